@@ -17,7 +17,7 @@ import (
 const (
 	TypeSPDX      = "application/spdx+json"
 	TypeCycloneDX = "application/vnd.cyclonedx+json"
-	TypeInToto    = "application/vnd.in-toto+json" // a statement that nobody signed
+	TypeInToto    = "application/vnd.in-toto+json" // an unsigned statement
 )
 
 // annotationInToto is the predicate type of an unsigned statement, as BuildKit writes it.

@@ -39,7 +39,7 @@ const (
 	typeSigstoreBundle = "application/vnd.dev.sigstore.bundle"   // and a version
 )
 
-// Outline is what a manifest or an index says of itself, whoever made it. Nothing in it is checked.
+// Outline is what any manifest or index says about itself. Nothing in it is checked.
 type Outline struct {
 	Kind         Kind
 	MediaType    string
@@ -51,7 +51,7 @@ type Outline struct {
 	Annotations  map[string]string
 }
 
-// ReadOutline reads a manifest or an index of anybody: what is not known is kept, what is missing is left empty. It is
+// ReadOutline reads any manifest or index: unknown members are kept, missing ones stay empty. It is
 // for showing; what is used is opened by [OpenState] and its like.
 func ReadOutline(manifest []byte) (*Outline, error) {
 	if len(manifest) > MaxManifest {

@@ -62,7 +62,7 @@ type Rollout struct {
 	Targets []RolloutTarget `json:"-"` // every state that is published, by device; a layer of its own
 }
 
-// RolloutStates is how the states of a rollout are made, so that whoever goes on makes the same bytes.
+// RolloutStates is how the states of a rollout are made, so that a resumed rollout makes the same bytes.
 type RolloutStates struct {
 	Created     time.Time         `json:"created,omitzero"` // zero: left out
 	Expires     time.Time         `json:"expires,omitzero"` // zero: never
@@ -84,7 +84,7 @@ type RolloutWave struct {
 	Well      time.Time  `json:"well,omitzero"`      // since when enough devices are well; zero: they are not
 	Ended     time.Time  `json:"ended,omitzero"`     // when it passed, failed, or had gone back
 	Reason    string     `json:"reason,omitempty"`   // why it failed
-	Left      []DeviceID `json:"left,omitempty"`     // devices that do not count: somebody else gave them another state
+	Left      []DeviceID `json:"left,omitempty"`     // devices that do not count: another publisher gave them another state
 }
 
 // RolloutTarget is the state that one device is to get.

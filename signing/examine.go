@@ -45,7 +45,7 @@ func Examine(ctx context.Context, st Source, subject ocispec.Descriptor, q Query
 	if q.Format != FormatLegacy {
 		e.referrers(ctx)
 	}
-	// What is broken in a trustee's name is an alarm; what is broken in nobody's anybody can put there, and it may not take a
+	// What is broken in a verifier's name is a security event; anyone can put a broken one without a name there, and it may not take a
 	// good signature away.
 	alarm := slices.ContainsFunc(e.Bad, func(r Remark) bool { return r.By != "" })
 	if q.Format != FormatBundle && !alarm && !q.Enough(e.Good) {
@@ -104,7 +104,7 @@ func (e *examination) fetch(ctx context.Context, where string, l ocispec.Descrip
 	return data, err == nil
 }
 
-// note sorts the result of one check. by is in whose name it was, "" where nobody can tell.
+// note sorts the result of one check. by is the verifier in whose name it was, "" if unknown.
 func (e *examination) note(where, by string, err error) {
 	r := Remark{Where: where, Reason: err.Error()}
 	switch {
@@ -122,7 +122,7 @@ func (e *examination) note(where, by string, err error) {
 }
 
 // miss keeps why something was not read: what may be there at the next try before what will not, and a bound of ours last,
-// so that whoever fills a list cannot make "could not fetch" look final.
+// so that filling a list cannot make "could not fetch" look final.
 func (e *examination) miss(err error) {
 	weight := func(err error) int {
 		switch {
@@ -171,7 +171,7 @@ type remarks struct {
 
 func (e *examination) remarks() remarks { return remarks{e.Bad, e.Other, e.Beside, e.Unread} }
 
-// begin goes on with another place: with its own budget, so that whoever floods one list takes nothing from the next.
+// begin goes on with another place: with its own budget, so that flooding one list takes nothing from the next.
 func (e *examination) begin(known remarks) {
 	e.budget = newBudget(e.PredicateType)
 	e.Bad, e.Other, e.Beside, e.Unread = slices.Clip(known.bad), slices.Clip(known.other), slices.Clip(known.beside), known.unread
@@ -272,7 +272,7 @@ func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
 }
 
 // bundleLayer looks into a bundle. declared is what the referrer says of its statement: one that says that it is another
-// kind is not fetched, it may be large. Whoever writes a lie there could as well take the signature away.
+// kind is not fetched, it may be large. Who can write a false one there could as well remove the signature.
 func (e *examination) bundleLayer(ctx context.Context, where string, at digest.Digest, declared string, l ocispec.Descriptor) {
 	if declared != "" && declared != e.PredicateType {
 		e.note(where, "", otherKind(declared))
@@ -396,7 +396,7 @@ func (e *examination) legacyLayer(ctx context.Context, where string, l ocispec.D
 }
 
 // hold asks each trustee about one piece of evidence. about tells whether the signed bytes speak of the subject: without
-// that no signature counts, whoever made it.
+// that no signature counts.
 func (e *examination) hold(ctx context.Context, where string, evidence *Evidence, s Signature, about bool) {
 	s.Format = evidence.Format
 	if t, err := time.Parse(time.RFC3339, s.Annotations[AnnotationTime]); err == nil {
@@ -404,7 +404,7 @@ func (e *examination) hold(ctx context.Context, where string, evidence *Evidence
 		s.Annotations = maps.Clone(s.Annotations)
 		delete(s.Annotations, AnnotationTime)
 	}
-	var refused error // an alarm goes before somebody else's signature
+	var refused error // a broken signature is reported before one of another signer
 	by, vouched := "", false
 	for _, t := range e.Verifiers {
 		v, err := t.Verify(ctx, evidence)

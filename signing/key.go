@@ -132,7 +132,7 @@ func hinted(hint string) string {
 	return fmt.Sprintf("%.64q", hint)
 }
 
-// otherKey is ErrOtherSigner with the key that a bundle names, which nobody has checked.
+// otherKey is ErrOtherSigner with the key that a bundle names, which is not checked.
 type otherKey string
 
 func (k otherKey) Error() string { return "by key " + string(k) + ": " + ErrOtherSigner.Error() }

@@ -134,7 +134,7 @@ func stringClaims(m map[string]any) map[string]string {
 }
 
 // Statements returns the good statements of one predicate type about subject's digest by any of trustees, at least one.
-// The errors are those of [Verify]: fault.ErrUnsigned when nobody said anything of this type.
+// The errors are those of [Verify]: fault.ErrUnsigned when there is no statement of this type.
 func Statements(ctx context.Context, st Source, subject ocispec.Descriptor, predicateType string, trustees []Verifier) ([]Signature, error) {
 	found, err := Examine(ctx, st, subject, Query{PredicateType: predicateType, Verifiers: trustees})
 	if err != nil {

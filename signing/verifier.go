@@ -31,7 +31,7 @@ type Verification struct {
 	Algorithm   string    // "ECDSA P-256"
 	Identity    string    // subject of the certificate; "" for keys
 	Issuer      string    // who said that it is this subject; "" for keys
-	Proven      time.Time // when, as a timestamp authority or a log says; zero: nobody but the signer says
+	Proven      time.Time // when, as a timestamp authority or a log says; zero: only the signer says
 	Checked     []string  // what else was checked, in words: "transparency log entry, offline"
 }
 
@@ -57,7 +57,7 @@ type Evidence struct {
 var ErrOtherSigner = errors.New("not one of the expected signers")
 
 // errSpeechless: a signature that does not tell by which key it is, and is not by this one. It may be anyone's, so it is
-// noted as bad, in nobody's name.
+// noted as bad, in no verifier's name.
 var errSpeechless = errors.New("signature does not match")
 
 // errNoSignature says that what was found is another kind of statement, or of a blob, and nothing against anyone.

@@ -74,9 +74,9 @@ type Found struct {
 // Remark is something that was found and does not count.
 type Remark struct {
 	Where  string `json:"where"`        // "referrer sha256:…", "tag sha256-….sig"
-	By     string `json:"by,omitempty"` // in which trustee's name; "": in nobody's, or nobody can tell
+	By     string `json:"by,omitempty"` // in which verifier's name; "": none, or unknown
 	Reason string `json:"reason"`
-	// Key is the fingerprint of the key that a signature by somebody else names, "": none. Nobody has checked it.
+	// Key is the fingerprint of the key that a signature by somebody else names, "": none. It is not checked.
 	Key digest.Digest `json:"-"`
 }
 

@@ -216,7 +216,7 @@ func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag
 	}
 	if x.Device.Tag() != device {
 		err := fmt.Errorf("%s:%s names a state of device %q: %w", repo.Name(), tag, x.Device, fault.ErrConflict)
-		return nil, fault.WithHint(err, "somebody moved the tag: publish the state of the device again")
+		return nil, fault.WithHint(err, "the tag was moved: publish the state of the device again")
 	}
 	there, err := w.atSite(ctx, w.repository, tag, desc.Digest)
 	if err != nil {

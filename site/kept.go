@@ -21,7 +21,7 @@ type kept struct {
 }
 
 // blob reads a small blob from the directory, or by read and keeps it. A file whose bytes
-// do not have the digest counts as none. Deployments may hold what is not for everybody: the files are for their user alone.
+// do not have the digest counts as none. Deployments may hold confidential values: only their user can read the files.
 func (k kept) blob(desc ocispec.Descriptor, read func() ([]byte, error)) ([]byte, error) {
 	if k.dir == "" || desc.Size > maxKept || desc.Digest.Validate() != nil || desc.Digest.Algorithm() != digest.SHA256 {
 		return read()

@@ -38,7 +38,7 @@ type Mirror struct {
 	// Since is what the site has, where To is not the site itself but media: artifacts of which it has everything are left out, and states
 	// below which nothing is new. One state is never left out, for a reader to begin with. nil: nothing is left out.
 	Since   *Inventory
-	Omitted func(ocispec.Descriptor) // is told what is left out because of Since, one at a time; nil: nobody is
+	Omitted func(ocispec.Descriptor) // gets what is left out because of Since, one at a time; nil: not called
 
 	mu   sync.Mutex
 	made Mirrored
@@ -184,7 +184,7 @@ func (m *Mirror) again(ctx context.Context, needs []*Need) error {
 			}
 			to, err = to.Elsewhere(inner, to.Name()) // a snapshot would remember signatures that are gone
 			if errors.Is(err, fault.ErrUnsupported) {
-				return nil // nobody prunes a layout
+				return nil // a layout is not pruned
 			}
 			if err != nil {
 				return err
@@ -400,7 +400,7 @@ func (m *Mirror) tag(ctx context.Context, n *Need, tag string, moves bool) error
 	if was != "" && !moves {
 		return fmt.Errorf("%s:%s names %s, not %s: %w", to.Name(), tag, was, n.Digest, fault.ErrConflict)
 	}
-	if moves { // somebody may have published while this copied
+	if moves { // another generation may have been published meanwhile
 		if err := m.check(ctx, n); err != nil {
 			return err
 		}

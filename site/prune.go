@@ -40,13 +40,13 @@ type Pruned struct {
 	States    int `json:"states"`
 	Artifacts int `json:"artifacts"`
 	Referrers int `json:"referrers"` // of both
-	Restored  int `json:"restored"`  // artifacts that were put back: somebody published a state that needs them meanwhile
+	Restored  int `json:"restored"`  // artifacts that were put back: a state that needs them was published meanwhile
 }
 
 // PlanPrune finds what no device of a site needs any more. site opens the site's repositories by their names at the source;
 // states are all repositories of states at the site, history is how many generations below the current one stay. These and
 // what [release.PlanPrune] keeps, and what a device reports that it runs, stay with everything below them. What goes is named
-// by a state that goes, and by none that stays; it has the tag that a mirror sets, and no tag of anybody else. That something
+// by a state that goes, and by none that stays; it has the tag that a mirror sets, and no other tag. That something
 // below a state that stays cannot be found is fault.ErrUnfit.
 func PlanPrune(ctx context.Context, site Source, states []string, history int) (*Pruning, error) {
 	p := &Pruning{site: site, States: []PrunedStates{}, Artifacts: []*Need{}}
@@ -255,7 +255,7 @@ func (w *walk) tagged(ctx context.Context, repo *registry.Repository, name, tag 
 	return nil
 }
 
-// mirrored reports whether an artifact is at the site with the tag that a mirror sets, and with nobody else's.
+// mirrored reports whether an artifact is at the site with the tag that a mirror sets, and with no other.
 func (p *Pruning) mirrored(ctx context.Context, n *Need) (bool, error) {
 	repo, err := p.site.OpenName(ctx, n.Repository)
 	if err != nil {

@@ -41,8 +41,8 @@ type CarriedReport struct {
 
 // CarryReports copies the reports of devices from one place to another, bytes as they are. An older report never takes the place of a
 // newer one, and what is there is not copied again. What is there and no report of the device is replaced. It may be repeated after any interruption. good says by a report's tag and
-// bundle whether its device signed it; without it, nil, whoever may push at from can put a report there that stands for the device's
-// until somebody verifies it.
+// bundle whether its device signed it; without it, nil, anyone with push rights at from can put a report there that stands for the device's
+// until it is verified.
 func CarryReports(ctx context.Context, from, to *registry.Repository, good func(tag string, bundle []byte) error) ([]CarriedReport, error) {
 	tags, err := from.Tags(ctx)
 	if err != nil {

@@ -39,7 +39,7 @@ func File[F fs.File](open func(string) (F, error), name string, limit int64) ([]
 // Regular refuses what is no regular file: a folder, or a pipe, whose reader waits for a writer.
 func Regular(name string, info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
-		return fault.WithHint(fmt.Errorf("%s is no file: %w", name, fault.ErrInvalid), "remove it, if nobody needs it")
+		return fault.WithHint(fmt.Errorf("%s is no file: %w", name, fault.ErrInvalid), "remove it if it is not needed")
 	}
 	return nil
 }

@@ -16,7 +16,7 @@ var (
 	// timeouts, 429, 5xx).
 	ErrTemporary = errors.New("temporarily unavailable")
 	// ErrFull: there is no room left, on this disk or at a registry. It is ErrTemporary, too, to what tries again by itself
-	// until somebody has made room.
+	// until there is room.
 	ErrFull error = full{}
 	// ErrNotFound: the place answered, and the thing is not there.
 	ErrNotFound = errors.New("not found")
@@ -47,7 +47,7 @@ var (
 	ErrKeyExpired = errors.New("key expired or not yet valid")
 	// ErrKeyRevoked: a signature that would suffice is by a key that the policy revokes.
 	ErrKeyRevoked = errors.New("key revoked")
-	// ErrDigestRevoked: the policy revokes the thing itself, whoever signed it.
+	// ErrDigestRevoked: the policy revokes the content itself, with any signature.
 	ErrDigestRevoked = errors.New("digest revoked")
 	// ErrNoAttestation: the place answered, and there is no statement of a kind that the policy asks for.
 	ErrNoAttestation = errors.New("attestation missing")
@@ -71,7 +71,7 @@ type full struct{}
 func (full) Error() string        { return "no room left" }
 func (full) Is(target error) bool { return target == ErrTemporary }
 
-// Distrusted tells whether the thing was looked at and may not be used: errors that say that nobody could tell are none.
+// Distrusted reports whether the content was checked and may not be used. Errors that say that it could not be checked do not count.
 func Distrusted(err error) bool {
 	if Retryable(err) {
 		return false

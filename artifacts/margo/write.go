@@ -11,7 +11,7 @@ import (
 )
 
 // Encode writes the deployment as block YAML of rc.3: the same bytes for the same content, keys of maps sorted. Unlike the
-// other documents' it is not read back: a publisher writes tens of thousands, and whoever packs them parses each.
+// other documents' it is not read back: a publisher writes tens of thousands, and packing parses each.
 // What the 1.0.0 line has beyond rc.3 (annotations, package locations) cannot be written and is an error.
 func (d *ApplicationDeployment) Encode() ([]byte, error) {
 	if len(d.Metadata.Annotations) > 0 {

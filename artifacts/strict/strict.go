@@ -10,7 +10,7 @@
 //	}
 //	c.Device = root.Need("device").Text()
 //	c.Poll = root.Get("poll").Duration()
-//	root.Close() // members that nobody asked for are faults, "did you mean" included
+//	root.Close() // members that were not read are faults, with "did you mean"
 //	return c, root.Err()
 //
 // Refused before anything is read: bytes that are not UTF-8, emptiness, too many bytes, more than one document, trailing
@@ -29,7 +29,7 @@ const (
 	MaxJSON   = 4 << 20 // bytes; a state manifest of 10,000 deployments has 3 MB
 	MaxDepth  = 64      // nested objects and lists
 	maxValues = 100_000 // values, so that a small document cannot ask for much memory
-	maxFaults = 50      // more faults than this help nobody
+	maxFaults = 50      // more faults than this do not help
 )
 
 // Kind tells the kinds of values apart.

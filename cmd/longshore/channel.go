@@ -148,7 +148,7 @@ func (p *program) appChannelSet(c *cli.Context, args []string) error {
 		}
 		if want != r.Was {
 			err := fmt.Errorf("%s:%s: %w: it is not %s, but %s", r.Repository, r.Channel, fault.ErrConflict, s, orNone(short(r.Was)))
-			return fault.WithHint(err, "somebody else moved it: look at it with longshore app channel list, and decide again")
+			return fault.WithHint(err, "another publisher moved it: look at it with longshore app channel list, and decide again")
 		}
 	}
 	if err := repo.MoveTag(c.Context, r.Channel, r.Was, r.Digest); err != nil {

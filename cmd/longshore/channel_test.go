@@ -80,7 +80,7 @@ func TestAppPushChannel(t *testing.T) {
 		})
 	}})
 	code, _, stderr := s.try("app", "push", "--channel", "stable", "--channel", "edge", "./app", line)
-	if code != outcome.Refused || !strings.Contains(stderr, "somebody else moved it") {
+	if code != outcome.Refused || !strings.Contains(stderr, "another publisher moved it") {
 		t.Errorf("exit %d\n%s", code, stderr)
 	}
 	s.server.Faults.Clear()

@@ -417,7 +417,7 @@ func (r *generationRecord) check(reference string, generation uint64, d digest.D
 	switch {
 	case known && generation < old.Generation:
 		err := fmt.Errorf("freshen %s: generation %d is there, and %s knows %d: %w", reference, generation, r.file, old.Generation, fault.ErrRollback)
-		return fault.WithHint(err, "somebody moved the tag back and removed what was newer; publish a new generation")
+		return fault.WithHint(err, "the tag was moved back and removed what was newer; publish a new generation")
 	case known && generation == old.Generation && d != old.Digest:
 		return fmt.Errorf("freshen %s: generation %d is %s, and %s knows it as %s: %w", reference, generation, d, r.file, old.Digest, fault.ErrConflict)
 	}

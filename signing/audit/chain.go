@@ -92,7 +92,7 @@ func (r *Report) EachSignature(visit func(of digest.Digest, s Signed)) {
 	})
 }
 
-// Insecure tells whether something passed that nobody vouches for.
+// Insecure reports whether something passed without a signature.
 func (r *Report) Insecure() bool {
 	insecure := false
 	r.walk(func(n *Node) {
@@ -317,7 +317,7 @@ func (a *audit) pinned(ctx context.Context, n *Node, c Pinned, use *Use) {
 }
 
 // component looks into a Compose Archive, at the images of its lock, and at what the project uses beside them. use is nil
-// for a component that is looked at by itself: then nobody knows its parameters, and the lock alone tells.
+// for a component that is looked at by itself: then its parameters are unknown, and only the lock is read.
 func (a *audit) component(ctx context.Context, src signing.Source, n *Node, manifest []byte, use *Use) error {
 	if o, err := artifacts.ReadOutline(manifest); err == nil && o.ArtifactType == artifacts.TypeChartConfig {
 		return a.chart(ctx, src, n, manifest)

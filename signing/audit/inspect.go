@@ -60,7 +60,7 @@ func platform(os, architecture, variant string) string {
 	return s
 }
 
-// Inspect reads what a tag or a digest names. Artifacts of others are shown as far as anybody can; what is wrong with
+// Inspect reads what a tag or a digest names. Artifacts of other tools are shown as far as possible; what is wrong with
 // one of ours is among the Faults. An error says that there is nothing to show.
 func Inspect(ctx context.Context, src signing.Source, target string) (*Inspection, error) {
 	d, err := src.Resolve(ctx, target)

@@ -41,8 +41,8 @@ const (
 	Passed   Result = "passed"
 	Failed   Result = "failed"
 	Unknown  Result = "unknown"   // it could not be found out
-	NotAsked Result = "not-asked" // nobody demands it
-	Insecure Result = "insecure"  // it is let pass, spelled out, and vouched for by nobody
+	NotAsked Result = "not-asked" // no rule demands it
+	Insecure Result = "insecure"  // the policy lets it pass without a signature
 )
 
 // Check is one thing that was looked at.

@@ -28,7 +28,7 @@ type Ruling struct {
 	Threshold int           `json:"threshold,omitempty"`
 	Counted   int           `json:"counted"`
 	Signers   []Standing    `json:"signers,omitempty"`
-	Noticed   []string      `json:"noticed,omitempty"` // signatures that count for nobody, and why
+	Noticed   []string      `json:"noticed,omitempty"` // signatures that do not count, and why
 }
 
 // Standing is one signer of a rule.

@@ -24,7 +24,7 @@ const (
 	maxClaims     = 64                     // shown of one statement
 )
 
-// Statement is what somebody signed, or says to have signed: nothing in it is checked.
+// Statement is what a bundle contains, signed or not: nothing in it is checked.
 type Statement struct {
 	// Kind is "signature", "freshness" or "attestation".
 	Kind          string            `json:"kind"`

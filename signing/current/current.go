@@ -1,5 +1,5 @@
 // Package current reads what devices say about themselves from where they put it, and says what is wrong with it: another
-// signer, another device, an old report shown again, reports in between that nobody has seen.
+// signer, another device, an old report shown again, reports in between that were not seen.
 //
 // The entry point is [Read]. A [Memory] remembers what was seen before.
 package current
@@ -73,12 +73,12 @@ func read(ctx context.Context, from Source, tag string, keys []signing.Key) (*Re
 	}
 	if r.By = by; r.Device.Tag() != tag {
 		return nil, fault.WithHint(fmt.Errorf("it is the report of device %s: %w", r.Device, fault.ErrBadSignature),
-			"somebody put the report of another device there: find out who writes to the repository")
+			"the report of another device was put there: find out who writes to the repository")
 	}
 	return r, nil
 }
 
-// Seen is the newest report of a device that somebody has looked at.
+// Seen is the newest report of a device that was looked at.
 type Seen struct {
 	Epoch   string        `json:"epoch"`
 	Counter uint64        `json:"counter"`
@@ -139,7 +139,7 @@ func (m Memory) Take(r *Report) (notes []string, err error) {
 
 const hintReplay = "an old report is shown: find out who writes to the repository, or which mirror is not up to date"
 
-// gap tells of reports between two that nobody has seen.
+// gap reports that reports between two were not seen.
 func gap(before, now uint64) []string {
 	if now <= before+1 {
 		return nil

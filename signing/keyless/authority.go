@@ -49,7 +49,7 @@ func NewAuthority(o AuthorityOptions) (*Authority, error) {
 		return nil, fmt.Errorf("authority %s: %w: more than %d bytes", o.Name, fault.ErrTooLarge, MaxAuthorityBytes)
 	}
 	if o.Subject.IsZero() {
-		return nil, fmt.Errorf("authority %s: %w: no subject: everybody with a certificate could sign", o.Name, fault.ErrInvalid)
+		return nil, fmt.Errorf("authority %s: %w: no subject: any certificate of the authority could sign", o.Name, fault.ErrInvalid)
 	}
 	all, err := parsePEM(o.Certificates)
 	if err != nil {
@@ -138,7 +138,7 @@ func (a authorityAt) vouch(e *signing.Evidence) (signing.Verification, error) {
 	return v, nil
 }
 
-// times are when it was signed, as far as somebody trusted says so; else now, without a type.
+// times are when it was signed, if a trusted authority says so; else now, without a type.
 func (a authorityAt) times(found *entity) ([]verify.TimestampVerificationResult, error) {
 	stamped, _, err := verify.VerifySignedTimestamp(found, a.clocks)
 	if err != nil {
@@ -148,7 +148,7 @@ func (a authorityAt) times(found *entity) ([]verify.TimestampVerificationResult,
 	for _, t := range stamped {
 		times = append(times, verify.TimestampVerificationResult{Type: "TimestampAuthority", URI: t.URI, Timestamp: t.Time})
 	}
-	// An entry that a log of the root does not confirm proves nothing, and hurts nobody: it was not asked for.
+	// An entry that a log of the root does not confirm proves nothing, and does no harm: it was not asked for.
 	if logged, err := verify.VerifyTlogEntry(found, a.clocks, 1, true); err == nil {
 		for _, t := range logged {
 			times = append(times, verify.TimestampVerificationResult{Type: "Tlog", URI: t.URI, Timestamp: t.Time})

@@ -45,7 +45,7 @@ func (e *entity) VerificationContent() (verify.VerificationContent, error) {
 }
 
 // signer reads the certificate that a signature comes with, which says in whose name it is and proves nothing. A signature
-// by a key is somebody else's.
+// by a key is another signer's.
 func signer(e *signing.Evidence) (*x509.Certificate, error) {
 	if e.Format != signing.FormatLegacy {
 		if len(e.Certificates) == 0 {

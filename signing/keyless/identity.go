@@ -17,7 +17,7 @@ import (
 var (
 	// ErrOutOfTime: the certificate was not valid yet, or no longer, when it signed.
 	ErrOutOfTime = errors.New("certificate out of time")
-	// ErrNoTime: nobody that the root trusts says when it was signed, and the certificate is one of minutes.
+	// ErrNoTime: no authority that the root trusts says when it was signed, and the certificate is valid for minutes.
 	ErrNoTime = errors.New("no trusted timestamp")
 	// ErrNoSCT: no certificate log saw the certificate.
 	ErrNoSCT = errors.New("certificate is in no certificate log")
@@ -39,7 +39,7 @@ type IdentityOptions struct {
 	Unlogged bool
 }
 
-// Identity is a trustee: whoever an identity provider vouched for, as sigstore's certificates say it.
+// Identity is a verifier of keyless signatures: the subject that an identity provider has authenticated, as sigstore's certificates name it.
 type Identity struct {
 	options  IdentityOptions
 	root     *Root
@@ -52,9 +52,9 @@ var _ signing.Verifier = (*Identity)(nil)
 func NewIdentity(o IdentityOptions, root *Root) (*Identity, error) {
 	switch {
 	case o.Issuer.IsZero():
-		return nil, fmt.Errorf("identity %s: %w: no issuer: everybody may call themselves anything", o.Name, fault.ErrInvalid)
+		return nil, fmt.Errorf("identity %s: %w: no issuer: any provider could issue the subject", o.Name, fault.ErrInvalid)
 	case o.Subject.IsZero():
-		return nil, fmt.Errorf("identity %s: %w: no subject: everybody has an account somewhere", o.Name, fault.ErrInvalid)
+		return nil, fmt.Errorf("identity %s: %w: no subject: any account of the issuer could sign", o.Name, fault.ErrInvalid)
 	case root == nil:
 		err := fmt.Errorf("identity %s: %w: no trusted root", o.Name, fault.ErrInvalid)
 		return nil, fault.WithHint(err, "give the trusted_root.json that cosign trusted-root create writes")

@@ -20,7 +20,7 @@ import (
 )
 
 // Writing the tag races with other signers, and no registry offers a compare-and-swap: each round reads, appends, writes,
-// waits and reads again. Whoever read before our write has written by then, and who lost repeats. The wait has to be longer
+// waits and reads again. A writer that read before our write has written by then, and the one that lost repeats. The wait has to be longer
 // than the others' time between reading and writing.
 const (
 	legacyRounds = 24

@@ -25,7 +25,7 @@ var (
 	ErrNotNext = errors.New("not the next trust policy")
 	// ErrOlder: it is the version that is in use, or an older one, under the tag of the next.
 	ErrOlder = errors.New("an older trust policy")
-	// ErrUnusable: it is what its signers wanted, and whoever took it over could not go on from there.
+	// ErrUnusable: it is what its signers wanted, and a device that took it over could not go on from there.
 	ErrUnusable = errors.New("a trust policy that cannot be used")
 )
 
@@ -45,7 +45,7 @@ type Step struct {
 	Policy     *Policy
 	Old, New   *Tally // of the signers that the version before names, and of its own; nil: there are none to be asked
 	// Parted is what a [Follower] had as the version before, where this one says that it follows another: two were published,
-	// or somebody showed the device another one than others. "": it follows what was there, or nobody can tell.
+	// or the device was shown another one than others. "": it follows what was there, or that is unknown.
 	Parted digest.Digest
 }
 
@@ -135,7 +135,7 @@ func (p *Policy) Follow(ctx context.Context, now time.Time, src signing.Source, 
 		return fail(ErrNotNext, fmt.Errorf("it is version %d: %w", v, fault.ErrInvalid))
 	}
 	s := &Step{Candidate: c}
-	// Before anything is parsed: whoever is in charge now must have wanted it.
+	// Before anything is parsed: the signers in charge now must have signed it.
 	if s.Old, err = p.endorsed(ctx, now, src, c.Descriptor); err != nil {
 		return nil, fmt.Errorf("%s: signers of version %d: %w", what, p.Version, err)
 	}
@@ -174,7 +174,7 @@ func (p *Policy) resets(next *Policy) error {
 }
 
 // Begin decides whether a candidate may be the first version of a chain: all that can be asked of it is that it is well
-// formed, of use, and signed by enough of its own signers. Nobody follows it who was not given it by hand.
+// formed, of use, and signed by enough of its own signers. No device follows it that was not given it by hand.
 func Begin(ctx context.Context, now time.Time, src signing.Source, d digest.Digest) (*Step, error) {
 	what := fmt.Sprintf("trust policy %s@%s", src.Name(), d)
 	c, err := Fetch(ctx, src, d)

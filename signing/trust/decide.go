@@ -139,7 +139,7 @@ func (p *Policy) attestations(ctx context.Context, q Question, st signing.Source
 }
 
 // unattested names what is wrong with an attestation: a revoked or expired key keeps its own name, everything else is
-// about the attestation, so that nobody looks for a signature that is fine.
+// about the attestation, so that a good signature is not searched for.
 func unattested(a Attestation, err error) error {
 	what := "attestation " + a.Type
 	for kind, name := range map[error]error{

@@ -35,14 +35,14 @@ type Decision struct {
 	At         time.Time     `json:"at"` // the time that signers were held against
 	// Rule is the one that decides; nil: none speaks about it.
 	Rule *Choice `json:"rule,omitempty"`
-	// Insecure: nobody had to sign it, because the policy says so in words.
+	// Insecure: no signature was required, because the policy explicitly says so.
 	Insecure bool `json:"insecure"`
 	// SignedBy are the signers that count, in the rule's order.
 	SignedBy     []string    `json:"signedBy,omitempty"`
 	Signatures   *Tally      `json:"signatures,omitempty"` // nil: not asked for
 	Attestations []Tally     `json:"attestations,omitempty"`
 	Revoked      *Revocation `json:"revoked,omitempty"` // of the artifact
-	// NotChecked says in words what nobody looked at.
+	// NotChecked says in words what was not checked.
 	NotChecked []string `json:"notChecked,omitempty"`
 	// Notes are about the policy: that it has expired.
 	Notes []string `json:"notes,omitempty"`
@@ -67,7 +67,7 @@ type Tally struct {
 	Counted    int              `json:"counted"`
 	Signers    []Standing       `json:"signers"`            // each of the quorum, in its order
 	Bad        []signing.Remark `json:"bad,omitempty"`      // broken or forged
-	Others     []signing.Remark `json:"others,omitempty"`   // by nobody that was asked for
+	Others     []signing.Remark `json:"others,omitempty"`   // by other signers
 	Beside     []signing.Remark `json:"beside,omitempty"`   // of other kinds
 	Unread     string           `json:"unread,omitempty"`   // what could not be read
 	Optional   bool             `json:"optional,omitempty"` // allowUnsigned: having none is fine

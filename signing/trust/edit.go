@@ -39,7 +39,7 @@ func Open(file string, data []byte, read func(path string) ([]byte, error)) (*Ed
 	return &Edit{Before: p, file: file, data: data, read: read}, nil
 }
 
-// Next returns the changed policy, with a version one higher if it has one. A policy whose rules nobody could meet is refused.
+// Next returns the changed policy, with a version one higher if it has one. A policy whose rules can never be met is refused.
 func (e *Edit) Next() ([]byte, *Policy, error) {
 	if e.Before.Version > 0 {
 		err := e.change(func(_ *strict.Node, t *strict.Tree) error { return t.Set(e.Before.Version+1, "version") })
@@ -298,7 +298,7 @@ func (l list) names() []string {
 	return out
 }
 
-// named is the index of who is called so in a list of names, or of mappings with a name; -1: nobody is.
+// named is the index of who is called so in a list of names, or of mappings with a name; -1: none is.
 func named(n *strict.Node, name string) int {
 	return slices.IndexFunc(n.Items(), func(i *strict.Node) bool {
 		if i.Kind() == strict.Object {

@@ -51,7 +51,7 @@ type Keeper interface {
 type FollowerOptions struct {
 	File    string                                                // the policy file of the device, its root of trust
 	Read    func(path string, limit int64) ([]byte, error)        // reads File and the keys that it names
-	Written func(path string) time.Time                           // when a file was written; nil: nobody knows
+	Written func(path string) time.Time                           // when a file was written; nil: unknown
 	Open    func(context.Context, string) (signing.Source, error) // a repository by its name
 	Keep    Keeper
 	Now     func() time.Time // trusted
@@ -63,7 +63,7 @@ type FollowerOptions struct {
 // The file wins as long as its version is the higher one, and whenever its trust section is another than the one that
 // what came from the registry descends from: so a person gets a device back whose signers are lost.
 //
-// A file that cannot be read lets nothing pass: whoever edits it to take a key away must not keep the key because of a typo.
+// A file that cannot be read lets nothing pass: an edit that takes a key away must not keep the key because of a typo.
 type Follower struct {
 	o       FollowerOptions
 	refresh chan struct{} // holds one: who refreshes, and who alone changes kept, came and broken
@@ -172,7 +172,7 @@ func (f *Follower) publish() {
 	f.told.Store(&s)
 }
 
-// InForce tells what decides, as of the last look at the file. It waits for nobody, also not for a [Keeper].
+// InForce returns what decides, as of the last look at the file. It never waits, not even for a [Keeper].
 func (f *Follower) InForce() InForce {
 	s := *f.told.Load()
 	if f.o.Written != nil {
@@ -323,7 +323,7 @@ func (f *Follower) take(from *Policy, s *Step) (bool, error) {
 	if k == nil {
 		return false, nil
 	}
-	// Without the mutex: who keeps waits for the disk, and maybe for somebody who asks the follower in the meantime.
+	// Without the mutex: saving waits for the disk, and maybe for a caller of the follower.
 	if err := f.o.Keep.Save(*k); err != nil {
 		return false, fmt.Errorf("keep trust policy %d: %w", k.Version, err)
 	}

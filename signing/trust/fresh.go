@@ -41,7 +41,7 @@ func (p *Policy) Freshness(ctx context.Context, q Question, tag string, generati
 	if err != nil {
 		return out, err
 	}
-	// What is dated further ahead than any clock is behind would not end in anybody's life.
+	// What is dated further ahead than any clock is behind would be valid for decades.
 	var ahead *signing.FreshnessSignature
 	timely := func(all []signing.FreshnessSignature) []signing.FreshnessSignature {
 		return slices.DeleteFunc(all, func(f signing.FreshnessSignature) bool {

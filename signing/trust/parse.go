@@ -64,7 +64,7 @@ type reader struct {
 	read      func(path string) ([]byte, error)
 	policy    *Policy
 	byName    map[string]*Signer
-	declared  []*strict.Node  // the names of signers, to warn of those that nobody uses
+	declared  []*strict.Node  // the names of signers, to warn of unused ones
 	used      map[string]bool // names
 	taken     map[string]string
 }
@@ -109,7 +109,7 @@ func (r *reader) document(root *strict.Node) {
 	}
 }
 
-// reset reads what happens to generations. Without the version that it belongs to nobody could tell whether it has acted.
+// reset reads what happens to generations. Without its version it would be unknown whether it has been applied.
 func (r *reader) reset(n, version *strict.Node) *Reset {
 	if n == nil {
 		return nil
@@ -285,7 +285,7 @@ func (r *reader) quorum(n *strict.Node, ofRule bool) Quorum {
 	return q
 }
 
-// reachable refuses a threshold that nobody can ever meet.
+// reachable refuses a threshold that can never be met.
 func (r *reader) reachable(at *strict.Node, q Quorum) {
 	if len(q.Signers) == 0 || at.Kind() == strict.Null {
 		return

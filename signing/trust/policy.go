@@ -50,10 +50,10 @@ type Rule struct {
 	Artifacts []string // kinds; empty is KindState alone
 	Quorum             // who must have signed; no signers with Reject or AllowUnsigned
 	Reject    bool
-	// AllowUnsigned lets pass what nobody signed. Beside signers, what somebody did sign must be signed by them.
+	// AllowUnsigned accepts what has no signature. Beside signers, what is signed must be signed by them.
 	AllowUnsigned bool
 	Attestations  []Attestation // what else must have been said, each of them
-	Freshness     *Quorum       // who says that a state is the current one; nil: nobody need
+	Freshness     *Quorum       // who says that a state is the current one; nil: no statement is needed
 	// Signatures is the repository, "host/path", where signatures and statements are; "" is the artifact's own.
 	Signatures string
 
@@ -75,7 +75,7 @@ func (q Quorum) Has(key digest.Digest) bool {
 	return slices.ContainsFunc(q.Signers, func(s *Signer) bool { return s.Kind == SignerKey && s.Key.Fingerprint == key })
 }
 
-// Attestation is a statement that somebody must have made about an artifact.
+// Attestation is a statement that must have been made about an artifact.
 type Attestation struct {
 	Type string // predicate type
 	Quorum
@@ -89,7 +89,7 @@ type Succession struct {
 	at string // as in Rule
 }
 
-// Revocation takes back a key or an artifact, whoever says otherwise. One of Key and Digest is set.
+// Revocation takes back a key or an artifact, whatever signatures say. One of Key and Digest is set.
 type Revocation struct {
 	Key    digest.Digest // fingerprint, as longshore and longshore-agent show it
 	Digest digest.Digest

@@ -43,7 +43,7 @@ type Proposal struct {
 	Old, New  *Tally  // of the signers that the version before names, nil when this is the first one; and of its own
 }
 
-// Missing says who has still to sign, in words; "" when nobody has.
+// Missing says who has still to sign, in words; "": no one.
 func (p *Proposal) Missing() string {
 	var out []string
 	say := func(version uint64, t *Tally) {
@@ -256,7 +256,7 @@ func alone(ctx context.Context, at signing.Source, tag string, d digest.Digest, 
 	case err != nil:
 		return "", err
 	case there.Digest != d && !replace:
-		return "", fault.WithHint(fmt.Errorf("%s is %s: somebody else has proposed another one: %w", tag, there.Digest, fault.ErrConflict),
+		return "", fault.WithHint(fmt.Errorf("%s is %s, another proposal: %w", tag, there.Digest, fault.ErrConflict),
 			"look at it with longshore trust show, and sign it, or put yours in its place with --replace")
 	}
 	return there.Digest, nil
@@ -322,7 +322,7 @@ func advance(ctx context.Context, now time.Time, at Place, m Moves, before *Publ
 // Say A and B publish the same version and both get nil. Each sets the proposal's tag, then finds the version's tag free and
 // sets it, then sees its own there, then looks here. Let A be the last of them to set the proposal's tag. B sees itself here,
 // so before that; then A finds the version's tag taken. So it is B that is told, here, and it may have set the version's tag
-// over A's: it gives it back, if what it sees can be published. What cannot nobody was told of.
+// over A's: it gives it back, if what it sees can be published. What cannot be published was never reported as published.
 func (p *Proposal) sole(ctx context.Context, now time.Time, at Place, before *Published) error {
 	tag := artifacts.TrustProposalTag(p.Index.Version)
 	there, err := at.Resolve(ctx, tag)
@@ -339,13 +339,13 @@ func (p *Proposal) sole(ctx context.Context, now time.Time, at Place, before *Pu
 	case errors.Is(err, ErrUnreachable):
 		return err
 	case err != nil:
-		return nil //nolint:nilerr // it is nobody's yet, and finds this one in its place
+		return nil //nolint:nilerr // it is not published yet, and finds this one in its place
 	}
 	err = at.SwapTag(ctx, other.Descriptor, other.Manifest, artifacts.TrustTag(p.Index.Version), p.Descriptor.Digest)
 	if err != nil && !errors.Is(err, fault.ErrConflict) {
 		return err
 	}
-	return fault.WithHint(fmt.Errorf("%s is %s: somebody else published another one meanwhile: %w", tag, there.Digest, fault.ErrConflict),
+	return fault.WithHint(fmt.Errorf("%s is %s: another one was published meanwhile: %w", tag, there.Digest, fault.ErrConflict),
 		"look at it with longshore trust show, and make yours the next version")
 }
 
@@ -395,7 +395,7 @@ func (p *Published) Signed(ctx context.Context, now time.Time, at Place) error {
 		switch {
 		case by == nil:
 		case by.Policy.Trust == nil:
-			return fmt.Errorf("version %d names nobody who may sign a version: %w", by.Policy.Version, fault.ErrRejected)
+			return fmt.Errorf("version %d names no signers of versions: %w", by.Policy.Version, fault.ErrRejected)
 		default:
 			if t := by.Policy.Endorsements(ctx, now, at, p.Descriptor); t.Err != nil {
 				return fmt.Errorf("signers of version %d: %w", by.Policy.Version, t.Err)
@@ -405,7 +405,7 @@ func (p *Published) Signed(ctx context.Context, now time.Time, at Place) error {
 	return nil
 }
 
-// Latest reads the highest version that is published, whoever signed it; nil: none is.
+// Latest reads the highest version that is published, without looking at signatures; nil: none is.
 func Latest(ctx context.Context, at Place) (*Published, error) {
 	versions, _, err := versions(ctx, at)
 	if err != nil || len(versions) == 0 {
@@ -442,7 +442,7 @@ func open(ctx context.Context, at signing.Source, target string) (*Published, er
 // versions lists what the tags of a repository name, in order.
 func versions(ctx context.Context, at Place) (versions, proposals []uint64, err error) {
 	tags, err := at.Tags(ctx)
-	if errors.Is(err, fault.ErrNotFound) { // a repository that nobody has pushed to
+	if errors.Is(err, fault.ErrNotFound) { // a repository without content
 		return nil, nil, nil
 	}
 	for _, t := range tags {

@@ -14,9 +14,9 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 )
 
-// Sound tells what would keep a device that took the policy over from ever getting another one: nobody who may sign the
+// Sound tells what would keep a device that took the policy over from ever getting another one: no one who may sign the
 // next, too few of them that are neither revoked nor expired, its own trust artifacts rejected, or their signatures asked for
-// where devices do not look. A threshold that nobody could ever have met is refused by [Parse]. Keys of rules may have
+// where devices do not look. A threshold that could never have been met is refused by [Parse]. Keys of rules may have
 // expired: see [Policy.Doubts]; a device that was away for long may be on its way to a version that has new ones.
 //
 // repository is where the policy is published.
@@ -45,7 +45,7 @@ func (p *Policy) Sound(now time.Time, repository string) error {
 }
 
 // Doubts lists what is no reason to refuse the policy once it is published, and a reason not to publish it: it has expired,
-// or rules ask for what nobody can sign any more because keys have.
+// or rules ask for what can not be signed any more because keys have.
 func (p *Policy) Doubts(now time.Time) []string {
 	var out []string
 	if p.Expired(now) {

@@ -20,7 +20,7 @@ import (
 )
 
 // folder opens the files of a folder: not what links lead to, which may be any file of this machine, nor pipes, which wait for a
-// writer. Whoever made the media chose the names.
+// writer. The names are those of the media.
 type folder string
 
 // Open implements [fs.FS].
@@ -48,7 +48,7 @@ type files struct {
 	damaged map[digest.Digest]state // what was found to be other bytes than its name says
 }
 
-// state of a file tells whether somebody replaced it.
+// state of a file shows whether it was replaced.
 type state struct {
 	size     int64
 	modified time.Time
@@ -86,7 +86,7 @@ func (f *files) open(d digest.Digest) (*blob, error) {
 	return b, nil
 }
 
-// told is a file whose errors somebody is told.
+// told is a file whose errors are reported.
 type told struct {
 	fs.File
 	tell func(error)

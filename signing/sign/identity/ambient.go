@@ -48,7 +48,7 @@ func Ambient(ctx context.Context, web *http.Client, now time.Time) (Token, bool,
 		err   error
 	}
 	given := make(chan answer, 1)
-	// Nobody waits for its end: Google's provider cannot be cancelled, and the program ends soon after.
+	// It is not waited for: Google's provider cannot be cancelled, and the program ends soon after.
 	go func() {
 		var a answer
 		a.raw, a.found, a.err = ask(limited, considered(web))
@@ -80,7 +80,7 @@ func considered(web *http.Client) []providers.Interface {
 	all := []providers.Interface{actions{web}}
 	for _, p := range providers.Providers() {
 		if p.Name == "spiffe" && env.Getenv(env.VariableSPIFFEEndpointSocket) == "" {
-			continue // cosign's falls back to a socket below /tmp, where everybody on the machine can put one
+			continue // cosign's falls back to a socket below /tmp, where any user of the machine can put one
 		}
 		all = append(all, p.Provider)
 	}
@@ -157,7 +157,7 @@ func statusOf(err error) int {
 }
 
 // actions is the identity provider of a job of GitHub Actions. cosign's takes the body of a refusal, or of a proxy's error
-// page, for an answer without a token, so nobody can tell them apart.
+// page, for an answer without a token, so they look the same.
 type actions struct{ web *http.Client }
 
 var _ providers.Interface = actions{}

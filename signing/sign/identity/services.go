@@ -64,7 +64,7 @@ func ParseServices(data []byte, now time.Time) (Services, error) {
 	return s, s.Check()
 }
 
-// Check tells what is missing or wrong before anybody is asked anything.
+// Check reports what is missing or wrong before any request.
 func (s Services) Check() error {
 	all := append([]string{s.Fulcio}, s.Clocks...)
 	for _, l := range s.Logs {

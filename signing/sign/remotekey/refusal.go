@@ -17,8 +17,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// answered gives the error of a service one of our names, so that nobody repeats what will be refused again: temporary is what
-// did not reach the service, or what it calls its own trouble. What nobody can tell gets no name.
+// answered gives the error of a service one of our names, so that what will be refused again is not repeated: temporary is what
+// did not reach the service, or what it calls its own trouble. An error of unknown kind gets no name.
 func answered(err error) error {
 	kind := error(nil)
 	if code := statusOf(err); code != 0 {
