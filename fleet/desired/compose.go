@@ -81,6 +81,10 @@ func union(states []*artifacts.State, of []artifact) (*margo.BundleRef, []margo.
 			out, documents = append(out, ref), append(documents, d.Bytes)
 		}
 	}
+	if len(out) > artifacts.MaxEntries {
+		err := fmt.Errorf("%d deployments of %d devices are for one client, which may have %d: %w", len(out), len(states), artifacts.MaxEntries, fault.ErrTooLarge)
+		return nil, nil, nil, fault.WithHint(err, "give some of the devices another client in the clients file, or publish fewer deployments")
+	}
 	slices.SortFunc(out, func(a, b margo.DeploymentRef) int { return strings.Compare(a.DeploymentID, b.DeploymentID) })
 	if full <= 1 {
 		return bundle, out, nil, nil

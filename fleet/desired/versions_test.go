@@ -201,7 +201,7 @@ func TestSeveralDevicesThatCannotBeOneManifest(t *testing.T) {
 	}{
 		"the same deployment twice": {[][]byte{bytes.ReplaceAll(same, []byte("deviceId: press-07"), []byte("deviceId: press-08"))}, "both have deployment"},
 		"a document for no device":  {[][]byte{withoutDevice(document(t, "press-08", "web", "1.0.0"))}, "no metadata.deviceId"},
-		"too many":                  {many(t, "press-08", 4096), "more than 4096"},
+		"too many":                  {many(t, "press-08", 4096), "4097 deployments of 2 devices are for one client, which may have 4096"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -234,6 +234,27 @@ func TestManyDeployments(t *testing.T) {
 			t.Errorf("GET %s = %d", d.URL, a.code)
 		}
 	}
+}
+
+// Ten thousand deployments of one client are a problem document that says so, and nothing is half done: the manifest is the one before.
+func TestTenThousandDeployments(t *testing.T) {
+	w := newWorld(t)
+	for _, device := range []artifacts.DeviceID{"press-07", "press-08", "press-09"} {
+		w.push(artifacts.StateOptions{Device: device, Generation: 1, Deployments: many(t, device, 3400)})
+	}
+	const line = "press-07,press-08,press-09"
+	a := w.get(line, "/api/v1/deployments")
+	if a.code != 500 || !bytes.Contains(a.body, []byte("10200 deployments of 3 devices are for one client, which may have 4096")) {
+		t.Errorf("GET deployments = %d %s", a.code, a.body)
+	}
+	if !strings.Contains(w.log.String(), "give some of the devices another client") {
+		t.Errorf("the log lacks what to do:\n%s", &w.log)
+	}
+	w.publish("press-07", 2, "web")
+	w.publish("press-08", 2, "web")
+	w.publish("press-09", 2)
+	w.later()
+	w.complete(line, w.manifest(line, 4))
 }
 
 func many(t *testing.T, device artifacts.DeviceID, n int) [][]byte {

@@ -139,7 +139,10 @@ func inconsistent(id string, doc *margo.DeploymentStatus) []margo.ProblemField {
 		out = append(out, margo.ProblemField{Field: "deploymentId", Message: fmt.Sprintf("must be %q, as in the path", id)})
 	}
 	own := doc.Status.State == margo.StateFailed && doc.Status.Error != nil
-	if want := margo.Overall(doc.Components); len(doc.Components) > 0 && !own && doc.Status.State != want {
+	want := margo.Overall(doc.Components)
+	// The specification's list of states by precedence has removing twice and removed not at all: where removed stands is not certain.
+	unclear := want == margo.StateRemoved && doc.Status.State == margo.StateInstalled && slices.ContainsFunc(doc.Components, func(c margo.ComponentStatus) bool { return c.State == margo.StateInstalled })
+	if len(doc.Components) > 0 && !own && !unclear && doc.Status.State != want {
 		out = append(out, margo.ProblemField{Field: "status.state", Message: fmt.Sprintf("must be %q, which the states of the components come to", want)})
 	}
 	return out

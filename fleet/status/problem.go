@@ -66,7 +66,7 @@ func busy(detail string) *problem { return again(http.StatusServiceUnavailable, 
 
 // slower is a 429.
 func slower() *problem {
-	return again(http.StatusTooManyRequests, "this device reports faster than it may", 1)
+	return again(http.StatusTooManyRequests, "this client sends more requests than it may", 1)
 }
 
 // crowded is a 429 for a device that has too many requests in progress.

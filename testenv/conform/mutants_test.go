@@ -156,7 +156,7 @@ var mutants = map[string]all{
 	"capabilities.parent": {"lenient": lenient, "vague": vague, "strict": strict}, "capabilities.scope": {"lenient": lenient, "open": permissive("press-08")},
 	"status.accepted": {"strict": strict, "always 201": code(200, 201)}, "status.created": {"always 200": code(201, 200), "always 201": code(200, 201)},
 	"status.path": {"lenient": lenient}, "status.version": {"lenient": lenient}, "status.state": {"lenient": lenient, "400": code(422, 400)}, "status.components": {"lenient": lenient},
-	"status.gateway": {"strict": strict}, "status.codes": {"strict": strict}, "status.malformed": {"lenient": lenient, "wordless": wordless}, "status.scope": {"open": permissive("press-08"), "lenient": lenient},
+	"status.gateway": {"strict": strict}, "status.codes": {"strict": strict}, "status.order": {"strict": strict}, "status.malformed": {"lenient": lenient, "wordless": wordless}, "status.scope": {"open": permissive("press-08"), "lenient": lenient},
 	"identity.manager": {"two URIs": {cert: func(c *x509.Certificate) { c.URIs = append(c.URIs, c.URIs[0]) }}, "another": {cert: func(c *x509.Certificate) {
 		c.URIs = []*url.URL{{Scheme: "spiffe", Host: domain, Path: "/margo/wfm/other"}}
 	}}},

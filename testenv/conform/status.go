@@ -102,6 +102,15 @@ func statusCases() []Case {
 			"no list": none("components"), "no name": component(object{"state": "installed"}), "no state": component(object{"name": "web"}), "another state": component(object{"name": "web", "state": "running"}),
 		}),
 		onStatus("status.gateway", "4.3.1", "gateway errors 101 to 103 are accepted, for a child too", gatewayErrors),
+		onStatus("status.order", "4.2.2", "both orders of removed and installed are accepted", func(ctx context.Context, s *session, id string) error {
+			var all []error
+			for _, state := range []string{"removed", "installed"} {
+				doc := status(id, state)
+				doc["components"] = []any{object{"name": "web", "state": "removed"}, object{"name": "db", "state": "installed"}}
+				all = append(all, s.client.expect(ctx, "POST", statusPath(id), doc, 200, 201))
+			}
+			return errors.Join(all...)
+		}),
 		onStatus("status.codes", "4.3.2", "error codes are free strings", func(ctx context.Context, s *session, id string) error {
 			doc := status(id, "failed")
 			doc["status"] = object{"state": "failed", "error": object{"code": "acme:E-4711 ü", "source": "line-monitor", "message": "no disk"}}
