@@ -25,7 +25,7 @@ lint:
 
 # all tests; those that this machine cannot run are skipped
 test *packages='./...':
-    go test -race -shuffle=on {{packages}}
+    go run ./cmd/testenv test --no-lint --lenient {{packages}}
 
 # all tests on real programs, as continuous integration runs them
 test-real:

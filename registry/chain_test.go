@@ -25,7 +25,7 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-var races = flag.Int("registry.races", testenv.Rounds(40, 400), "rounds of publishers that race")
+var races = flag.Int("registry.races", testenv.Rounds(15, 400), "rounds of publishers that race")
 
 // immutable refuses to move a history tag, as registries with such a rule do.
 func immutable(tags *sync.Mutex) testenv.Rule {

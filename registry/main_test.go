@@ -14,7 +14,10 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
+func TestMain(m *testing.M) {
+	testenv.SideBySide(4) // publishers that race mostly wait
+	goleak.VerifyTestMain(m, testenv.LeakOptions()...)
+}
 
 // newClient makes a client that is closed when the test ends, with an empty home unless the test sets one.
 func newClient(t testing.TB, o registry.Options) *registry.Client {

@@ -92,7 +92,7 @@ func (b *Box) Mark(cmd *exec.Cmd) {
 	cmd.Env = append(cmd.Env, boxVariable+"="+b.dir)
 }
 
-// Empty ends everything, last first, and removes the folder. All of it is tried; the error tells what stayed.
+// Empty ends everything, last first, and removes the folder. It tries everything; the error names what stayed.
 func (b *Box) Empty() error {
 	b.mu.Lock()
 	items, adopts := b.items, b.adopts

@@ -32,7 +32,7 @@ func TestBoxEndsAllThatItStarted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A process that ignores what it is told, and has a child in a session of its own.
+	// A process that ignores signals, and has a child in a session of its own.
 	stubborn := exec.Command("sh", "-c", "trap '' TERM; setsid sleep 601 & wait")
 	b.Mark(stubborn)
 	if err := stubborn.Start(); err != nil {

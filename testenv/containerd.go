@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,6 +40,7 @@ type Daemon struct {
 	release   Release
 	network   string
 	verifiers string
+	isolated  bool
 	path      string // folders of programs that it finds before the machine's own
 
 	stop func() error
@@ -57,6 +59,8 @@ type DaemonOptions struct {
 	// Verifiers is a folder of programs that containerd asks before its transfer service pulls an image; "": none. For
 	// Containerd24.
 	Verifiers string
+	// Isolated keeps content that one namespace has from others: they fetch it too.
+	Isolated bool
 }
 
 // Containerd starts a containerd for one test, and stops it when the test ends. It needs root.
@@ -115,6 +119,7 @@ func StartContainerd(ctx context.Context, o DaemonOptions) (*Daemon, error) {
 		release:   o.Release,
 		network:   o.Network,
 		verifiers: o.Verifiers,
+		isolated:  o.Isolated,
 		path:      bin + ":" + runc,
 	}
 	d.stop = box.Add("containerd", d.end)
@@ -174,9 +179,14 @@ func (d *Daemon) Start(ctx context.Context) error {
 	})
 }
 
-// ping asks for the version, over the API.
+// ping asks for the version, over the API, as soon as the daemon listens: a process for each try would take its time from it.
 func (d *Daemon) ping(ctx context.Context) error {
-	_, err := d.Ctr(ctx, "version")
+	conn, err := (&net.Dialer{}).DialContext(ctx, "unix", d.Address)
+	if err != nil {
+		return err
+	}
+	_ = conn.Close()
+	_, err = d.Ctr(ctx, "version")
 	return err
 }
 

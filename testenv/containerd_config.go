@@ -66,6 +66,9 @@ func (d *Daemon) configure() error {
 		off = ""
 		sockets += fmt.Sprintf("[plugins.\"io.containerd.image-verifier.v1.bindir\"]\n  bin_dir = %q\n  max_verifiers = 10\n  per_verifier_timeout = \"60s\"\n", d.verifiers)
 	}
+	if d.isolated {
+		sockets += "[plugins.\"io.containerd.metadata.v1.bolt\"]\n  content_sharing_policy = \"isolated\"\n"
+	}
 	text := fmt.Sprintf(form, d.Root, d.State, d.Address, d.Address+".ttrpc", filepath.Join(d.Dir, "opt"), sockets, off)
 	return os.WriteFile(filepath.Join(d.Dir, "config.toml"), []byte(text), 0o644)
 }

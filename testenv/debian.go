@@ -11,7 +11,7 @@ import (
 )
 
 // InstallDebian installs the packages that are not installed yet, saying so on out before it does. It needs root and
-// Debian's tools; without them it tells what to install by hand.
+// Debian's tools; without them the error says what to install by hand.
 func InstallDebian(ctx context.Context, out io.Writer, packages ...string) error {
 	var missing []string
 	for _, p := range packages {

@@ -79,7 +79,7 @@ func (d *Disk) shut() error {
 
 // PowerCut is what a power cut is to the box's device: every process ends at the same instant by SIGKILL, what is not on
 // the disk is lost, and so is what lives in memory: mounts, network namespaces, interfaces, the folders in volatile. The
-// disk is mounted again afterwards; the device is off until somebody starts its daemons. daemon may be nil: there is none.
+// disk is mounted again afterwards; the device is off until its daemons are started. daemon may be nil: there is none.
 func (b *Box) PowerCut(ctx context.Context, disk *Disk, daemon *Daemon, volatile ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, containerdReady)
 	defer cancel()
@@ -91,7 +91,7 @@ func (b *Box) PowerCut(ctx context.Context, disk *Disk, daemon *Daemon, volatile
 	for _, pid := range markedProcesses(b.dir, "") {
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}
-	// Between the kill and this nobody but the kernel can have written anything more.
+	// Since the kill only the kernel can have written.
 	if err := disk.shut(); err != nil {
 		return err
 	}

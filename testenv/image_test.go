@@ -78,7 +78,7 @@ func TestOwnImagesComeForSeveralPlatforms(t *testing.T) {
 	}
 }
 
-// freePort is a port that nobody listens on at the moment.
+// freePort is a port without a listener at the moment.
 func freePort(t *testing.T) string {
 	t.Helper()
 	port, err := FreePort()

@@ -16,7 +16,7 @@ import (
 const tablesFile = "tables"
 
 // OwnTable makes the network objects of an agent the box's: the nftables table and the interfaces that carry its name
-// in their alias. A table that is there already belongs to somebody else, which is an error.
+// in their alias. A table that exists already has another owner, which is an error.
 func (b *Box) OwnTable(ctx context.Context, out io.Writer, table string) error {
 	if err := InstallDebian(ctx, out, "nftables", "iproute2"); err != nil {
 		return err

@@ -28,7 +28,7 @@ func (b *Box) Adopt() error {
 	return nil
 }
 
-// reap waits for the ends of children that nobody waits for: those in noted, and all shims. The ones that live have been
+// reap waits for children without another waiter: those in noted, and all shims. The ones that live have been
 // killed.
 func reap(ctx context.Context, noted []int) error {
 	return poll(ctx, func() error {

@@ -3,7 +3,9 @@ package testenv
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 )
@@ -14,7 +16,7 @@ const (
 	pollLast  = 100 * time.Millisecond
 )
 
-// poll calls ask until it returns nil or ctx ends; the error then tells both.
+// poll calls ask until it returns nil or ctx ends; the error then has both.
 func poll(ctx context.Context, ask func() error) error {
 	for pause := pollFirst; ; pause = min(2*pause, pollLast) {
 		err := ask()
@@ -42,5 +44,14 @@ func Eventually(t testing.TB, limit time.Duration, what string, ask func() error
 	t.Helper()
 	if err := Await(t.Context(), limit, ask); err != nil {
 		t.Fatalf("%s: %v", what, err)
+	}
+}
+
+// SideBySide lets n parallel tests of this process run at a time, unless the command line sets their number: for tests that mostly
+// wait. Call it in TestMain.
+func SideBySide(n int) {
+	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		_ = f.Value.Set(strconv.Itoa(n)) // a number is a valid value
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// Ports that [FreePort] chooses from: below those that the kernel gives to whoever asks for any (32768 and up). One of these
-// would be taken by somebody's connection before long.
+// Ports that [FreePort] chooses from: below those that the kernel chooses (32768 and up). One of these
+// would soon be taken by a connection.
 const (
 	lowestPort  = 20_000
 	highestPort = 32_000

@@ -111,7 +111,7 @@ func (p *Process) Done() <-chan struct{} {
 // Kill ends it with SIGKILL and waits until it is gone.
 func (p *Process) Kill() { p.signal(syscall.SIGKILL) }
 
-// signal sends a signal and returns what tells the end.
+// signal sends a signal and returns a channel that is closed when the process has ended.
 func (p *Process) signal(s syscall.Signal) <-chan struct{} {
 	p.mu.Lock()
 	done := p.done
@@ -123,7 +123,7 @@ func (p *Process) signal(s syscall.Signal) <-chan struct{} {
 	return done
 }
 
-// Stop ends it with SIGTERM, with SIGKILL after a while, and tells when that was necessary. Ended is no error.
+// Stop ends it with SIGTERM, or with SIGKILL after a while, which is an error. A process that has ended is no error.
 func (p *Process) Stop() error {
 	select {
 	case <-p.signal(syscall.SIGTERM):
@@ -134,7 +134,7 @@ func (p *Process) Stop() error {
 	}
 }
 
-// Err tells how the process ended: nil for exit 0, or while it runs.
+// Err is how the process ended: nil for exit 0, or while it runs.
 func (p *Process) Err() error {
 	select {
 	case <-p.Done():

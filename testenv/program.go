@@ -113,15 +113,17 @@ func ProgramNames() []string {
 	return names
 }
 
+// started is the working directory of a test before it goes elsewhere.
+var started, _ = os.Getwd()
+
 // Root is the top folder of this repository: the first folder at or above the working directory whose go.mod names it, else at
-// or above this file, for tests that have gone elsewhere.
+// or above the directory in which this process started.
 func Root() (string, error) {
 	wd, err := os.Getwd()
 	if err != nil {
 		return "", err
 	}
-	_, file, _, _ := runtime.Caller(0) // no path when it was built without
-	for _, dir := range []string{wd, filepath.Dir(file)} {
+	for _, dir := range []string{wd, started} {
 		for ; ; dir = filepath.Dir(dir) {
 			data, err := os.ReadFile(filepath.Join(dir, "go.mod"))
 			if line, _, _ := bytes.Cut(data, []byte("\n")); err == nil && string(line) == "module "+module {
@@ -148,7 +150,7 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "longshore", "testenv"), nil
 }
 
-// Required tells whether missing things are failures (TESTENV_REQUIRE=1) rather than reasons to skip.
+// Required reports whether missing things are failures (TESTENV_REQUIRE=1) rather than reasons to skip.
 func Required() bool { return os.Getenv("TESTENV_REQUIRE") == "1" }
 
 // Unavailable ends a test that the machine cannot run: skipped, or failed when [Required].

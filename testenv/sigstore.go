@@ -26,7 +26,7 @@ const (
 )
 
 // Sigstore is an instance of sigstore on this machine: real Fulcio, timestamp authority and Rekor 2, and in this process an
-// identity provider and a certificate log. It issues to nobody else and is gone with its test.
+// identity provider and a certificate log. It ends with its test.
 type Sigstore struct {
 	Fulcio, Rekor, Clock string // URLs; Clock is the timestamp authority's endpoint
 	Issuer               string // URL of the identity provider
@@ -82,7 +82,7 @@ func openSigstore(ctx context.Context, out io.Writer, box *Box) (*Sigstore, erro
 	return s, s.describe(ctx, out, certLog)
 }
 
-// Token is what the identity provider gives to whoever has an address.
+// Token is an identity token for an e-mail address.
 func (s *Sigstore) Token(email string) (string, error) { return s.provider.mint(email, time.Now()) }
 
 // Stop ends the instance's servers, as a verifier that asks none of them would not notice.
@@ -108,7 +108,7 @@ func (s *Sigstore) serve(what string, h http.Handler) (url string, err error) {
 	return "http://" + l.Addr().String(), nil
 }
 
-// unusedPort is a port that nobody listens on at the moment.
+// unusedPort is a port without a listener at the moment.
 func unusedPort() (string, error) {
 	port, err := FreePort()
 	return strconv.Itoa(int(port)), err

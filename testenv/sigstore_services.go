@@ -67,7 +67,7 @@ func (p *identityProvider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// mint signs an identity token for whoever has an address.
+// mint signs an identity token for an e-mail address.
 func (p *identityProvider) mint(email string, now time.Time) (string, error) {
 	header, err := json.Marshal(map[string]string{"typ": "JWT", "alg": "ES256", "kid": tokenKeyID})
 	if err != nil {

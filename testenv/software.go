@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
@@ -100,8 +101,31 @@ func ownImage(ctx context.Context, software, platform string, config v1.Config) 
 	})
 }
 
+// built are the files of [ownBinary] by name and platform: a process asks go build only once for each, which takes half a second.
+var built struct {
+	mu    sync.Mutex
+	files map[string]string
+}
+
 // ownBinary builds one of testenv/images for a platform, statically.
 func ownBinary(ctx context.Context, software, platform string) (string, error) {
+	built.mu.Lock()
+	defer built.mu.Unlock()
+	if file, ok := built.files[software+" "+platform]; ok {
+		return file, nil
+	}
+	file, err := buildOwnBinary(ctx, software, platform)
+	if err != nil {
+		return "", err
+	}
+	if built.files == nil {
+		built.files = map[string]string{}
+	}
+	built.files[software+" "+platform] = file
+	return file, nil
+}
+
+func buildOwnBinary(ctx context.Context, software, platform string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err

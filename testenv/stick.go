@@ -24,7 +24,7 @@ type Stick struct {
 }
 
 // NewStick makes a stick of a size in bytes. Only room bytes can be written, as on a counterfeit one: what is written beyond that is
-// lost, which the kernel tells when a file is synced. 0: all can be.
+// lost, which the kernel reports when a file is synced. 0: all can be.
 func NewStick(t testing.TB, size, room int64) *Stick {
 	t.Helper()
 	at := t.TempDir()
@@ -59,7 +59,7 @@ func (s *Stick) mount(t testing.TB, options string) {
 	}
 }
 
-// Pull takes the stick away from its folder, whoever reads from it. That it is away already is no error.
+// Pull removes the stick from its folder, also while a process reads from it. It is no error when the stick is removed already.
 func (s *Stick) Pull(t testing.TB) {
 	t.Helper()
 	if err := unix.Unmount(s.Dir, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {

@@ -50,7 +50,7 @@ func sweep(dir string) error {
 		_ = os.Remove(filepath.Join(runcState, filepath.Base(filepath.Dir(task)))) // when empty
 	}
 	if err := errors.Join(errs...); err != nil {
-		return err // keep the folder: it tells what is still there
+		return err // keep the folder: it shows what is still there
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("remove %s: %w", dir, err)
@@ -163,7 +163,7 @@ func processStat(pid int) (comm string, parent int, state string) {
 	return string(data[open+1 : end]), parent, fields[0]
 }
 
-// alive tells whether a process exists and is no zombie.
+// alive reports whether a process exists and is no zombie.
 func alive(pid int) bool {
 	_, parent, state := processStat(pid)
 	return parent != 0 && state != "Z"

@@ -21,7 +21,7 @@ const (
 )
 
 // tokenServer gives bearer tokens to one user, as the distribution specification's token protocol has it (GET with basic
-// authentication, and the OAuth 2 form with POST). It grants whatever scope that user asks for, and nobody else anything.
+// authentication, and the OAuth 2 form with POST). It grants that user every requested scope, and refuses all others.
 type tokenServer struct {
 	username, password string
 	key                *ecdsa.PrivateKey

@@ -268,7 +268,7 @@ func repeated(l layer, n int) []layer {
 
 // TestSparseBomb: ten gigabytes that weigh ten megabytes are stopped on the way, once, and leave nothing.
 func TestSparseBomb(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	img := r.craft("bad/sparse", crafted{layers: []layer{r.program(), bomb(t, 10<<30)}})
 	peak := func() int64 { return diskUse(t, r.daemon.Root) }
 	_, err := r.Pull(t.Context(), img, nil)
@@ -417,7 +417,7 @@ func whiteouts(t testing.TB, n int) layer {
 
 // TestNoRoomForAnImage: refused before a layer is fetched; half-way leftovers of others and unused images go first.
 func TestNoRoomForAnImage(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	var st unix.Statfs_t
 	if err := unix.Statfs(r.daemon.Root, &st); err != nil {
 		t.Fatal(err)

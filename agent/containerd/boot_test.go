@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 // readBy is how many bytes a process has read so far, from files and from sockets.
@@ -32,7 +33,7 @@ func TestStartLeavesLayersAlone(t *testing.T) {
 		size = 48 << 20 // of the image, more or less
 		most = 12 << 20 // that a start may read
 	)
-	r := newRig(t)
+	r := newRigOn(t, releaseOf(t), testenv.ContainerdRelease(t, releaseOf(t))) // alone: it counts what this process reads
 	built := r.heavy(1, size)
 	img := r.push(built, "plant/heavy")
 	if _, err := r.Pull(t.Context(), img, nil); err != nil {

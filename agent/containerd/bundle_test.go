@@ -43,6 +43,7 @@ func (r *rig) revived() {
 }
 
 func TestLeftoverOfADeletionDoesNotBlock(t *testing.T) {
+	t.Parallel()
 	tests := map[string]func(*rig){
 		"stopped":     func(*rig) {},
 		"killed shim": (*rig).killShims,
@@ -58,7 +59,7 @@ func TestLeftoverOfADeletionDoesNotBlock(t *testing.T) {
 	}
 	for name, spoil := range tests {
 		t.Run(name, func(t *testing.T) {
-			r := newRig(t)
+			r := ownRig(t)
 			s := server(r.pulled(nil))
 			s.StopGrace = time.Second
 			other := s
@@ -91,7 +92,7 @@ func TestLeftoverOfADeletionDoesNotBlock(t *testing.T) {
 // TestTaskThatContainerdLostIsReplaced: the shim is gone, containerd could not clean up after it and forgot the task, whose
 // process runs on.
 func TestTaskThatContainerdLostIsReplaced(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	c := r.up(project("lost", server(r.pulled(nil))))[0]
 	r.serving(c.ID)
 	pid := int(r.seen(c.ID).PID)
@@ -122,7 +123,7 @@ func TestTaskThatContainerdLostIsReplaced(t *testing.T) {
 
 // TestShimThatHangsDoesNotHoldItsContainer: the steps of a container whose shim does not answer end, and succeed once it does.
 func TestShimThatHangsDoesNotHoldItsContainer(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	s := server(r.pulled(nil))
 	s.StopGrace = time.Second
 	c := r.up(project("hang", s))[0]

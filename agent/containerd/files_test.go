@@ -24,7 +24,7 @@ func file(name, target, content string) workload.File {
 
 func TestFilesAreInMemoryOnly(t *testing.T) {
 	const secret = "correct-horse-battery-staple"
-	r := newRig(t)
+	r := ownRig(t)
 	s := server(r.pulled(nil))
 	key := file("key", "/run/secrets/key", secret)
 	key.Secret, key.UID, key.GID, key.Mode = true, 33, 34, 0o400

@@ -449,7 +449,7 @@ func TestStopKillsBeforeItsDeadline(t *testing.T) {
 }
 
 func TestOneShimAProject(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	img := r.pulled(nil)
 	a, b, own := server(img), server(img), server(img)
 	a.Name, b.Name, own.Name, own.OwnShim = "a", "b", "own", true

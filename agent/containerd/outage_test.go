@@ -38,7 +38,7 @@ func (r *rig) killShims() {
 }
 
 func TestContainerdRestartIsSurvived(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	img := r.pulled(nil)
 	c := r.up(project("outage", server(img)))[0]
 	r.serving(c.ID)
@@ -91,7 +91,7 @@ func TestKilledShimIsObservedAndReplaced(t *testing.T) {
 }
 
 func TestReboot(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	img := r.pulled(nil)
 	a, b := server(img), server(img)
 	a.Name, b.Name = "a", "b"

@@ -99,7 +99,7 @@ func TestProbes(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	img := r.pulled(nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -170,7 +170,7 @@ func (r *rig) continuedAt() (from int) {
 }
 
 func TestPullIsContinued(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	built := r.heavy(3, 4<<20)
 	img := r.push(built, "plant/heavy")
 	size := weight(t, built)
@@ -358,6 +358,7 @@ func TestPullSurvivesASilentMirror(t *testing.T) {
 }
 
 func TestPullWithCredentialsAndCA(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []testenv.Kind{testenv.DistributionTLS, testenv.DistributionHtpasswd, testenv.DistributionToken, testenv.Referrers, testenv.Lax} {
 		t.Run(string(kind), func(t *testing.T) {
 			r := newRig(t)
@@ -478,7 +479,7 @@ func TestPullRefusals(t *testing.T) {
 }
 
 func TestPullOnAFullDisk(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	img := r.push(r.heavy(2, 4<<20), "plant/big")
 	blobs := filepath.Join(r.daemon.Root, "io.containerd.content.v1.content")
 	if err := os.MkdirAll(blobs, 0o755); err != nil { // containerd 1.7 makes it when it needs it
@@ -529,7 +530,7 @@ func (r *rig) blob(d digest.Digest) string {
 }
 
 func TestDamagedLayersAreRepairedFromLocalContent(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	base := r.pulled(nil)
 	top := r.push(r.toolbox(nil, []testenv.File{{Path: "app", Data: noise(9, 4096)}}), "plant/app")
 	if _, err := r.Pull(t.Context(), top, nil); err != nil {
@@ -590,7 +591,7 @@ func TestLostJournalNeedsNoNetwork(t *testing.T) {
 }
 
 func TestDamagedBlobsAreFetchedAgain(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	built := r.heavy(2, 1<<20)
 	img := r.push(built, "plant/broken")
 	if _, err := r.Pull(t.Context(), img, nil); err != nil {

@@ -101,6 +101,7 @@ func (r *rig) say(id, text string, lines int, patience time.Duration) (time.Dura
 // A disk that is filled to its last byte takes no container down: what writes to its output goes on and answers, also over
 // a replacement of the agent, and its log goes on when there is room again.
 func TestAFullDiskBlocksNoContainer(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"tmpfs", "ext4"} {
 		t.Run(kind, func(t *testing.T) { fullDisk(t, kind) })
 	}

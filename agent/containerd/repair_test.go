@@ -111,7 +111,7 @@ func TestARepairOutlivesItsCaller(t *testing.T) {
 // TestALostLayerIsUnpackedAgain: a start that fails for the files of its image has the image unpacked again from what is on the
 // device. Nothing is written below a container that runs.
 func TestALostLayerIsUnpackedAgain(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	img := r.pulled(nil)
 	c := r.created(project("sick", server(img)))[0]
 	if err := os.RemoveAll(filepath.Dir(r.upper("toolbox"))); err != nil { // a repair of the file system moved it away
@@ -163,7 +163,7 @@ func TestStartFindsWhatItNeedsGone(t *testing.T) {
 
 // TestLostWriteBack: a disk that took what was unpacked and could not write it. The kernel reports that once, to whoever asks first.
 func TestLostWriteBack(t *testing.T) {
-	r := newRig(t)
+	r := ownRig(t)
 	img := r.push(r.heavy(1, 1<<20), "plant/web")
 	r.daemon.Kill()
 	disk := newFlakyDisk(t, r.daemon.Root)

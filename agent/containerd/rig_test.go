@@ -18,6 +18,11 @@ import (
 	"testing"
 	"time"
 
+	apitasks "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/core/snapshots"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/opencontainers/go-digest"
@@ -40,7 +45,44 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m, testenv.LeakOptions()...)
+	testenv.SideBySide(4) // they mostly wait
+	goleak.VerifyTestMain(testsOnShared{m}, testenv.LeakOptions()...)
+}
+
+// testsOnShared stops the daemons that tests shared when all tests have ended.
+type testsOnShared struct{ m *testing.M }
+
+func (s testsOnShared) Run() int {
+	code := s.m.Run()
+	shared.Range(func(_, d any) bool {
+		daemon, err := d.(func() (*testenv.Daemon, error))()
+		if err == nil {
+			err = daemon.Stop()
+		}
+		if err != nil && code == 0 {
+			fmt.Fprintln(os.Stderr, "stop the shared containerd:", err)
+			code = 1
+		}
+		return true
+	})
+	return code
+}
+
+// shared are the daemons that tests share: by release, what starts it once.
+var shared sync.Map
+
+// sharedDaemon starts the daemon of a release for all tests that need none of their own. Its namespaces share no content: a test that
+// pulls an image fetches it.
+func sharedDaemon(t testing.TB, release testenv.Release) *testenv.Daemon {
+	t.Helper()
+	start, _ := shared.LoadOrStore(release, sync.OnceValues(func() (*testenv.Daemon, error) {
+		return testenv.StartContainerd(context.Background(), testenv.DaemonOptions{Release: release, Isolated: true})
+	}))
+	d, err := start.(func() (*testenv.Daemon, error))()
+	if err != nil {
+		testenv.Unavailable(t, "%v", err)
+	}
+	return d
 }
 
 // rig is a device in a test: its own containerd, networks, directories and registry.
@@ -59,24 +101,45 @@ type rig struct {
 
 var rigs atomic.Int32 // numbers the tables and address pools of this process's rigs
 
+// newRig makes a device with a namespace of its own on the containerd that tests share. The test runs beside others, unless it is a
+// subtest.
 func newRig(t testing.TB, change ...func(*containerd.Options)) *rig {
 	t.Helper()
+	besideOthers(t)
+	release := releaseOf(t)
+	return newRigOn(t, release, sharedDaemon(t, release), change...)
+}
+
+// ownRig makes a device with a containerd of its own, for tests that stop it, look into its folders, or fill its disk.
+func ownRig(t testing.TB, change ...func(*containerd.Options)) *rig {
+	t.Helper()
+	besideOthers(t)
+	release := releaseOf(t)
+	return newRigOn(t, release, testenv.ContainerdRelease(t, release), change...)
+}
+
+func besideOthers(t testing.TB) {
+	if test, ok := t.(*testing.T); ok && !strings.Contains(t.Name(), "/") {
+		test.Parallel()
+	}
+}
+
+// releaseOf is the release that a test runs on.
+func releaseOf(t testing.TB) testenv.Release {
 	release := testenv.Release(os.Getenv(releaseVariable))
 	for _, r := range testenv.Releases() {
 		if strings.HasPrefix(t.Name(), olderTest+"/"+r.String()+"/") {
 			release = r
 		}
 	}
-	return newRigOn(t, release, change...)
+	return release
 }
 
 // releaseVariable runs all tests on another release of containerd: "1.7" or "1.6".
 const releaseVariable = "LONGSHORE_TEST_CONTAINERD"
 
-// newRigOn is newRig on a release of containerd.
-func newRigOn(t testing.TB, release testenv.Release, change ...func(*containerd.Options)) *rig {
+func newRigOn(t testing.TB, release testenv.Release, d *testenv.Daemon, change ...func(*containerd.Options)) *rig {
 	t.Helper()
-	d := testenv.ContainerdRelease(t, release)
 	n := rigs.Add(1)
 	r := &rig{t: t, release: release, daemon: d, journal: newJournal(), netRun: t.TempDir()}
 	data := t.TempDir()
@@ -93,7 +156,7 @@ func newRigOn(t testing.TB, release testenv.Release, change ...func(*containerd.
 	}
 	r.nets = nets
 	r.o = containerd.Options{
-		Address: d.Address, Namespace: d.Namespace, Device: "press-07", DataDir: t.TempDir(), RunDir: t.TempDir(),
+		Address: d.Address, Namespace: fmt.Sprintf("%s-%d", d.Namespace, n), Device: "press-07", DataDir: t.TempDir(), RunDir: t.TempDir(),
 		Journal: r.journal, Networks: adapted{nets}, Now: time.Now, Endpoints: r.endpoints,
 		Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}
@@ -145,20 +208,9 @@ func (r *rig) close() {
 // nothingLeft looks for what a driver that forgets would leave behind.
 func (r *rig) nothingLeft(ctx context.Context) {
 	r.t.Helper()
-	for _, what := range [][]string{{"containers"}, {"tasks"}, {"snapshots"}, {"images"}, {"leases"}, {"content"}} {
-		out, err := r.daemon.Ctr(ctx, append([]string{"-n", r.o.Namespace}, append(what, "list", "-q")...)...)
-		if what[0] == "snapshots" {
-			out, err = r.daemon.Ctr(ctx, "-n", r.o.Namespace, "snapshots", "ls")
-		}
-		if err != nil {
-			r.t.Error(err)
-		}
-		for line := range strings.Lines(out) {
-			// A warning about cgroups, a heading, the claim that ends with the runtime.
-			if !strings.HasPrefix(line, "time=") && !strings.HasPrefix(line, "KEY") && !strings.HasPrefix(line, "longshore-agent-") {
-				r.t.Errorf("%s left: %s", what[0], line)
-			}
-		}
+	left, err := r.left(ctx)
+	if err != nil || len(left) > 0 {
+		r.t.Errorf("containerd still has %q, %v", left, err)
 	}
 	if err := testenv.Await(ctx, time.Minute, func() error {
 		if n := r.shims(); n != 0 {
@@ -185,6 +237,40 @@ func (r *rig) nothingLeft(ctx context.Context) {
 	if p := r.nets.Projects(); len(p) > 0 {
 		r.t.Errorf("networks left: %v", p)
 	}
+}
+
+// left lists what containerd has in the rig's namespace, but for the claim, which ends with the runtime.
+func (r *rig) left(ctx context.Context) (left []string, err error) {
+	c, err := client.New(r.daemon.Address, client.WithDefaultNamespace(r.o.Namespace))
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	ctx = namespaces.WithNamespace(ctx, r.o.Namespace)
+	note := func(what, name string) {
+		if !strings.HasPrefix(name, "longshore-agent-") {
+			left = append(left, what+" "+name)
+		}
+	}
+	containers, errContainers := c.ContainerService().List(ctx)
+	for _, x := range containers {
+		note("container", x.ID)
+	}
+	tasks, errTasks := c.TaskService().List(ctx, &apitasks.ListTasksRequest{})
+	for _, x := range tasks.GetTasks() {
+		note("task", x.ID)
+	}
+	all, errImages := c.ImageService().List(ctx)
+	for _, x := range all {
+		note("image", x.Name)
+	}
+	held, errLeases := c.LeasesService().List(ctx)
+	for _, x := range held {
+		note("lease", x.ID)
+	}
+	return left, errors.Join(errContainers, errTasks, errImages, errLeases,
+		c.ContentStore().Walk(ctx, func(x content.Info) error { note("content", x.Digest.String()); return nil }),
+		c.SnapshotService("overlayfs").Walk(ctx, func(_ context.Context, x snapshots.Info) error { note("snapshot", x.Name); return nil }))
 }
 
 // shims counts the shim processes of this rig's namespace.

@@ -13,6 +13,7 @@ import (
 
 // TestRuntime runs the suite that also the agent's runtime in memory passes. A nightly run takes every release of containerd.
 func TestRuntime(t *testing.T) {
+	t.Parallel()
 	for _, release := range testenv.Releases() {
 		if release != testenv.Containerd24 && !testenv.Nightly() {
 			continue
@@ -27,6 +28,7 @@ const olderTest = "TestOlderReleases"
 // TestOlderReleases runs on the older releases what touches what differs in them. All tests run on one of them with
 // LONGSHORE_TEST_CONTAINERD=1.7 or 1.6.
 func TestOlderReleases(t *testing.T) {
+	t.Parallel()
 	for _, release := range testenv.Releases() {
 		if release == testenv.Containerd24 {
 			continue
@@ -44,7 +46,7 @@ func TestOlderReleases(t *testing.T) {
 
 func runtimeSuite(t *testing.T, release testenv.Release) {
 	runtimetest.Run(t, func(t *testing.T) runtimetest.Env {
-		r := newRigOn(t, release)
+		r := newRigOn(t, release, sharedDaemon(t, release))
 		images := map[string]workload.Image{}
 		return runtimetest.Env{
 			Runtime: r.Runtime,

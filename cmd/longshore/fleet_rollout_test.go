@@ -14,7 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-var floorDevices = flag.Int("rollout.devices", testenv.Rounds(100, 1000/fewer), "devices of TestRolloutOfThousand")
+var floorDevices = flag.Int("rollout.devices", testenv.Rounds(100, 1000), "devices of TestRolloutOfThousand")
 
 // waves writes a fleet of devices, and returns their ids.
 func (s *shell) waves(devices int, rollout string) []string {
@@ -114,7 +114,7 @@ func TestRolloutOfThousand(t *testing.T) {
 // A release whose publisher is killed in the middle of a ring is brought to its end by another process, and each device
 // gets it once.
 func TestRolloutKilled(t *testing.T) {
-	s, f, publish, lap := floorOf(t, 200)
+	s, f, publish, lap := floorOf(t, testenv.Rounds(100, 200))
 	n := len(f.devices)
 	s.change("waves/fleet.yaml", "POLL_SECONDS: 5", "POLL_SECONDS: 7")
 	f.passed.Store(0)

@@ -19,7 +19,7 @@ func TestDifferenceBytes(t *testing.T) {
 	s.large(8 << 20)
 	s.stock()
 	s.site(testenv.Distribution)
-	const devices, fresh = 100 / fewer, 10
+	devices, fresh := testenv.Rounds(25, 100), 10
 	s.waves(devices, "")
 	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "release.key", "waves")
 	s.mirrored()

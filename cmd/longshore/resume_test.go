@@ -102,7 +102,7 @@ func TestKilledAnywhere(t *testing.T) {
 				t.Logf("LONGSHORE_SEED=%d", seed)
 				random := rand.New(rand.NewPCG(seed, 1))
 				const content = layers*(layer+10_000) + 1<<20
-				for kills, site := 0, 0; kills < testenv.Rounds(4/fewer, 50); site++ {
+				for kills, site := 0, 0; kills < testenv.Rounds(2, 50); site++ {
 					to := siteHost + "/" + strconv.Itoa(site)
 					there.Faults.Forget()
 					before := kills
@@ -111,7 +111,7 @@ func TestKilledAnywhere(t *testing.T) {
 						if random.IntN(3) == 0 {
 							requests, bytes = random.Int64N(60), 1<<40
 						}
-						if kills >= testenv.Rounds(4/fewer, 50) {
+						if kills >= testenv.Rounds(2, 50) {
 							requests, bytes = 1<<30, 1<<40
 						}
 						if ended = s.killed(there, requests, bytes, append(args, to)...); !ended {

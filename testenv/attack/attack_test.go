@@ -141,7 +141,7 @@ func mirrorAttacks() []attack {
 	}
 }
 
-// overheard holds that a mirror, which may be anybody's, and whoever listens on its line are told no secret.
+// overheard checks that neither a mirror nor its network sees a secret.
 func (d *device) overheard(t *testing.T) {
 	d.proxy.Faults.Forget()
 	d.release(t, "line", true)
@@ -165,7 +165,7 @@ func (d *device) overheard(t *testing.T) {
 	}
 }
 
-// downgraded has the registry send the device on to somebody who listens without TLS: for everything, and for what is in
+// downgraded has the registry redirect the device to a server without TLS: for everything, and for what is in
 // images alone, as registries do that keep it elsewhere. The device does not go there.
 func (d *device) downgraded(t *testing.T) {
 	var asked atomic.Int64
@@ -192,8 +192,8 @@ func (d *device) downgraded(t *testing.T) {
 	d.settled(t, uint64(d.pushed))
 }
 
-// impersonated has somebody without the registry's certificate answer at its address: with one of another authority, and
-// without TLS. Neither is told anything.
+// impersonated has a server without the registry's certificate answer at its address: with one of another authority, and
+// without TLS. The device sends neither anything.
 func (d *device) impersonated(t *testing.T) {
 	d.settled(t, uint64(d.pushed))
 	d.begin(t)

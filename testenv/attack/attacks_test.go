@@ -26,7 +26,7 @@ import (
 // without any effect.
 type attack struct {
 	name  string
-	codes []codes.Code // one of them is told; none: the device takes what was released, in spite of it all
+	codes []codes.Code // one of them is reported; none: the device takes what was released all the same
 	// play begins it. What it returns takes back what it did to the registry; rules of the proxy go anyway.
 	play func(t *testing.T, d *device) (undo func())
 }
@@ -45,7 +45,7 @@ const publishers = `^longshore/`
 
 func one(codes ...codes.Code) []codes.Code { return codes }
 
-// forgeries are states that nobody whom the device trusts has signed.
+// forgeries are states without a signature that the device trusts.
 func forgeries() []attack {
 	return []attack{
 		{"unsigned state", one(codes.SignatureMissing), func(t *testing.T, d *device) func() {

@@ -108,12 +108,12 @@ func usurpers() []attack {
 			d.rotate(t, "root-1", "root-2", d.known(t, "release-b", "signers: [release]", "signers: [release, release-b]",
 				"\ntrust:\n", fmt.Sprintf("\nrevoked: [{key: %q, reason: stolen}]\ngenerations: {resetTo: %d, version: 5}\ntrust:\n", fingerprint, honest))...)
 			d.decidesBy(t, 5)
-			d.begin(t) // the thief has changed what runs; nobody else may
+			d.begin(t) // the thief has changed what runs; nothing else may
 			d.sign(t, "release", d.forge(t, last))
 			return func() {
 				d.point(t, stolen)
 				d.key, d.pushed = "release-b", honest
-				// Nobody goes on from what the thief signed: what is to run is named anew.
+				// The next state does not build on what the thief signed.
 				d.release(t, "line", false, "--generation", fmt.Sprint(honest+1), "--replace")
 				d.release(t, "audit", false)
 			}

@@ -19,7 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-// collector is a host of the attacker's, without TLS, that asks everyone for a password and keeps what it is told.
+// collector is a host of the attacker's, without TLS, that asks for a password and keeps what it gets.
 type collector struct {
 	*httptest.Server
 	host string
@@ -56,7 +56,7 @@ func (c *collector) requests(user, password string) (n int, secret bool) {
 	return len(c.told), secret
 }
 
-// challenged has the registry, or whoever answers in its place for images alone, name a token server without TLS: a device
+// challenged has the registry, or a server in its place for images alone, name a token server without TLS: a device
 // that went there would tell it the registry's password.
 func (d *device) challenged(t *testing.T) {
 	c := newCollector(t)
@@ -141,7 +141,7 @@ func (d *device) helperHangs(t *testing.T) {
 	}
 	d.proxy.Play(testenv.Rule{Effect: testenv.Reset()})
 	d.registry.Faults.Add(testenv.Rule{Agent: Victims, Effect: func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
-		w.Header().Set("Www-Authenticate", `Basic realm="again"`) // what the device told it before does not do any more
+		w.Header().Set("Www-Authenticate", `Basic realm="again"`) // the earlier credentials no longer suffice
 		testenv.Status(http.StatusUnauthorized, 0)(w, r, nil)
 	}})
 	p := d.tells(t, codes.SourceUnauthenticated)
@@ -167,7 +167,7 @@ func (d *device) helperHangs(t *testing.T) {
 	}
 }
 
-// TestPublishersKeepTheirPassword plays attacks on what somebody who publishes was given for one registry.
+// TestPublishersKeepTheirPassword plays attacks on the credentials of a publisher for one registry.
 func TestPublishersKeepTheirPassword(t *testing.T) {
 	d := newPublisher(t, newOffice(t), 11, testenv.Registry(t, testenv.DistributionHtpasswd, testenv.WithPlainToo()), setup{mirror: true})
 	if err := os.WriteFile(d.path("home/.docker/config.json"), []byte("{}"), 0o600); err != nil { // the environment alone has it
@@ -178,7 +178,7 @@ func TestPublishersKeepTheirPassword(t *testing.T) {
 	t.Run("fleet files that name other hosts", func(t *testing.T) { d.fleetElsewhere(t, environment) })
 }
 
-// uploadDowngraded has the registry, or whoever is on the way to it, continue each upload at its own port without TLS.
+// uploadDowngraded has the registry, or its network, continue each upload at its own port without TLS.
 func (d *device) uploadDowngraded(t *testing.T, environment []string) {
 	d.registry.Faults.Add(testenv.Rule{Method: http.MethodPost, Path: "/blobs/uploads/", Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		seen := httptest.NewRecorder()
@@ -207,7 +207,7 @@ func (d *device) uploadDowngraded(t *testing.T, environment []string) {
 	}
 }
 
-// fleetElsewhere has somebody who may change the fleet's files name hosts of their own as registry and as endpoint.
+// fleetElsewhere has an attacker who may change the fleet's files name other hosts as registry and as endpoint.
 func (d *device) fleetElsewhere(t *testing.T, environment []string) {
 	c := newCollector(t)
 	viewers := d.path("viewers")

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 
 const (
 	settleLimit = 90 * time.Second // for an update; the machine is small and busy
-	tellLimit   = 2 * time.Minute  // for a refusal to be told; freshness lasts for a minute at least
+	tellLimit   = 2 * time.Minute  // for a refusal to be reported; freshness lasts for a minute at least
 	password    = "correct horse"
 )
 
@@ -112,7 +112,7 @@ type device struct {
 	versions map[string]string // of applications' components, the newest
 	also     []string          // keys that sign beside release
 	pulse    string            // how long freshness statements last; "": none
-	seals    *seals            // in whose name each state is sealed; nil: nobody's
+	seals    *seals            // keyless signer of each state; nil: none
 	key      string            // that signs states
 	lacks    []string          // what component leaves out: component, image, provenance
 	images   int
@@ -135,7 +135,7 @@ type setup struct {
 	pulse  string                 // how long the freshness statements last that key pulse makes; "": none
 }
 
-// newPublisher sets up a registry with an attacker before it, and somebody who publishes there.
+// newPublisher sets up a registry behind an attacker's proxy, and keys to publish there.
 func newPublisher(t *testing.T, p *plant, n int, server *testenv.RegistryServer, o setup) *device {
 	t.Helper()
 	d := &device{plant: p, n: n, id: artifacts.DeviceID(fmt.Sprintf("press-%02d", n)), registry: server, versions: map[string]string{}, also: o.also, pulse: o.pulse, seals: o.seals, key: "release"}
@@ -176,7 +176,7 @@ func newPublisher(t *testing.T, p *plant, n int, server *testenv.RegistryServer,
 	return d
 }
 
-// newDevice is newPublisher who publishes for a device, which runs it.
+// newDevice is [newPublisher] with a device that runs what it publishes.
 func newDevice(t *testing.T, p *plant, n int, server *testenv.RegistryServer, o setup) *device {
 	t.Helper()
 	ctx := t.Context()
@@ -345,7 +345,7 @@ func (d *device) release(t *testing.T, app string, image bool, flags ...string) 
 	d.pushed++
 }
 
-// component pushes an image that nobody has seen, and the application on it.
+// component pushes a new image, and the application on it.
 func (d *device) component(t *testing.T, app string) {
 	t.Helper()
 	ctx := t.Context()
@@ -411,7 +411,7 @@ func (d *device) attest(t *testing.T, key, predicate, reference string) {
 	d.must(t, "longshore", "attest", "--key", d.path(key+".key"), "--type", predicate, "--predicate", file, reference)
 }
 
-// open is the registry as somebody with the right to write sees it.
+// open is a repository of the registry, with write access.
 func (d *device) open(t *testing.T, repository string) *registry.Repository {
 	t.Helper()
 	c, err := registry.New(registry.Options{
@@ -464,7 +464,7 @@ func (d *device) sync(ctx context.Context) (status.SyncResult, error) {
 	return d.control.Sync(ctx)
 }
 
-// tells waits until the device tells one of the codes, and returns the problem.
+// tells waits until the device reports one of the codes, and returns the problem.
 func (d *device) tells(t *testing.T, codes ...codes.Code) status.Problem {
 	t.Helper()
 	var found status.Problem

@@ -1,4 +1,4 @@
-// Package attack is the attacker: somebody who owns the registry, a mirror of it, or the network between, and can do with
+// Package attack plays an attacker who owns the registry, a mirror of it, or the network between, and can do with
 // it what such a person can. Its tests do so to real devices and hold that each attack is refused, told, and touches
 // nothing that runs.
 //

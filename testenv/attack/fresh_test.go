@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-// onFresh plays attacks on time, to a device whose policy wants to be told that a state is the current one.
+// onFresh plays attacks on time, to a device whose policy requires freshness statements.
 func onFresh(t *testing.T, p *plant, n int) {
 	d := newDevice(t, p, n, testenv.Registry(t, testenv.Referrers), setup{keys: []string{"pulse"}, pulse: "1h", policy: func(d *device) string {
 		return fmt.Sprintf(`keys:

@@ -48,7 +48,7 @@ rules:
 	d.withstandAll(t, impostors())
 }
 
-// impostors sign without being who the device believes in, or at a time or in a way that nobody vouches for.
+// impostors sign with an identity, time or proof that the device does not trust.
 func impostors() []attack {
 	signed := func(name string, seal func(t *testing.T, s *seals) sign.Keyless) attack {
 		return attack{name, one(codes.SignatureInvalid), func(t *testing.T, d *device) func() {

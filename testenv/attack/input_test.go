@@ -48,7 +48,7 @@ func (d *device) try(t *testing.T, env []string, program string, args ...string)
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	// What the kernel tells of a process in the end counts ours in as well, which it was forked from.
+	// The kernel's figure of an ended process includes ours, which it was forked from.
 	done, peak := make(chan struct{}), make(chan int64)
 	go func() {
 		var most int64

@@ -30,7 +30,7 @@ func (m *Memory) Keep() testenv.Effect {
 	}
 }
 
-// Replay answers as it was then. What nobody asked then is answered as it is now.
+// Replay answers with the remembered answers. A request without one gets the current answer.
 func (m *Memory) Replay() testenv.Effect {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		m.mu.Lock()

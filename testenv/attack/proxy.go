@@ -38,11 +38,11 @@ func Start(behind *testenv.RegistryServer) (*Proxy, error) {
 	scheme, host, _ := strings.Cut(behind.URL, "://")
 	quiet := log.New(io.Discard, "", 0)
 	forward := &httputil.ReverseProxy{
-		// The registry is told the proxy's name, so that addresses in its answers lead here again.
+		// The registry gets the proxy's name, so that addresses in its answers lead here again.
 		Rewrite: func(r *httputil.ProxyRequest) {
 			r.Out.URL.Scheme, r.Out.URL.Host, r.Out.Host = scheme, host, p.Host
 			if behind.Username != "" && r.In.Header.Get("Authorization") == "" {
-				r.Out.SetBasicAuth(behind.Username, behind.Password) // the attacker's own, who serves whoever asks
+				r.Out.SetBasicAuth(behind.Username, behind.Password) // the attacker's own, for every client
 			}
 		},
 		Transport: p.client.Transport, ErrorLog: quiet, FlushInterval: -1,

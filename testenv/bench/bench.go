@@ -57,7 +57,7 @@ type sample map[string]float64
 
 const spread = "±"
 
-// Run measures and prints. Its error tells what could not be measured; a target that is not reached is printed, no error.
+// Run measures and prints. The error says what could not be measured; a target that is not reached is printed, no error.
 func Run(ctx context.Context, o Options) error {
 	o.Count, o.Span = cmp.Or(o.Count, 3), cmp.Or(o.Span, 40*time.Second)
 	if o.Write != "" && o.Run != "" {

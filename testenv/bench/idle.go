@@ -23,7 +23,7 @@ const (
 	idleContainers = idleApps * idleServices
 	idlePoll       = 10 * time.Second // six times the default's, so that a short span holds some
 	idleQuiet      = 5 * time.Second  // so long nothing was written: reports are delivered, leftovers looked for
-	idleSettle     = time.Minute      // wait for that no longer: whoever writes all the time shall be seen
+	idleSettle     = time.Minute      // wait no longer: constant writes must be visible
 	installLimit   = 3 * time.Minute
 )
 

@@ -18,7 +18,7 @@ const (
 	throughLimit  = time.Minute
 )
 
-// through measures a project of two services through the whole agent: from the command that tells it to look until both
+// through measures a project of two services through the whole agent: from the sync command until both
 // answer, with the state's check, its signature, the component's archive, admission and the plan on the way.
 func through(ctx context.Context, bin string, out io.Writer) (samples map[string]sample, err error) {
 	box, err := testenv.OpenBox(ctx)

@@ -17,7 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-// attacks are what somebody does who may write to the registry, or sits between it and the device. Each is refused with
+// attacks are those of a person who may write to the registry, or controls the network before it. Each is refused with
 // its code while the workload answers every request.
 func attacks(ctx context.Context, w *show) error {
 	return w.steps(ctx, []step{
@@ -120,7 +120,7 @@ func (w *show) foreign(ctx context.Context) (func(context.Context) error, error)
 	})
 }
 
-// hijack does something to the device's tag with the rights of whoever may write to the registry; undo puts it back.
+// hijack changes the device's tag with write access to the registry; undo restores it.
 func (w *show) hijack(ctx context.Context, do func(*registry.Repository) error) (undo func(context.Context) error, err error) {
 	client, err := registry.New(registry.Options{Host: w.Registry.Host, Username: w.Registry.Username, Password: w.Registry.Password, CAFile: w.Registry.CAFile})
 	if err != nil {

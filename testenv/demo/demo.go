@@ -36,7 +36,7 @@ type show struct {
 	webURL       string // of the application's front
 }
 
-// Run plays the demo. Its error is that of the first scene that failed, or tells what was left behind.
+// Run plays the demo. The error is that of the first scene that failed, or says what was left behind.
 func Run(ctx context.Context, o Options) error {
 	play, stay := scenes(), (*show).howToLook
 	if !o.Keep {

@@ -39,7 +39,7 @@ func processes(s *status.Status) map[string]uint32 {
 	return out
 }
 
-// hasProblem is nil when the device tells of a problem with the code.
+// hasProblem is nil when the status has a problem with the code.
 func (w *show) hasProblem(ctx context.Context, code codes.Code) error {
 	s, err := w.Status(ctx)
 	if err != nil {
@@ -55,7 +55,7 @@ func (w *show) hasProblem(ctx context.Context, code codes.Code) error {
 	return fmt.Errorf("problems are %v, want %s", codes, code)
 }
 
-// answers asks the web front until it tells of a reading, which has to travel from sensor to broker to front.
+// answers asks the web front until its answer has a reading, which travels from sensor to broker to front.
 func (w *show) answers(ctx context.Context) (string, error) {
 	var body []byte
 	err := testenv.Await(ctx, 20*time.Second, func() (err error) {

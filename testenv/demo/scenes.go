@@ -338,7 +338,7 @@ func (w *show) tellLogs() {
 	}
 }
 
-// howToLook tells what a person can do while the demo stays.
+// howToLook prints what a person can do while the demo stays.
 func (w *show) howToLook() {
 	w.Chapter("Everything runs on. Ctrl-C ends and removes it. Meanwhile:")
 	w.Say("%s --address %s -n %s containers list", filepath.Join(w.Containerd.Bin, "ctr"), w.Containerd.Address, w.Namespace)

@@ -61,13 +61,13 @@ func TestPages(t *testing.T) {
 func programs(t *testing.T) string {
 	t.Helper()
 	bin := t.TempDir()
-	if err := testenv.BuildOwnWithC(t.Context(), bin, testenv.OwnPrograms()...); err != nil {
+	if err := testenv.BuildOwn(t.Context(), bin, testenv.OwnPrograms()...); err != nil {
 		t.Fatal(err)
 	}
 	return bin
 }
 
-// sit seats a reader.
+// sit makes a shell for a reader.
 func sit(t *testing.T, bin string) *writer {
 	t.Helper()
 	box, err := testenv.OpenBox(t.Context())
@@ -104,7 +104,7 @@ func play(t *testing.T, p *Page, bin string) {
 	}
 }
 
-// writer is where a reader of a page sits.
+// writer is the shell of a reader of a page.
 type writer struct {
 	t      testing.TB
 	box    *testenv.Box
@@ -195,6 +195,11 @@ func (w *writer) token() {
 		w.t.Fatal(err)
 	}
 	k.Import(w.t, "release", 1, key)
+	bin := w.t.TempDir()
+	if err := testenv.BuildOwnWithC(w.t.Context(), bin, "longshore"); err != nil {
+		w.t.Fatal(err)
+	}
+	w.path = append(w.path, bin)
 	w.env["COSIGN_PKCS11_PIN"] = k.PIN
 }
 
@@ -281,7 +286,7 @@ esac
 	w.path = append(w.path, dir)
 }
 
-// shell runs a script where the reader sits. What it leaves running ends with the box.
+// shell runs a script in the reader's folder. What it leaves running ends with the box.
 func (w *writer) shell(script string) (string, error) {
 	out, err := os.CreateTemp(w.box.Dir(), "shell-*.log") // a file, not a pipe: what runs in the background may keep it
 	if err != nil {

@@ -24,7 +24,7 @@ var fromComposeToDevice = []string{
 }
 
 // The commands are those of README.md, they are five, and containerd runs every service of the project when the last has
-// ended and nobody has typed anything else.
+// ended and nothing else was typed.
 func TestFiveCommands(t *testing.T) {
 	root, err := testenv.Root()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package docs runs what the documentation tells people to type: every line after a prompt in a console block of
+// Package docs runs the commands of the documentation: every line after a prompt in a console block of
 // README.md and docs/*.md, on real servers, in the order of the page.
 //
 // A page says in a comment what has to be there before its first command; see [Page.Needs]. Nothing in a page is skipped:

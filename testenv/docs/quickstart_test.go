@@ -199,7 +199,7 @@ func release(t *testing.T, block, page string, shell ...string) {
 		cmd := exec.CommandContext(t.Context(), browser[0], browser[1:]...)
 		cmd.Stderr = &log
 		shown, err := cmd.Output()
-		if strings.Contains(log.String(), "CONSOLE") { // what the page's own policy forbids is told there
+		if strings.Contains(log.String(), "CONSOLE") { // where the browser reports what the page's policy forbids
 			t.Errorf("the browser complains:\n%s", &log)
 		}
 		if err == nil && !strings.Contains(string(shown), "line-monitor") {

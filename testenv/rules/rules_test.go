@@ -210,11 +210,11 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// allowed tells whether a file in the folder of row may import one of our packages.
+// allowed reports whether a file in the folder of row may import one of our packages.
 func (s source) allowed(row, ours string) bool {
 	target, ok := line(keys(mayImport), ours)
 	if !ok || target == row && within(row, ours) {
-		return true // a missing line is told once, where the folder is
+		return true // a missing line is reported once, with the folder
 	}
 	list := mayImport[row]
 	if row == "cmd/testenv" {
@@ -456,7 +456,7 @@ func TestWithin(t *testing.T) {
 	}
 }
 
-// within tells whether a path is prefix or below it.
+// within reports whether a path is prefix or below it.
 func within(prefix, of string) bool { return of == prefix || strings.HasPrefix(of, prefix+"/") }
 
 // line finds the longest row that a path is within.

@@ -169,7 +169,7 @@ func (s *Stage) run(ctx context.Context, args ...string) (result, error) {
 	return result{code: cmd.ProcessState.ExitCode(), took: time.Since(begin), output: out.String(), rss: memory()}, err
 }
 
-// watch reads the high-water mark of a process's memory until the result is asked for. What the kernel tells of an ended
+// watch reads the high-water mark of a process's memory until the result is asked for. The kernel's figure of an ended
 // child begins with its parent's memory, and here that holds the registry.
 func watch(pid int) func() int64 {
 	stop, done := make(chan struct{}), make(chan int64)

@@ -237,7 +237,7 @@ func features() []string {
 	return []string{"cgroup-v1", "ipvlan", "macvlan", "gpu", "apparmor", "selinux", "seccomp", "ipv6", "cpu-realtime", "blkio-weight", "swap", "shared-mounts"}
 }
 
-// hostLacks tells why this machine lacks a feature; "": it has it.
+// hostLacks returns why this machine lacks a feature; "": it has it.
 func hostLacks(what string) string {
 	missing := func(file, why string) string {
 		if _, err := os.Stat(file); err != nil {

@@ -337,7 +337,7 @@ func (m *machine) breakDatabase(r *run) error {
 	return nil
 }
 
-// lacks tells why the machine cannot show something.
+// lacks returns why the machine lacks a feature; "": it has it.
 func (m *machine) lacks(what string) string {
 	switch what {
 	case needContainers, needOwnDaemon, needPermission:

@@ -189,7 +189,7 @@ func (m *memory) look(r *run, o workload.Observation, p property) error {
 	return p.plan(m.specs[o.ID], m.plans[o.ID])
 }
 
-// after tells whether one container was last started after another: in a bubble both may have started at the same time.
+// after reports whether one container was last started after another: in a bubble both may have started at the same time.
 func (m *memory) after(o, first workload.Observation) error {
 	calls := m.Calls()
 	slices.Reverse(calls)

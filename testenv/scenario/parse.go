@@ -27,7 +27,7 @@ var section = regexp.MustCompile(`^-- (\S+) --$`)
 // revisionName is what a revision may be called.
 var revisionName = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
 
-// Parse reads a scenario. All that is wrong is told at once, each with its position.
+// Parse reads a scenario. The error has all faults, each with its position.
 func Parse(file string, data []byte) (*Scenario, error) {
 	p := &parser{s: &Scenario{File: file, Revisions: map[string]fstest.MapFS{}}}
 	if len(data) > maxFile {
@@ -231,7 +231,7 @@ func split(line string) ([]word, *lexError) {
 	return out, nil
 }
 
-// arguments are the words after a verb, taken one by one. The first fault is told; what follows is not looked at.
+// arguments are the words after a verb, taken one by one. Only the first fault is reported.
 type arguments struct {
 	p      *parser
 	line   int

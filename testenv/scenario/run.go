@@ -318,7 +318,7 @@ func (r *run) failed(app string, code codes.Code, text string) error {
 	if st := r.agent.Status(); st.Accepted == nil || st.Accepted.Generation != r.gen {
 		return fmt.Errorf("generation %d is not accepted", r.gen)
 	}
-	// What cannot be loaded never becomes the running state: the sync tells.
+	// What cannot be loaded never becomes the running state: the result of sync has the error.
 	if res := r.outcome(); res != nil && res.Outcome == status.SyncFailed && res.Code == code && strings.Contains(res.Message, text) {
 		return nil
 	}

@@ -33,10 +33,10 @@ type Step struct {
 // action does a step. An error that is errContainers says that only real containers can do it: it is passed over.
 type action func(r *run) error
 
-// Containers tells whether a scenario can only run on real containers.
+// Containers reports whether a scenario can only run on real containers.
 func (s *Scenario) Containers() bool { return s.needs(needContainers) }
 
-// OwnDaemon tells whether a scenario does something to containerd itself, which others must not share then.
+// OwnDaemon reports whether a scenario changes containerd itself, so that it cannot share it.
 func (s *Scenario) OwnDaemon() bool { return s.needs(needOwnDaemon) }
 
 func (s *Scenario) needs(what string) bool {

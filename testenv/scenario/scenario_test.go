@@ -1,7 +1,6 @@
 package scenario
 
 import (
-	"flag"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,16 +13,8 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-// worlds are how many scenarios run at a time on containerd: they mostly wait.
-const worlds = "6"
-
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if flag.Lookup("test.parallel").Value.String() == flag.Lookup("test.parallel").DefValue {
-		if err := flag.Set("test.parallel", worlds); err != nil {
-			panic(err)
-		}
-	}
+	testenv.SideBySide(6) // on containerd they mostly wait
 	goleak.VerifyTestMain(m, testenv.LeakOptions()...)
 }
 
@@ -79,7 +70,7 @@ func TestContainerd(t *testing.T) {
 	})
 }
 
-// hostNeeds tells why this machine cannot show a scenario at all.
+// hostNeeds returns why this machine cannot run a scenario; "": it can.
 func hostNeeds(s *Scenario) string {
 	for _, n := range s.Needs {
 		if slices.Contains([]string{needContainers, needOwnDaemon, needPermission}, n.What) {

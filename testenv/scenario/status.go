@@ -42,7 +42,7 @@ func (r *run) committed() error {
 	return nil
 }
 
-// reported is nil when the fleet endpoint was told that an app is in a state, at any time since the newest generation.
+// reported is nil when the device has reported a state of an app at any time since the newest generation.
 func (r *run) reported(app, state string) error {
 	d, err := r.deployment(app)
 	if err != nil {
@@ -55,7 +55,7 @@ func (r *run) reported(app, state string) error {
 	return fmt.Errorf("the states reported are %q", told)
 }
 
-// notice is nil when the status tells text about an app.
+// notice is nil when the status has a notice with text for an app.
 func (r *run) notice(text string) error {
 	var told []string
 	for _, d := range r.agent.Status().Deployments {

@@ -22,7 +22,7 @@ type served struct {
 func (s *site) serve(port int, medium string) *served {
 	s.Helper()
 	ca, cert, key := testenv.ServerPair(s, "127.0.0.1")
-	address := fmt.Sprintf("127.0.0.1:%d", port) // inside the namespace, where nobody else listens
+	address := fmt.Sprintf("127.0.0.1:%d", port) // inside the namespace, which has no other listener
 	p, err := s.box.Start(fmt.Sprintf("serve-%d", port), s.desk.Environment(), "nsenter", "--net="+s.island.Network,
 		filepath.Join(s.desk.Bin, "longshore"), "serve", "--debug", "--listen", address, "--tls-cert", cert, "--tls-key", key, medium)
 	if err != nil {
@@ -69,7 +69,7 @@ func (s *site) bytesOf(medium string) (sum int64) {
 }
 
 // A site without a registry: longshore serve answers from a stick, over TLS, and brings empty devices up. For one of them it is the
-// registry, for the other a mirror of it; states name the centre's registry, which nobody at the site can reach. Updates come on the
+// registry, for the other a mirror of it; states name the centre's registry, which the site cannot reach. Updates come on the
 // same stick, and as a difference on another one. The site's policy decides.
 func TestServedSite(t *testing.T) {
 	s := open(t)

@@ -100,7 +100,7 @@ func open(t *testing.T) *site {
 	s.centre, s.desk = s.person("centre", ""), s.person("desk", s.island.Network)
 	s.centre.Registry = testenv.Registry(t, testenv.Distribution, testenv.WithStorage(s.centre.Path("registry")))
 	s.serves(s.centre, s.centre.Registry.URL)
-	daemon, err := testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: box}) // agents load for it: it asks nobody
+	daemon, err := testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: box}) // agents pull for it: it needs no network
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,7 +184,7 @@ func (s *site) run(generation uint64) {
 	}
 }
 
-// refuse waits until every device tells that it refuses a signature; it runs what it ran.
+// refuse waits until every device reports that it refuses a signature, and still runs the same.
 func (s *site) refuse(code codes.Code, running uint64) {
 	s.Helper()
 	for _, d := range s.devices {
@@ -325,7 +325,7 @@ func (s *site) reportsReturn() {
 	}
 }
 
-// certs tells the device's agent where its hosts.toml is.
+// certs configures the folder of hosts.toml in the device's agent.
 func (s *site) certs(d *world.World) {
 	s.Helper()
 	file := d.Path("etc/agent.yaml")

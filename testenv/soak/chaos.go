@@ -128,7 +128,7 @@ func (d *device) compareGoroutines(ctx context.Context, figures *ChaosFigures, g
 	return nil
 }
 
-// goroutines ends the agent in the way in which a Go program tells of all its goroutines.
+// goroutines ends the agent with SIGQUIT, which prints all goroutines, and counts them.
 func (d *device) goroutines() (int, error) {
 	before, err := os.ReadFile(d.Agent.LogFile)
 	if err != nil {
@@ -171,7 +171,7 @@ func (d *device) holdings(ctx context.Context) (testenv.Holdings, error) {
 	return d.Box.Holdings(ctx, d.Containerd, d.Table(), d.Path("run"), map[string]int{"the agent": d.Agent.PID(), "containerd": d.Containerd.PID()})
 }
 
-// leaked tells what is more, or less, than before. Files of processes may differ a little.
+// leaked is an error that names what increased or decreased. Open files of processes may differ a little.
 func leaked(before, after testenv.Holdings) error {
 	var errs []error
 	for _, what := range slices.Sorted(maps.Keys(before)) {

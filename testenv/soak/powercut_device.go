@@ -142,7 +142,7 @@ func (d *cutDevice) publish(ctx context.Context, generation int) error {
 }
 
 // cutDuring lets the agent notice the new generation and cuts the power at a point that the dice choose: some time after
-// the update began, or some time after a layer was asked for. It tells what the device was doing.
+// the update began, or some time after a layer was asked for. It returns what the device was doing.
 func (d *cutDevice) cutDuring(ctx context.Context, dice *rand.Rand) (string, error) {
 	layers, pause := 0, time.Duration(dice.Int64N(int64(d.span)*5/4))
 	if dice.IntN(2) == 0 {
@@ -244,7 +244,7 @@ func (d *cutDevice) runs(ctx context.Context) error {
 	want := uint64(d.generation + 1)
 	if s.Committed == nil || s.Committed.Generation != want || s.Phase != status.PhaseInSync {
 		if s.Accepted == nil || s.Accepted.Generation != want {
-			// The cut may have come before the agent knew of it: it asks at its next poll, or when told to.
+			// The cut may have come before the agent knew of it: it asks at its next poll, or after sync.
 			_, _ = d.Control(ctx, "sync", "--timeout", "100ms")
 		}
 		return fmt.Errorf("device is %q, committed %+v, want generation %d; problems %+v", s.Phase, s.Committed, want, s.Problems)

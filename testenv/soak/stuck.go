@@ -12,7 +12,7 @@ import (
 // stuckWait is how long a Go program may take to write its stacks.
 const stuckWait = 3 * time.Second
 
-// stuck keeps, for whoever looks for the reason, what a device that does not come back holds: the stacks of the agent and of
+// stuck saves what helps to find why a device does not come back: the stacks of the agent and of
 // containerd, their logs, the folders of tasks, and the processes. It ends the agent. It returns the folder.
 func (d *device) stuck() string {
 	dir, err := os.MkdirTemp("", "longshore-stuck-")

@@ -3,23 +3,20 @@
 //
 // [Run] is what "go run ./cmd/testenv test" and continuous integration do. It prints what it is about to prepare, then one
 // line for each package with what failed in it, and in the end once more what failed, and counts. Two lanes go side by side:
-// the tests with the race detector, and the linters followed by the packages that only start our programs as processes of
-// their own, which the detector would not see into. More at a time takes no less time, and fails tests with time limits.
+// the tests with the race detector, two packages at a time, and the linters followed by the tests without it, one package at a
+// time. More at a time takes no less time, and fails tests with time limits.
 package suite
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strings"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -44,6 +41,8 @@ type Options struct {
 	NoRace   bool     // without the race detector
 	Nightly  bool     // at full length and in another order each time, see [testenv.Nightly]
 	Lenient  bool     // what the machine lacks skips tests instead of failing them
+
+	run string // another one each time
 }
 
 // Run does the check. The error is nil when everything passed.
@@ -61,38 +60,32 @@ func Run(ctx context.Context, o Options) error {
 
 func check(ctx context.Context, root string, o Options) error {
 	out := &lines{w: o.Out}
-	o.Out = out
-	inside, outside, err := split(ctx, root, o.Packages)
+	o.Out, o.run = out, strconv.FormatInt(time.Now().UnixNano(), 36)
+	all, err := listPackages(ctx, root, o.Packages)
 	if err != nil {
 		return err
 	}
-	if len(inside)+len(outside) == 0 {
-		return fmt.Errorf("no package matches %s", strings.Join(o.Packages, " "))
+	race, plain, err := split(all, o)
+	if err != nil {
+		return err
 	}
 	events, merged := io.Pipe()
 	both := &lines{w: merged}
 	var (
 		failed []string // linters
 		errs   [3]error
-		all    sync.WaitGroup
+		lanes  sync.WaitGroup
 	)
-	all.Go(func() {
-		var args []string
-		if !o.NoRace {
-			args = raceArgs()
-		}
-		errs[0] = test(ctx, root, inside, args, o, both)
-	})
-	all.Go(func() {
+	lanes.Go(func() { errs[0] = tests(ctx, root, race, o, both) })
+	lanes.Go(func() {
 		if !o.NoLint {
 			failed, errs[1] = lint(ctx, root, out)
 		}
-		// What go test would take from its cache depends on programs that it does not know of.
-		errs[2] = test(ctx, root, outside, []string{"-count=1", "-p", "1"}, o, both)
+		errs[2] = tests(ctx, root, plain, o, both)
 	})
 	ended := make(chan struct{})
 	go func() { // ends with what it waits for, and this function ends after it
-		all.Wait()
+		lanes.Wait()
 		_ = merged.Close()
 		close(ended)
 	}()
@@ -141,39 +134,11 @@ var computing = []string{
 
 // raceArgs are the flags of go test that put the race detector into everything but what is [computing].
 func raceArgs() []string {
-	args := []string{"-race"}
+	args := []string{"-race", "-p", "2"}
 	for _, p := range computing {
 		args = append(args, "-gcflags="+p+"=-race=false")
 	}
 	return args
-}
-
-// processes are packages whose tests start our programs as processes of their own.
-var processes = []string{"testenv/attack", "testenv/conformance", "testenv/demo", "testenv/docs", "testenv/packaging", "testenv/scale", "testenv/site", "testenv/soak"}
-
-// split lists the packages that the patterns name: those with the code under test in the tests' process, and those whose tests
-// start [processes].
-func split(ctx context.Context, root string, patterns []string) (inside, outside []string, err error) {
-	if len(patterns) == 0 {
-		patterns = []string{"./..."}
-	}
-	cmd := exec.CommandContext(ctx, "go", append([]string{"list"}, patterns...)...)
-	cmd.Dir = root
-	text, err := cmd.Output()
-	if err != nil {
-		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-			err = fmt.Errorf("%w\n%s", err, bytes.TrimSpace(exit.Stderr))
-		}
-		return nil, nil, fmt.Errorf("go list %s: %w", strings.Join(patterns, " "), err)
-	}
-	for _, p := range strings.Fields(string(text)) {
-		if slices.ContainsFunc(processes, func(x string) bool { return strings.HasSuffix(p, "/"+x) }) {
-			outside = append(outside, p)
-		} else {
-			inside = append(inside, p)
-		}
-	}
-	return inside, outside, nil
 }
 
 // lines writes whole lines of several writers.
@@ -227,121 +192,62 @@ func Prepare(ctx context.Context, out io.Writer, lenient bool) error {
 
 func since(start time.Time) string { return fmt.Sprintf("%.1f s", time.Since(start).Seconds()) }
 
-type step struct {
-	name string
-	do   func(ctx context.Context) error
+// tests runs the commands of a lane, one after the other.
+func tests(ctx context.Context, root string, lane []command, o Options, events io.Writer) error {
+	var errs []error
+	for _, c := range lane {
+		if len(c.packages) > 0 {
+			errs = append(errs, c.run(ctx, root, o, events))
+		}
+	}
+	return errors.Join(errs...)
 }
 
-// lint runs the linters and names those that found something.
-func lint(ctx context.Context, root string, out io.Writer) (failed []string, err error) {
-	for _, step := range lints(root) {
-		start := time.Now()
-		if err := step.do(ctx); err != nil {
-			failed = append(failed, step.name)
-			fmt.Fprintf(out, "FAIL  %-50s %s\n%v\n", step.name, since(start), err)
-			continue
-		}
-		fmt.Fprintf(out, "ok    %-50s %s\n", step.name, since(start))
-	}
-	if len(failed) > 0 {
-		err = fmt.Errorf("%s failed", strings.Join(failed, ", "))
-	}
-	return failed, err
+// environment is ours for go commands. With -trimpath they use what a clone in another folder has compiled.
+func environment(more ...string) []string {
+	return slices.Concat(os.Environ(), []string{"GOFLAGS=" + os.Getenv("GOFLAGS") + " -trimpath"}, more)
 }
 
-func lints(root string) []step {
-	command := func(ctx context.Context, name string, args ...string) error {
-		cmd := exec.CommandContext(ctx, name, args...)
-		cmd.Dir = root
-		text, err := cmd.CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w\n%s", err, bytes.TrimSpace(text))
-		}
-		return nil
-	}
-	return []step{
-		{"gofumpt", func(ctx context.Context) error { return formatted(ctx, root) }},
-		{"go mod tidy", func(ctx context.Context) error { return command(ctx, "go", "mod", "tidy", "-diff") }},
-		{"go vet", func(ctx context.Context) error { return command(ctx, "go", "vet", "./...") }},
-		{"staticcheck", func(ctx context.Context) error {
-			program, err := testenv.BuildProgram(ctx, io.Discard, "staticcheck")
-			if err != nil {
-				return err
-			}
-			return command(ctx, program, "./...")
-		}},
-	}
-}
-
-// formatted fails when gofumpt would change a file, and names those files.
-func formatted(ctx context.Context, root string) error {
-	program, err := testenv.BuildProgram(ctx, io.Discard, "gofumpt")
-	if err != nil {
-		return err
-	}
-	var files []string
-	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if name := e.Name(); e.IsDir() && path != root && (strings.HasPrefix(name, ".") || name == "node_modules" || name == "dist") {
-			return fs.SkipDir
-		}
-		if strings.HasSuffix(path, ".go") {
-			files = append(files, path)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	text, err := exec.CommandContext(ctx, program, append([]string{"-l"}, files...)...).CombinedOutput()
-	if err != nil || len(text) > 0 {
-		return fmt.Errorf("these files are not formatted (gofumpt -w FILE): %w\n%s", err, bytes.TrimSpace(text))
-	}
-	return nil
-}
-
-// test runs go test on packages and writes its events. Vet has its own step, and DWARF costs more time to link than tests have use for.
-func test(ctx context.Context, root string, packages, flags []string, o Options, events io.Writer) error {
-	if len(packages) == 0 {
-		return nil
-	}
+// run runs go test and writes its events. Vet has its own step; DWARF costs more time to link than tests have use for.
+func (c command) run(ctx context.Context, root string, o Options, events io.Writer) error {
 	timeout := testTimeout
 	if o.Nightly {
 		timeout = nightlyTimeout
 	}
-	args := append([]string{"test", "-json", "-vet=off", "-ldflags=-w", "-timeout", timeout.String()}, flags...)
+	args := append([]string{"test", "-json", "-vet=off", "-ldflags=-s -w", "-timeout", timeout.String()}, c.flags...)
 	if o.Nightly {
 		args = append(args, "-shuffle=on") // results of a given order are kept by go test
 	}
 	if o.Run != "" {
 		args = append(args, "-run", o.Run)
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, packages...)...)
-	cmd.Dir = root
-	cmd.Env = os.Environ()
+	for _, p := range c.packages {
+		args = append(args, p.ImportPath)
+	}
+	proc := exec.CommandContext(ctx, "go", args...)
+	proc.Dir = root
+	proc.Env = environment(testenv.RunVariable + "=" + o.run)
 	if !o.Lenient {
-		cmd.Env = append(cmd.Env, "TESTENV_REQUIRE=1")
+		proc.Env = append(proc.Env, "TESTENV_REQUIRE=1")
 	}
 	if o.Nightly {
-		cmd.Env = append(cmd.Env, "LONGSHORE_NIGHTLY=1")
+		proc.Env = append(proc.Env, "LONGSHORE_NIGHTLY=1")
 	}
-	if slices.Contains(flags, "-race") {
-		cmd.Env = append(cmd.Env, "CGO_ENABLED=1")
+	if slices.Contains(c.flags, "-race") {
+		proc.Env = append(proc.Env, "CGO_ENABLED=1")
 	}
-	cmd.Stderr = o.Out
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) } // go test then ends its children
-	cmd.WaitDelay = 10 * time.Second
-	out, err := cmd.StdoutPipe()
+	proc.Stderr = o.Out
+	proc.Cancel = func() error { return proc.Process.Signal(syscall.SIGINT) } // go test then ends its children
+	proc.WaitDelay = 10 * time.Second
+	out, err := proc.StdoutPipe()
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
+	if err := proc.Start(); err != nil {
 		return fmt.Errorf("start go test: %w", err)
 	}
 	errRead := copyLines(events, out)
-	if err := cmd.Wait(); err != nil {
+	if err := proc.Wait(); err != nil {
 		return errors.Join(fmt.Errorf("go test: %w", err), errRead)
 	}
 	return errRead

@@ -2,10 +2,15 @@ package suite
 
 import (
 	"bytes"
+	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 // A test that fails and a package that does not build end the run with an error, and are named in the end.
@@ -43,5 +48,57 @@ func TestRunNamesWhatFailed(t *testing.T) {
 	}
 	if err := check(t.Context(), dir, Options{Out: &out, NoLint: true, NoRace: true, Packages: []string{"./none/..."}}); err == nil {
 		t.Error("Run of no package = nil, want an error")
+	}
+}
+
+// What goroutines of a package may share is tested with the race detector; what only computes, types command lines or starts other
+// programs is not.
+func TestSplit(t *testing.T) {
+	root, err := testenv.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := listPackages(t.Context(), root, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	race, plain, err := split(all, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	commands := func(lane []command, folder string) (found []command) {
+		for _, c := range lane {
+			if slices.ContainsFunc(c.packages, func(p testPackage) bool { return p.folder() == folder }) {
+				found = append(found, c)
+			}
+		}
+		return found
+	}
+	for folder, want := range map[string][2]int{
+		"agent": {1, 0}, "agent/containerd": {1, 0}, "fleet/status": {1, 0}, "registry": {1, 0}, "testenv/scenario": {1, 0},
+		"agent/plan": {0, 1}, "artifacts/margo": {0, 1}, "testenv/attack": {0, 1}, "testenv": {0, 1}, "cmd/longshore": {1, 1},
+	} {
+		if got := [2]int{len(commands(race, folder)), len(commands(plain, folder))}; got != want {
+			t.Errorf("commands with and without the race detector that test %s: %v, want %v", folder, got, want)
+		}
+	}
+	n := 0
+	for _, c := range slices.Concat(race, plain) {
+		n += len(c.packages)
+	}
+	if want := len(all) + len(typed); n != want {
+		t.Errorf("%d packages are tested, want %d", n, want)
+	}
+	for _, folder := range slices.Concat(longest, slices.Collect(maps.Keys(typed))) {
+		if !slices.ContainsFunc(all, func(p testPackage) bool { return p.folder() == folder }) {
+			t.Errorf("%s has no tests", folder)
+		}
+	}
+	for folder, some := range typed {
+		for _, name := range strings.Split(strings.Trim(some, "^()$"), "|") {
+			if text, err := exec.Command("grep", "-q", "--include=*_test.go", "-r", "^func "+name+"(t ", filepath.Join(root, folder)).CombinedOutput(); err != nil {
+				t.Errorf("%s has no test %s: %v %s", folder, name, err, text)
+			}
+		}
 	}
 }

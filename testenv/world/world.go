@@ -43,7 +43,7 @@ type Options struct {
 	Host       string   // that references name; "": the registry's
 	Env        []string // of every program, after the world's own
 	FleetURL   string   // of the endpoint that the device reports to; "": none, or what StartFleet starts
-	// Step runs a part of New and reports what it shows, in a few words. nil: parts are run without a word.
+	// Step runs a part of New and reports its result in a few words. nil: no report.
 	Step func(ctx context.Context, what string, do func(context.Context) (shown string, err error)) error
 }
 

@@ -19,7 +19,7 @@
 //	toolbox resolves NAME [ADDR]  ends with 0 when the name has addresses, among them ADDR
 //	toolbox tcp HOST:PORT         ends with 0 when it accepts
 //	toolbox exists FILE           ends with 0 when it is there
-//	toolbox orphan                leaves a child behind that nobody waits for, then waits forever
+//	toolbox orphan                leaves a child without a parent, then waits forever
 //	toolbox reads                 prints what comes on standard input, and waits for more
 //	toolbox copy                  prints its standard input
 //	toolbox stat FILE...          prints owner, group, mode and kind of files
