@@ -50,7 +50,6 @@ func apiCases() []Case {
 				{"GET", manifestPath + "/"},
 				{"POST", manifestPath},
 				{"DELETE", manifestPath},
-				{"GET", statusPath(newUUID())},
 				{"GET", capabilitiesPath(s.client.device)},
 				{"POST", capabilitiesPath(s.client.device)},
 				{"PATCH", "/api/v1/bundles/" + none},
