@@ -146,7 +146,7 @@ func managerChecks() []refusal {
 		}},
 		{codes.SourceUnreachable, "endless deployment", func(t *testing.T, w *World) {
 			set(t, w, 6, Line("2"))
-			answers(w, manifestPath+"/", 200, strings.Repeat("x", 32<<20), "Content-Type", "application/yaml")
+			answers(w, manifestPath+"/", 200, strings.Repeat("x", 2<<20), "Content-Type", "application/yaml")
 		}},
 		{codes.SourceUnreachable, "manager goes away in the middle", func(t *testing.T, w *World) {
 			set(t, w, 6, Line("2"))

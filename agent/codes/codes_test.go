@@ -20,7 +20,7 @@ func TestEveryCodeIsExplained(t *testing.T) {
 		}
 	}
 	n := 0
-	for _, m := range regexp.MustCompile(`\w+ +Code = "([a-z-]+)"`).FindAllStringSubmatch(string(source), -1) {
+	for _, m := range regexp.MustCompile(`\w+ +Code = "([a-z0-9-]+)"`).FindAllStringSubmatch(string(source), -1) {
 		n++
 		if seen[Code(m[1])] != 1 {
 			t.Errorf("%s is explained %d times, want once", m[1], seen[Code(m[1])])

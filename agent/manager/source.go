@@ -13,6 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // Registry is where components, images and signed states are. [registry.Client] is one.
@@ -150,9 +151,9 @@ func (s *Source) Blob(ctx context.Context, repository string, d ocispec.Descript
 	if len(d.URLs) != 1 {
 		return nil, fmt.Errorf("nothing says where %s is: %w", d.Digest, fault.ErrNotFound)
 	}
-	media := "application/yaml"
-	if d.MediaType == margo.BundleMediaType {
-		media = d.MediaType
+	media := d.MediaType
+	if media != margo.BundleMediaType { // no size is told: thousands of them must not fill the disk
+		media, limit = "application/yaml", min(limit, strict.MaxYAML)
 	}
 	a, err := s.client.get(ctx, d.URLs[0], media, "", limit)
 	return a.body, err
