@@ -16,10 +16,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Admitter is a [Projects] that can tell what would clash on this device, before anything is stopped.
+// Admitter is a [Projects] that knows what would conflict on this device, before anything is stopped.
 type Admitter interface {
 	// Admit holds all projects that the device is to run against each other and against the machine as it is now. What this
-	// agent runs already is no clash: it will make room. What cannot run is told in [workload.Conflicts]; any other error
+	// agent runs already is no conflict: it will make room. What cannot run is in [workload.Conflicts]; any other error
 	// says nothing about a project, and Admit is called again.
 	Admit(ctx context.Context, projects []*workload.Project) error
 }
@@ -151,7 +151,7 @@ func (l *loop) finishAdmission(of *plan.Desired, owned map[digest.Digest]bool, e
 	l.rebuild()
 }
 
-// maxClashes bounds how many clashes a message tells.
+// maxClashes bounds how many conflicts a message names.
 const maxClashes = 5
 
 // clashText is what a message says about clashes, with what can be done.

@@ -82,7 +82,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return err
 }
 
-// Status tells how the device is. It never waits for anything.
+// Status returns the status of the device. It never waits.
 func (a *Agent) Status() status.Status {
 	s := *a.status.Load()
 	s.Now = a.o.Now()

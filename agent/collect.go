@@ -13,36 +13,36 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// Limits of tidying up.
+// Limits of one garbage collection.
 const (
-	sweepLimit = 10 * time.Minute // checks wait for it
-	sweepRetry = 10 * time.Minute // after one that did not succeed
+	collectLimit = 10 * time.Minute // checks wait for it
+	collectRetry = 10 * time.Minute // after one that did not succeed
 )
 
 // collect removes what no generation that the device may need again refers to: the accepted one, the one it is kept at, the
 // one that ran completely and the one before that, and the last good revision of each deployment. It runs when nothing is on its way, and checks wait for it. While documents
-// are damaged no one knows what they refer to, so nothing is removed.
+// are damaged, what they refer to is not known, so nothing is removed.
 func (l *loop) collect() {
-	if !l.garbage || l.poll.busy || l.poll.tidying || l.pull.digest != "" || l.refill.digest != "" || l.acceptedResolved != nil || l.targetResolved == nil ||
+	if !l.garbage || l.poll.busy || l.poll.collecting || l.pull.digest != "" || l.refill.digest != "" || l.acceptedResolved != nil || l.targetResolved == nil ||
 		l.blind != nil || l.looking != nil || l.unsaved != nil || l.damaged != nil || l.o.Now().Before(l.collectAt) || len(l.sup.Busy) > 0 {
 		return
 	}
 	l.garbage = false
-	l.sweepInBackground(l.needed(), func(err error) {
+	l.collectInBackground(l.needed(), func(err error) {
 		if err != nil {
-			l.garbage, l.collectAt = true, l.o.Now().Add(sweepRetry) // some poll or look after that comes here again
+			l.garbage, l.collectAt = true, l.o.Now().Add(collectRetry) // some poll or look after that comes here again
 		}
 	})
 }
 
-// makeRoom removes images that nobody needs while others are to be loaded and the disk is full: [loop.collect] waits until
-// they are loaded, and after a start of the agent the runtime has not been told yet which are needed. Documents stay.
+// makeRoom removes images that are not needed while others are to be loaded and the disk is full: [loop.collect] waits until
+// they are loaded, and after a start of the agent the runtime does not know yet which are needed. Documents stay.
 func (l *loop) makeRoom() {
 	now := l.o.Now()
-	if !l.pull.full && !l.refill.full || l.poll.busy || l.poll.tidying || l.blind != nil || l.looking != nil || !l.observed || l.damaged != nil || now.Before(l.pull.roomAt) || len(l.sup.Busy) > 0 {
+	if !l.pull.full && !l.refill.full || l.poll.busy || l.poll.collecting || l.blind != nil || l.looking != nil || !l.observed || l.damaged != nil || now.Before(l.pull.roomAt) || len(l.sup.Busy) > 0 {
 		return
 	}
-	l.pull.full, l.refill.full, l.pull.roomAt = false, false, now.Add(sweepRetry)
+	l.pull.full, l.refill.full, l.pull.roomAt = false, false, now.Add(collectRetry)
 	l.log.Warn("the disk is full: removing images that are not needed any more")
 	w := l.needed()
 	w.only = true
@@ -51,7 +51,7 @@ func (l *loop) makeRoom() {
 			w.images = append(w.images, d.Images()...)
 		}
 	}
-	l.sweepInBackground(w, func(err error) {
+	l.collectInBackground(w, func(err error) {
 		if err == nil {
 			l.pull.nudge()
 			l.refill.nudge()
@@ -59,15 +59,15 @@ func (l *loop) makeRoom() {
 	})
 }
 
-// sweepInBackground sweeps beside the loop. Checks wait for it.
-func (l *loop) sweepInBackground(w sweeping, then func(error)) {
-	l.poll.tidying = true
+// collectInBackground collects garbage beside the loop. Checks wait for it.
+func (l *loop) collectInBackground(w retained, then func(error)) {
+	l.poll.collecting = true
 	l.background(func() {
-		ctx, cancel := context.WithTimeout(l.ctx, sweepLimit)
+		ctx, cancel := context.WithTimeout(l.ctx, collectLimit)
 		defer cancel()
-		err := l.sweep(ctx, w)
+		err := l.collectGarbage(ctx, w)
 		l.send(func(l *loop) {
-			l.poll.tidying = false
+			l.poll.collecting = false
 			if then(err); err != nil {
 				l.log.Warn("cannot remove what is not needed any more; it is tried again", "err", err)
 			}
@@ -76,8 +76,8 @@ func (l *loop) sweepInBackground(w sweeping, then func(error)) {
 }
 
 // needed is what the device may need again, as it is known now.
-func (l *loop) needed() sweeping {
-	var w sweeping
+func (l *loop) needed() retained {
+	var w retained
 	if l.targetDesired != nil {
 		w.loaded = *l.targetDesired
 	}
@@ -97,8 +97,8 @@ func (l *loop) needed() sweeping {
 	return w
 }
 
-// sweeping is what must stay.
-type sweeping struct {
+// retained is what a garbage collection must leave.
+type retained struct {
 	loaded        plan.Desired  // one of marks, that need not be read
 	marks         []store.State // and all that they refer to
 	images        []workload.Image
@@ -107,7 +107,7 @@ type sweeping struct {
 	only          bool            // images are removed, nothing else
 }
 
-func (a *Agent) sweep(ctx context.Context, w sweeping) error {
+func (a *Agent) collectGarbage(ctx context.Context, w retained) error {
 	blobs, states, images, known := w.blobs, w.states, w.images, w.whole
 	for _, s := range w.marks {
 		states = append(states, s.Digest)

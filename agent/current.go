@@ -170,7 +170,7 @@ func (p *publisher) status(a *Agent, s *status.Status) {
 	})
 }
 
-// nudge tells both who report that there may be something new.
+// nudge wakes the sender and the publisher: there may be something new.
 func (l *loop) nudge() {
 	l.sender.nudge()
 	l.publisher.nudge()
@@ -279,6 +279,6 @@ func cut(s string) string {
 type Publisher interface {
 	// Name is where to, for people.
 	Name() string
-	// Publish signs and puts it. Whatever the error, it is tried again, after fault.RetryAfter if told. The same one twice is no error.
+	// Publish signs and puts it. Whatever the error, it is tried again, after fault.RetryAfter where it is set. The same one twice is no error.
 	Publish(ctx context.Context, c *artifacts.CurrentState) error
 }

@@ -259,7 +259,7 @@ func TestTidyingThatHangsDoesNotStopPolls(t *testing.T) {
 		w.Env.Runtime = func(*testing.T) agent.Runtime { return c }
 		w.Publish(t, 1, anApp(1, "web:1"))
 		r := w.Start(t)
-		w.Wait(t, "tidying", func() bool { return c.calls.Load() > 0 })
+		w.Wait(t, "collecting", func() bool { return c.calls.Load() > 0 })
 		w.Publish(t, 2, anApp(1, "web:2"))
 		time.Sleep(25 * time.Minute)
 		if s := r.Status(); s.Accepted == nil || s.Accepted.Generation != 2 {

@@ -87,7 +87,7 @@ func (l *loop) leaving() []plan.Deployment {
 // all that is not needed was collected, and where that gives back what is lacking. It would go in any case, a moment later.
 func (l *loop) removeEarly(now time.Time) {
 	o, ok := l.o.Runtime.(DiskObserver)
-	if !ok || !l.pull.full || !now.Before(l.pull.roomAt) || l.disks.weighs || l.disks.removalUseless || l.poll.tidying || l.blind != nil || l.acceptedResolved == nil {
+	if !ok || !l.pull.full || !now.Before(l.pull.roomAt) || l.disks.weighs || l.disks.removalUseless || l.poll.collecting || l.blind != nil || l.acceptedResolved == nil {
 		return
 	}
 	leaving := l.leaving()

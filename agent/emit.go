@@ -30,15 +30,15 @@ func (l *loop) about(id string, e status.Event) status.Event {
 	return e
 }
 
-// endTold stands for the end of a run that the agent itself has brought about.
-const endTold = "told"
+// endReported stands for the end of a run that the agent itself has brought about.
+const endReported = "told"
 
-// noticed tells which containers ended by themselves between two looks: not those that the agent is stopping.
+// noticed emits which containers ended by themselves between two looks: not those that the agent is stopping.
 func (l *loop) noticed(before, after workload.Observed) {
 	was := plan.ByID(before)
 	for _, o := range after.Containers {
 		old, ok := was[o.ID]
-		if !ok || o.Status != workload.Exited || old.End == o.End || old.End == endTold ||
+		if !ok || o.Status != workload.Exited || old.End == o.End || old.End == endReported ||
 			l.sup.Busy[o.ID] == plan.Stop {
 			continue
 		}
@@ -47,7 +47,7 @@ func (l *loop) noticed(before, after workload.Observed) {
 	}
 }
 
-// emitRollBack tells that a revision failed and the last good one takes its place again.
+// emitRollBack emits that a revision failed and the last good one takes its place again.
 func (l *loop) emitRollBack(b store.Bad) {
 	if b.Pause {
 		return
@@ -58,7 +58,7 @@ func (l *loop) emitRollBack(b store.Bad) {
 	})
 }
 
-// did tells of a step that was done.
+// did emits a step that was done.
 func (l *loop) did(st plan.Step) {
 	kind := map[plan.Verb]status.EventKind{plan.Create: status.EventCreated, plan.Start: status.EventStarted, plan.Stop: status.EventStopped, plan.Remove: status.EventRemoved, plan.Activate: status.EventSwitched}[st.Verb]
 	if kind == "" {
@@ -68,10 +68,10 @@ func (l *loop) did(st plan.Step) {
 		kind = status.EventRestarted
 	}
 	l.events.Emit(l.about(st.Container, status.Event{Kind: kind}))
-	if kind == status.EventStopped || kind == status.EventRemoved { // its end is told: the next look must not take it for one of its own
+	if kind == status.EventStopped || kind == status.EventRemoved { // its end is reported: the next look must not take it for one of its own
 		for i := range l.seen.Containers {
 			if o := &l.seen.Containers[i]; o.ID == st.Container {
-				o.Status, o.End = workload.Exited, endTold
+				o.Status, o.End = workload.Exited, endReported
 			}
 		}
 	}

@@ -80,7 +80,7 @@ func (l *loop) refreshed(now time.Time, r intake.Result) error {
 	var x *securityEvent
 	if codes.Of(r.Unfresh) == codes.StateStale && !f.Withheld {
 		f.Withheld = true
-		x = l.newSecurityEvent(codes.StateStale, f.Digest, l.accepted.Generation, "the source answers and has no newer one: nobody renews it, or somebody withholds it: "+r.Unfresh.Error())
+		x = l.newSecurityEvent(codes.StateStale, f.Digest, l.accepted.Generation, "the source answers and has no newer one: it is not renewed, or it is withheld: "+r.Unfresh.Error())
 	}
 	old := l.fresh
 	if old != nil && x == nil && sameFresh(*old, *f) {
@@ -104,7 +104,7 @@ func sameFresh(a, b store.Fresh) bool {
 		a.NotAfter.Equal(b.NotAfter) && a.Withheld == b.Withheld
 }
 
-// staleSince tells since when the accepted state is not known to be the current one, or what runs has expired; zero: it is
+// staleSince is since when the accepted state is not known to be the current one, or what runs has expired; zero: it is
 // well.
 func (l *loop) staleSince() time.Time {
 	now := l.clock.Now()
@@ -163,7 +163,7 @@ func (l *loop) clockStatus() *status.Clock {
 	return out
 }
 
-// turnedStale tells that the device went stale, or is well again.
+// turnedStale emits that the device went stale, or is well again.
 func (l *loop) turnedStale(since time.Time) {
 	if since.IsZero() {
 		l.log.Info("what is accepted is the current state again")
@@ -196,7 +196,7 @@ func (l *loop) staleProblems(now time.Time, add func(code codes.Code, message, d
 		case err != nil:
 			what += "; " + err.Error()
 		case f.Withheld && l.poll.problem == nil:
-			what += "; the source answers and has no newer one: nobody renews it, or somebody withholds it"
+			what += "; the source answers and has no newer one: it is not renewed, or it is withheld"
 		}
 		add(codes.StateStale, what, "runs it on, takes nothing older; next look "+until(l.poll.due(l).Sub(now)), "", l.unfreshSince(f))
 	}
@@ -210,7 +210,7 @@ func (l *loop) staleProblems(now time.Time, add func(code codes.Code, message, d
 			add(codes.ClockWrong, fmt.Sprintf("%s, and a freshness statement that is new here ended %s: the clock is ahead, or the statement was withheld", says, x.Said.UTC().Format(time.RFC3339)),
 				"goes by its clock; stops nothing", "", time.Time{})
 		default:
-			add(codes.ClockWrong, fmt.Sprintf("%s, and %s says %s, which nobody vouches for", says, x.From, x.Said.UTC().Format(time.RFC3339)),
+			add(codes.ClockWrong, fmt.Sprintf("%s, and %s says %s, which is not signed", says, x.From, x.Said.UTC().Format(time.RFC3339)),
 				"goes by its clock; stops nothing", "", time.Time{})
 		}
 	}

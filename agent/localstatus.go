@@ -137,7 +137,7 @@ func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 // pullProblems are what keeps images from being loaded.
 func (l *loop) pullProblems(now time.Time, add func(code codes.Code, message, doing, hint string, since time.Time)) {
 	troubles := l.pull.troubles
-	if l.blind != nil { // which is told already, and why nothing is loaded
+	if l.blind != nil { // which is shown already, and is why nothing is loaded
 		troubles = nil
 	}
 	for _, image := range slices.Sorted(maps.Keys(troubles)) { // the same one each time

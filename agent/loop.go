@@ -54,24 +54,24 @@ type loop struct {
 	security          []status.SecurityEvent // that are kept, the last at the end
 	reported          bool                   // capabilities, since the start
 
-	sup        *plan.Supervision
-	seen       workload.Observed
-	look       bool // observe before the next plan
-	looking    *lookout
-	ended      int // steps that ended, since the start
-	blind      error
-	blindTry   int
-	unsaved    error // the store could not be written
-	observed   bool  // the runtime answered, since the start
-	slots      chan struct{}
-	longStarts map[string]context.CancelFunc // by container id: starts in progress that may take long
-	probers    map[string]prober
-	wake       time.Time // from the last plan
-	lookAt     time.Time
-	retryAt    time.Time        // of the runtime, while blind
-	saveAt     time.Time        // of the store, while something is unsaved
-	unkept     []*securityEvent // that could not be saved yet
-	keepAt     time.Time        // of them; zero: there are none
+	sup             *plan.Supervision
+	seen            workload.Observed
+	look            bool // observe before the next plan
+	looking         *lookout
+	ended           int // steps that ended, since the start
+	blind           error
+	blindTry        int
+	unsaved         error // the store could not be written
+	observed        bool  // the runtime answered, since the start
+	slots           chan struct{}
+	longStarts      map[string]context.CancelFunc // by container id: starts in progress that may take long
+	probers         map[string]prober
+	wake            time.Time // from the last plan
+	lookAt          time.Time
+	retryAt         time.Time        // of the runtime, while blind
+	saveAt          time.Time        // of the store, while something is unsaved
+	unsavedSecurity []*securityEvent // that could not be saved yet
+	securityAt      time.Time        // of them; zero: there are none
 
 	reconcileNow chan struct{} // to call the mender now
 	unrepaired   error         // what the mender could not repair
@@ -231,7 +231,7 @@ func (l *loop) pause() time.Duration {
 	case l.unsaved != nil:
 		others = []time.Time{l.wake, l.poll.due(l), l.saveAt}
 	}
-	others = append(others, l.poll.late(now), l.keepAt)
+	others = append(others, l.poll.late(now), l.securityAt)
 	for _, p := range []*progress{&l.progress, &l.refilling} {
 		_, _, stall := p.stalls(now)
 		others = append(others, stall)
@@ -272,8 +272,8 @@ func (l *loop) pass() {
 		l.act(now, saved)
 		l.probe()
 	}
-	l.tellMirrors()
-	l.keepSecurity(now)
+	l.reportMirrors()
+	l.retrySecurity(now)
 	l.poll.start(l, now)
 	l.trust.start(l, now)
 	l.pull.start(l, l.acceptedResolved)

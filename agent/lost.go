@@ -51,12 +51,12 @@ func (l *loop) lostText() string {
 	case l.replaced.Floor > 0:
 		text += fmt.Sprintf("; no generation below %d is accepted, which containers of this device were made for", l.replaced.Floor)
 	default:
-		text += "; no container tells which generation was accepted: the protection against an older one begins anew"
+		text += "; no container has the generation that was accepted: the protection against an older one begins anew"
 	}
 	return text
 }
 
-// lostDoing tells what the agent does about the damage, and what of the trust policy follows from it.
+// lostDoing is what the agent does about the damage, and what of the trust policy follows from it.
 func (l *loop) lostDoing(t *status.Trust) string {
 	text := "leaves what runs alone until a state is accepted"
 	if t == nil {

@@ -30,8 +30,8 @@ func (a *Agent) MirrorLied(message string) {
 	}
 }
 
-// tellMirrors keeps and tells the lies of mirrors. All share one record, so that they cannot displace other security events.
-func (l *loop) tellMirrors() {
+// reportMirrors saves and emits the lies of mirrors. All share one record, so that they cannot displace other security events.
+func (l *loop) reportMirrors() {
 	l.mirrors.mu.Lock()
 	lies := l.mirrors.lies
 	l.mirrors.lies = nil

@@ -26,7 +26,7 @@ type Options struct {
 	Tag        string // "": Device.Tag()
 	Manager    string // URL of the manager that says which state is the current one; "": the tag does. For status
 
-	// Capabilities are what the device tells of itself; deployments' constraints are held against them. Their extensions
+	// Capabilities are what the device reports of itself; deployments' constraints are held against them. Their extensions
 	// are completed with the agent's own report and must not be changed afterwards.
 	Capabilities margo.DeviceCapabilities
 	Platform     string // "linux/arm64": which images fit
@@ -36,7 +36,7 @@ type Options struct {
 	// ReportInterval is how often the fleet endpoint hears the device at least, whole seconds, and the interval it reports to the
 	// endpoint; 0: only when something changes.
 	ReportInterval time.Duration
-	Weakened       []string      // what the configuration gives up, in plain words; told in every status
+	Weakened       []string      // what the configuration gives up, in plain words; shown in every status
 	RequirePins    bool          // refuse components and images that are named by a tag only
 	RestartMax     time.Duration // longest pause between restarts of a container; 0: 1 min
 	StepRetryMax   time.Duration // longest pause between attempts at a step that fails; 0: 1 min

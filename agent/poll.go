@@ -50,24 +50,24 @@ func nextTry(d time.Duration, err error) string {
 
 // poll decides when the source is asked and takes in what it said. It is part of the loop.
 type poll struct {
-	next     time.Time
-	started  int       // checks
-	begun    time.Time // the last one
-	done     int       // the last one that ended
-	busy     bool
-	tidying  bool // the device is being tidied: content that a check brings must not be taken for left-overs
-	phased   bool
-	failures int
-	problem  error     // why the source could not be asked
-	since    time.Time // of problem
-	checked  time.Time
-	forced   bool // someone asked: look at refused states again, too
-	heal     time.Time
-	heals    int
-	kept     time.Time // proven times, by the hour
-	looked   time.Time // at the freshness of the accepted state, since the start
-	unfresh  error     // why nobody could tell it then
-	fresh    bool      // something was examined since the start: until then a refusal of an earlier run means nothing
+	next       time.Time
+	started    int       // checks
+	begun      time.Time // the last one
+	done       int       // the last one that ended
+	busy       bool
+	collecting bool // garbage is being collected: content that a check brings must not be taken for garbage
+	phased     bool
+	failures   int
+	problem    error     // why the source could not be asked
+	since      time.Time // of problem
+	checked    time.Time
+	forced     bool // someone asked: look at refused states again, too
+	heal       time.Time
+	heals      int
+	kept       time.Time // proven times, by the hour
+	looked     time.Time // at the freshness of the accepted state, since the start
+	unfresh    error     // why it could not be found out then
+	fresh      bool      // something was examined since the start: until then a refusal of an earlier run means nothing
 }
 
 func (p *poll) first(l *loop) {
@@ -86,7 +86,7 @@ func phase(device string) float64 {
 
 // due is when the next check is; zero while one runs, or waits for something else.
 func (p *poll) due(l *loop) time.Time {
-	if p.busy || p.tidying || l.floorUnknown() {
+	if p.busy || p.collecting || l.floorUnknown() {
 		return time.Time{}
 	}
 	return p.next
@@ -94,7 +94,7 @@ func (p *poll) due(l *loop) time.Time {
 
 // start begins a check that is due.
 func (p *poll) start(l *loop, now time.Time) {
-	if p.busy || p.tidying || now.Before(p.next) || l.floorUnknown() {
+	if p.busy || p.collecting || now.Before(p.next) || l.floorUnknown() {
 		return
 	}
 	q := intake.Query{Accepted: l.accepted, Refused: l.refused, Policy: l.intake.Fingerprint(), Fresh: l.fresh}
@@ -149,7 +149,7 @@ func (l *loop) checked(r intake.Result) {
 	l.renewed(r.Renewal)
 }
 
-// sourceTrouble tells codes that say nothing about the state itself.
+// sourceTrouble reports whether a code says nothing about the state itself.
 func sourceTrouble(c codes.Code) bool {
 	switch c {
 	case codes.SourceUnreachable, codes.SourceUnauthenticated, codes.SourceDenied, codes.StateNotFound, codes.DiskFull, codes.Config, codes.Internal, codes.ContentDamaged, codes.TrustUnreachable:
@@ -286,7 +286,7 @@ func (l *loop) sync(reply chan<- status.SyncResult) {
 	l.refill.nudge()
 }
 
-// answer tells those whose outcome is known.
+// answer replies to those whose outcome is known.
 func (l *loop) answer() {
 	waiting := l.waiters[:0]
 	for _, w := range l.waiters {

@@ -56,14 +56,14 @@ type Containers interface {
 	Probe(ctx context.Context, id string, p workload.Probe) error
 }
 
-// Observer tells what is there and what happens.
+// Observer reads what is there and what happens.
 type Observer interface {
 	// Observe lists what is there, fresh from the runtime.
 	Observe(ctx context.Context) (workload.Observed, error)
-	// Events tells of changes until ctx ends. The channel is closed then, and after a lost connection once EventLost
+	// Events sends changes until ctx ends. The channel is closed then, and after a lost connection once EventLost
 	// was sent.
 	Events(ctx context.Context) (<-chan workload.Event, error)
-	// Usage tells what running containers use, fresh from the runtime, and what the output of all takes.
+	// Usage returns what running containers use, fresh from the runtime, and what the output of all takes.
 	Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsage, error)
 	// Logs opens the output of a container. Follow ends with ctx.
 	Logs(ctx context.Context, id string, o workload.LogOptions) (io.ReadCloser, error)

@@ -42,7 +42,7 @@ func (a *Agent) Events(ctx context.Context, r status.EventRequest, tell func(sta
 	return a.events.Follow(ctx, a.done, r, tell)
 }
 
-// Emit adds an event to those that the agent tells. Its time and number are set here.
+// Emit adds an event to those that the agent emits. Its time and number are set here.
 func (a *Agent) Emit(e status.Event) { a.events.Emit(e) }
 
 // Counts returns what the agent has counted since it started.

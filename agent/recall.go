@@ -135,7 +135,7 @@ func digests(ds ...*plan.Desired) map[digest.Digest]bool {
 }
 
 // keep is what the last good revisions need on the device, and the pins of their states. False: one of them is damaged,
-// and no one knows what it needs.
+// and what it needs is not known.
 func (l *loop) keep() (blobs, states []digest.Digest, images []workload.Image, whole bool) {
 	whole = true
 	for _, id := range slices.Sorted(maps.Keys(l.good)) {

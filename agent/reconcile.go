@@ -26,10 +26,10 @@ type Watcher interface {
 }
 
 const (
-	mendEvery = 30 * time.Second
-	mendLimit = time.Minute // of one call
+	repairEvery = 30 * time.Second
+	repairLimit = time.Minute // of one call
 
-	maxRepaired = 5 // things that one event tells
+	maxRepaired = 5 // repairs that one event lists
 )
 
 // reconcile calls the repairer at the start, then at intervals, and at once when the runtime's events were lost or the repairer
@@ -42,11 +42,11 @@ func (l *loop) reconcile() {
 	if w, ok := l.o.Repairer.(Watcher); ok {
 		var err error
 		if broken, err = w.Watch(l.ctx); err != nil && l.ctx.Err() == nil {
-			l.log.Warn("what breaks beside the runtime is noticed only now and then", "every", mendEvery, "err", err)
+			l.log.Warn("what breaks beside the runtime is noticed only now and then", "every", repairEvery, "err", err)
 		}
 	}
 	for l.ctx.Err() == nil {
-		ctx, cancel := context.WithTimeout(l.ctx, mendLimit)
+		ctx, cancel := context.WithTimeout(l.ctx, repairLimit)
 		repaired, err := l.o.Repairer.Repair(ctx)
 		cancel()
 		l.send(func(l *loop) { l.reconciled(repaired, err) })
@@ -55,9 +55,9 @@ func (l *loop) reconcile() {
 		case <-l.reconcileNow:
 		case _, ok := <-broken:
 			if !ok {
-				broken = nil // the end; nil never tells
+				broken = nil // the end; a nil channel blocks
 			}
-		case <-time.After(cmp.Or(l.o.LookEvery, mendEvery)):
+		case <-time.After(cmp.Or(l.o.LookEvery, repairEvery)):
 		}
 	}
 }

@@ -22,10 +22,10 @@ import (
 // saveRetry is the pause after the store could not be written.
 const saveRetry = 5 * time.Second
 
-// Extension is the member of the capabilities report that tells what the agent is at. It is an [Extra].
+// Extension is the member of the capabilities report that says what the agent is doing. It is an [Extra].
 const Extension = "x-longshore-extensions"
 
-// Extra is what a device tells of itself beyond Margo, in its capabilities report under [Extension].
+// Extra is what a device reports of itself beyond Margo, in its capabilities report under [Extension].
 type Extra struct {
 	AgentVersion        string        `json:"agentVersion"`
 	AcceptedGeneration  uint64        `json:"acceptedGeneration"` // 0: none
@@ -69,7 +69,7 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 	return err
 }
 
-// capabilitiesBody is what the device tells of itself.
+// capabilitiesBody is what the device reports of itself.
 func (l *loop) capabilitiesBody(tx *store.Tx) ([]byte, error) {
 	x := Extra{AgentVersion: l.o.Version, Stale: l.stale, StaleSince: l.staleSince().UTC(), Insecure: l.insecure(), TrustVersion: l.trust.version}
 	x.ReportIntervalSeconds = int64(l.o.ReportInterval / time.Second)
@@ -170,7 +170,7 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 	old := [3]any{l.committed, l.lastGood, l.stale}
 	turned := stale != l.stale
 	l.stale = stale
-	alarms := l.newAttacks(fresh)
+	attacks := l.newAttacks(fresh)
 	if commit {
 		if l.committed != nil {
 			l.lastGood = l.committed
@@ -206,12 +206,12 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 				return err
 			}
 		}
-		for _, x := range alarms {
+		for _, x := range attacks {
 			if err := x.save(tx); err != nil {
 				return err
 			}
 		}
-		if tell || len(alarms) > 0 {
+		if tell || len(attacks) > 0 {
 			return l.capabilities(tx, now)
 		}
 		return nil
@@ -222,7 +222,7 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 	}
 	l.reported, l.sup.FailedBefore = true, a.FailedBefore
 	l.remember(fresh, a.Removed)
-	for _, x := range alarms {
+	for _, x := range attacks {
 		l.emitSecurity(x)
 	}
 	if turned {
@@ -257,7 +257,7 @@ func (l *loop) statuses(tx *store.Tx, now time.Time, fresh, removed []store.Stat
 			return fmt.Errorf("write status of %s: %w", s.DeploymentID, err)
 		}
 		if old, err := body(string(l.o.Device), l.reportedStatus[s.DeploymentID]); err == nil && bytes.Equal(old, b) {
-			continue // nothing that a report tells has changed
+			continue // nothing that is in a report has changed
 		}
 		if _, err := tx.Append(store.Report{Kind: store.KindStatus, Subject: s.DeploymentID, Body: b, At: now}); err != nil {
 			return err

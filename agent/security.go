@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 )
 
-// securityEvent is one to be kept by [securityEvent.save] in the transaction of what it is about, and told afterwards.
+// securityEvent is one to be kept by [securityEvent.save] in the transaction of what it is about, and emitted afterwards.
 type securityEvent struct {
 	store.Security
 	all    []store.Security
@@ -20,8 +20,8 @@ type securityEvent struct {
 	told   bool
 }
 
-// maxUnkept bounds how many security events wait for a store that cannot be written: the oldest make room.
-const maxUnkept = 64
+// maxUnsavedSecurity bounds how many security events wait for a store that cannot be written: the oldest make room.
+const maxUnsavedSecurity = 64
 
 // newSecurityEvent is one of now, as the device believes it to be: its own clock may have forgotten everything, and what comes first or
 // last, and is kept, must not depend on that.
@@ -47,17 +47,17 @@ func (x *securityEvent) save(tx *store.Tx) (err error) {
 	return err
 }
 
-// emitSecurity tells of what was kept.
+// emitSecurity emits what was saved.
 func (l *loop) emitSecurity(x *securityEvent) {
 	if x == nil {
 		return
 	}
 	l.setSecurity(x.all, x.counts)
-	l.tellSecurity(x)
+	l.announceSecurity(x)
 }
 
-// tellSecurity tells of one on the device, once.
-func (l *loop) tellSecurity(x *securityEvent) {
+// announceSecurity emits and logs one, once.
+func (l *loop) announceSecurity(x *securityEvent) {
 	if x.told {
 		return
 	}
@@ -66,21 +66,21 @@ func (l *loop) tellSecurity(x *securityEvent) {
 	l.log.Warn("this may be an attack", "code", x.Code, "generation", x.Generation, "digest", x.Digest, "err", x.Message)
 }
 
-// saveSecurity keeps and tells a security event that goes with nothing else that is saved: at once, or as soon as the store can
+// saveSecurity saves and emits a security event that goes with nothing else that is saved: at once, or as soon as the store can
 // be written.
 func (l *loop) saveSecurity(x *securityEvent) {
-	l.unkept = append(l.unkept[max(0, len(l.unkept)+1-maxUnkept):], x)
-	l.keepAt = time.Time{}
-	l.keepSecurity(l.o.Now())
+	l.unsavedSecurity = append(l.unsavedSecurity[max(0, len(l.unsavedSecurity)+1-maxUnsavedSecurity):], x)
+	l.securityAt = time.Time{}
+	l.retrySecurity(l.o.Now())
 }
 
-// keepSecurity saves and reports the security events that are not kept yet, when that is due.
-func (l *loop) keepSecurity(now time.Time) {
-	if len(l.unkept) == 0 || now.Before(l.keepAt) {
+// retrySecurity saves and reports the security events that are not kept yet, when that is due.
+func (l *loop) retrySecurity(now time.Time) {
+	if len(l.unsavedSecurity) == 0 || now.Before(l.securityAt) {
 		return
 	}
 	err := l.o.Store.Update(func(tx *store.Tx) error {
-		for _, x := range l.unkept {
+		for _, x := range l.unsavedSecurity {
 			if err := x.save(tx); err != nil {
 				return err
 			}
@@ -88,19 +88,19 @@ func (l *loop) keepSecurity(now time.Time) {
 		return l.capabilities(tx, now)
 	})
 	if err != nil {
-		l.keepAt = now.Add(saveRetry)
-		for _, x := range l.unkept {
+		l.securityAt = now.Add(saveRetry)
+		for _, x := range l.unsavedSecurity {
 			if !x.told {
-				l.tellSecurity(x)
+				l.announceSecurity(x)
 				l.log.Error("a security event is not kept; saving it is tried again", "code", x.Code, "err", err)
 			}
 		}
 		return
 	}
-	for _, x := range l.unkept {
+	for _, x := range l.unsavedSecurity {
 		l.emitSecurity(x)
 	}
-	l.unkept, l.keepAt = nil, time.Time{}
+	l.unsavedSecurity, l.securityAt = nil, time.Time{}
 	l.nudge()
 }
 
@@ -130,7 +130,7 @@ func (l *loop) newAttacks(fresh []store.Status) []*securityEvent {
 	return out
 }
 
-// recallSecurity brings back what earlier runs of the agent told.
+// recallSecurity brings back what earlier runs of the agent have emitted.
 func (l *loop) recallSecurity(tx *store.Tx) error {
 	all, err := tx.Security()
 	if err != nil {

@@ -126,7 +126,7 @@ func (p *sender) recap(ctx context.Context, a *Agent) {
 		gap, err = tx.Gap()
 		return err
 	})
-	if err != nil || gap == nil || gap.Told { // what cannot be read is told by the status
+	if err != nil || gap == nil || gap.Told { // what cannot be read is in the status
 		return
 	}
 	select {
@@ -172,8 +172,8 @@ func (p *sender) deliver(ctx context.Context, a *Agent) (bool, error) {
 	})
 }
 
-// forgot reports whether the endpoint lacks what it was told before: it answers capabilities as those of a new device, as after a
-// loss of its database. An endpoint that always does so is told everything once in a while.
+// forgot reports whether the endpoint lacks what was reported before: it answers capabilities as those of a new device, as after a
+// loss of its database. An endpoint that always does so gets everything once in a while.
 func (p *sender) forgot(a *Agent, kind string, created bool) bool {
 	if !created || kind != store.KindCapabilities || a.o.Now().Before(p.recaps) {
 		return false
@@ -226,7 +226,7 @@ func (p *sender) hold(a *Agent, sequence uint64, err error) {
 	}
 }
 
-// answered tells that the endpoint was reached and objects to this report, for now.
+// answered notes that the endpoint was reached and objects to this report, for now.
 func answered(err error) bool {
 	if !errors.Is(err, fault.ErrTemporary) {
 		return false

@@ -35,7 +35,7 @@ func (l *loop) step(ctx context.Context, st plan.Step) {
 		l.ended++
 		if err == nil {
 			l.sup.Done(st)
-			l.tell(st)
+			l.logStep(st)
 			return
 		}
 		r := l.sup.Fail(l.o.Now(), st, err, l.p)
@@ -123,8 +123,8 @@ func (l *loop) call(ctx context.Context, st plan.Step) error {
 	return errors.New("agent: unknown step " + string(st.Verb))
 }
 
-// tell logs what changed on the device: one line a change.
-func (l *loop) tell(st plan.Step) {
+// logStep logs what changed on the device: one line a change.
+func (l *loop) logStep(st plan.Step) {
 	l.did(st)
 	switch st.Verb {
 	case plan.Create: // which makes the volumes that are missing
@@ -139,7 +139,7 @@ func (l *loop) tell(st plan.Step) {
 		}
 		l.log.Info(map[plan.Verb]string{plan.Stop: "stopped", plan.Remove: "removed", plan.Teardown: "took down"}[st.Verb], "container", st.Container, "project", st.Project)
 		if st.Verb == plan.Teardown {
-			l.tellKept(st.Project)
+			l.reportKeptVolumes(st.Project)
 		}
 	default:
 		l.log.Debug("done", "step", st.Verb, "container", st.Container, "project", st.Project)

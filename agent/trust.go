@@ -133,7 +133,7 @@ func (l *loop) forgetSigners() {
 	}
 	if err := l.o.Store.Update(l.times.Save); err != nil {
 		l.times.Unsaved()
-		l.log.Warn("times that a signer told who does not count any more are not forgotten for good", "err", err)
+		l.log.Warn("times by a signer who is no longer trusted are not removed from the store", "err", err)
 	}
 }
 
@@ -157,14 +157,14 @@ func (l *loop) trustStatus() *status.Trust {
 	return &s
 }
 
-// trustProblems tells what is wrong with the trust policy, and what runs by the word of a key that it has taken back.
+// trustProblems adds what is wrong with the trust policy, and what runs by the word of a key that it has taken back.
 func (l *loop) trustProblems(now time.Time, s *status.Status, add func(code codes.Code, message, doing, hint string, since time.Time)) {
 	t := s.Trust
 	if t == nil {
 		return
 	}
 	if t.Problem != "" {
-		add(codes.TrustInvalid, t.Problem, "accepts nothing new; what runs is kept", "longshore-agent check-config tells what is wrong", time.Time{})
+		add(codes.TrustInvalid, t.Problem, "accepts nothing new; what runs is kept", "longshore-agent check-config says what is wrong", time.Time{})
 	}
 	if err := l.trust.problem; err != nil {
 		add(codes.Of(err), err.Error(), fmt.Sprintf("decides by version %d; %s", t.Version, nextTry(l.trust.next.Sub(now), err)), codes.Hint(err), l.trust.since)
@@ -211,7 +211,7 @@ func (l *loop) revoked() []intake.Revocation {
 	return l.o.Trust.Revoked(keys, content)
 }
 
-// signedWith tells under which names a key signed what of the running generation.
+// signedWith returns under which names a key signed what of the running generation.
 func (l *loop) signedWith(key digest.Digest) (names, what []string) {
 	for _, s := range l.target.Signers {
 		if s.Key != key {

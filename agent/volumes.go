@@ -14,7 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// VolumeKeeper is a runtime that tells of the named volumes on the disk, also of those that no project uses any more. project is ""
+// VolumeKeeper is a runtime that lists the named volumes on the disk, also of those that no project uses any more. project is ""
 // for a volume that projects share by its name.
 type VolumeKeeper interface {
 	// StoredVolumes lists the volumes that have data.
@@ -33,7 +33,7 @@ type volumes struct {
 	busy   bool                    // they are being listed
 }
 
-// listVolumes lists the volumes beside the loop when that may have changed, and tells which are kept although their project went.
+// listVolumes lists the volumes beside the loop when that may have changed, and reports which are kept although their project went.
 func (l *loop) listVolumes() {
 	k, ok := l.o.Runtime.(VolumeKeeper)
 	if !ok || l.volumes.busy || l.volumes.listed && !l.volumes.stale || !l.observed || l.blind != nil {
@@ -113,8 +113,8 @@ func (l *loop) keptVolumes() []status.Volume {
 	return out
 }
 
-// tellKept tells which volumes a project that was taken down leaves.
-func (l *loop) tellKept(project string) {
+// reportKeptVolumes reports which volumes a project that was taken down leaves.
+func (l *loop) reportKeptVolumes(project string) {
 	l.volumes.stale = true
 	var names []string
 	var owner status.Volume
@@ -152,7 +152,7 @@ func ask[T any](ctx context.Context, a *Agent, f func(*loop) (T, error)) (out T,
 func (a *Agent) keeper() (VolumeKeeper, error) {
 	k, ok := a.o.Runtime.(VolumeKeeper)
 	if !ok {
-		return nil, fmt.Errorf("this device's runtime does not tell of volumes: %w", fault.ErrUnsupported)
+		return nil, fmt.Errorf("this device's runtime does not list volumes: %w", fault.ErrUnsupported)
 	}
 	return k, nil
 }

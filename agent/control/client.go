@@ -193,7 +193,7 @@ func (c *Client) unreachable(err error) error {
 	return fmt.Errorf("ask the agent at %s: %w: %w", c.path, fault.ErrTemporary, err)
 }
 
-// answerError is an error that the agent told: its words already say everything.
+// answerError is an error of the agent: its message already says everything.
 type answerError struct {
 	message string
 	kind    error

@@ -62,7 +62,7 @@ type Device interface {
 
 var _ Device = (*agent.Agent)(nil)
 
-// Listen opens the socket, mode 0600. It takes the place of a socket that nobody listens on any more; the caller holds
+// Listen opens the socket, mode 0600. It takes the place of a socket that no process listens on any more; the caller holds
 // the agent's store, so there is no second agent.
 func Listen(path string) (net.Listener, error) {
 	switch fi, err := os.Lstat(path); {
@@ -73,7 +73,7 @@ func Listen(path string) (net.Listener, error) {
 	case err == nil:
 		return nil, fmt.Errorf("listen on %s: there is something that is no socket: %w", path, fault.ErrConflict)
 	}
-	// The mode is set on a name that nobody knows before the socket gets its own: it is never open to others.
+	// The mode is set on a temporary name before the socket gets its own: it is never open to others.
 	hidden := path + ".new"
 	_ = os.Remove(hidden) // left over from a kill, or not there
 	l, err := net.Listen("unix", hidden)

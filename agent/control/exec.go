@@ -37,7 +37,7 @@ type ExecRequest struct {
 	Height      uint16   `json:"height,omitempty"`
 }
 
-// exec upgrades a connection and runs a process on it. calls counts it, for whoever ends the server.
+// exec upgrades a connection and runs a process on it. calls counts it, so that the server can wait for it.
 func exec(d Device, calls *sync.WaitGroup) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		req, err := execRequest(r)
@@ -106,7 +106,7 @@ func serveExec(ctx context.Context, d Device, id string, req ExecRequest, conn n
 	}
 	var reader sync.WaitGroup
 	reader.Go(func() {
-		defer cancel() // nobody is there any more, or speaks another language
+		defer cancel() // the client is gone, or sends something else
 		s.receive(in)
 	})
 	code, err := d.Exec(ctx, id, o)

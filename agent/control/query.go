@@ -108,7 +108,7 @@ func (q *query) time(name string) time.Time {
 	return t
 }
 
-// end tells what was wrong.
+// end sends what was wrong.
 func (q *query) end() error {
 	for name := range q.v {
 		q.fail("%.64q is not known", name)

@@ -120,7 +120,7 @@ func (in *Intake) look(ctx context.Context, q *Query, d ocispec.Descriptor, begu
 		out.Known, out.Generation = true, q.Refused.Generation
 		return out
 	}
-	in.renew(ctx, q, begun) // whoever signed it may be known only since today
+	in.renew(ctx, q, begun) // its signer may have been added today
 	out.Renewal, out.Policy = begun.Renewal, begun.Policy
 	if r := out.Renewal; q.Anew && r != nil && r.Err != nil { // a key that the lost policy had revoked may count again
 		out.Err = &codes.Error{Code: codes.TrustUnreachable, Err: fmt.Errorf(

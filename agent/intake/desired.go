@@ -306,7 +306,7 @@ func (b *builder) pin(ctx context.Context, repository, tag string, unpinned, mis
 	if d, ok := b.pins[ref]; ok {
 		return d, nil
 	}
-	if b.trusted { // a tag may say anything by now, and nobody holds it against the policy here
+	if b.trusted { // the tag may have moved, and the policy is not asked here
 		return "", fault.WithHint(codes.Errorf(missing, "%s: the digest that it was accepted with is lost: %w", ref, fault.ErrNotFound),
 			"publish a new generation")
 	}

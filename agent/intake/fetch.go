@@ -94,7 +94,7 @@ func (c *fetcher) blob(ctx context.Context, repository string, d ocispec.Descrip
 	return data, nil
 }
 
-// sized completes a descriptor that does not tell its size, as far as that is known from before.
+// sized completes a descriptor that does not have its size, as far as that is known from before.
 func (c *fetcher) sized(d ocispec.Descriptor) ocispec.Descriptor {
 	if d.Size == 0 {
 		d.Size = c.sizes[d.Digest]

@@ -39,12 +39,12 @@ type Verdict struct {
 	SignedBy []string                 // names of the policy's keys that signed, in the policy's order; empty: no signature was asked for
 	Insecure bool                     // the policy allows unsigned artifacts here, spelled out
 	Keys     map[string]digest.Digest // fingerprints of the keys that signed, by name
-	SignedAt time.Time                // the earliest time that one of SignedBy says to have signed at; zero: one of them does not tell
+	SignedAt time.Time                // the earliest time that one of SignedBy says to have signed at; zero: one of them does not say
 	Until    time.Time                // when time alone may change the verdict; zero: never
 }
 
 // Verifier holds an artifact against the device's trust policy. A nil error means: may be used.
-// It tells "could not find out" (fault.ErrTemporary) from "not signed", "badly signed" and "rejected".
+// It distinguishes "could not find out" (fault.ErrTemporary) from "not signed", "badly signed" and "rejected".
 type Verifier interface {
 	Verify(ctx context.Context, kind Kind, repository string, d ocispec.Descriptor) (Verdict, error)
 }
@@ -83,12 +83,12 @@ type Trust interface {
 	// counts. It returns those that it took, also with an error; the error's code ([codes.Error]) says why it went no further.
 	// No next version is no error.
 	Refresh(ctx context.Context) ([]TrustVersion, error)
-	// Status tells which policy decides, as of the last look at it. It waits for nobody, and is never asked in a transaction of
+	// Status returns which policy decides, as of the last look at it. It does not wait, and is never asked in a transaction of
 	// the agent's store, which Refresh may write to.
 	Status() status.Trust
 	// Signers are the names of those whose signatures the policy counts, at whatever time; nil: no policy decides.
 	Signers() []string
-	// Revoked tells which of these the policy revokes: keys by their fingerprint, and digests of content.
+	// Revoked returns which of these the policy revokes: keys by their fingerprint, and digests of content.
 	Revoked(keys, content []digest.Digest) []Revocation
 }
 
@@ -98,7 +98,7 @@ type TrustVersion struct {
 	Digest   digest.Digest // of the artifact's manifest
 	SignedBy []string      // names of the keys that signed it, by the version before
 	// Parted is the digest of the version before as the device had it, where this one follows another of that number; "": it
-	// follows what was there, or nobody can tell.
+	// follows what was there, or it is not known.
 	Parted digest.Digest
 }
 
@@ -106,6 +106,6 @@ type TrustVersion struct {
 type Revocation struct {
 	Key    digest.Digest // fingerprint; "": Digest is revoked
 	Digest digest.Digest
-	Since  time.Time // zero: not told
+	Since  time.Time // zero: not known
 	Reason string
 }

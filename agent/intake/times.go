@@ -28,7 +28,7 @@ func (t *Times) Recall(s *store.Store) error {
 			t.clock.Recall(clock.Proof{Kind: clock.Kind(p.Kind), By: p.By, Time: p.Time})
 		}
 		if err != nil && errors.Is(err, fault.ErrInvalid) {
-			return nil // Damaged tells of it
+			return nil // Damaged reports it
 		}
 		return err
 	})

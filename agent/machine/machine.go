@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// Facts are what can be found out without being told.
+// Facts are what can be found out without configuration.
 type Facts struct {
 	Cores        int
 	Architecture string // Go's name: amd64, arm64, arm, riscv64
@@ -90,7 +90,7 @@ func interfaces(root fs.FS) []string {
 	return kinds
 }
 
-// Capabilities tells the facts in Margo's words: a device that hosts Compose workloads on an OCI runtime.
+// Capabilities returns the facts in Margo's words: a device that hosts Compose workloads on an OCI runtime.
 func (f Facts) Capabilities(identity margo.DeviceProperties, labels map[string]any) margo.DeviceCapabilities {
 	p := identity
 	cpu := margo.CPU{Cores: float64(f.Cores)}

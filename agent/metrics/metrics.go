@@ -1,4 +1,4 @@
-// Package metrics tells in Prometheus' text format what a device does. Entry points are [Write] and [Handler].
+// Package metrics writes in Prometheus' text format what a device does. Entry points are [Write] and [Handler].
 //
 // The format is written by hand: it is a few lines, and a client library with its registries would make the program larger
 // by more than a megabyte. Names and labels are part of the interface; docs/metrics.md lists them.

@@ -51,7 +51,7 @@ type Port struct {
 // Name is what people call it: service and replica.
 func (c Container) Name() string { return c.Service + "-" + strconv.Itoa(c.Replica) }
 
-// Path tells it from those of other applications, too.
+// Path is unique among all applications.
 func (c Container) Path() string { return c.Deployment + "/" + c.Name() }
 
 // Containers lists the containers that the device needs or has, in order of deployments, components and services.

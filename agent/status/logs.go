@@ -140,7 +140,7 @@ func scanner(r io.Reader) *bufio.Scanner {
 	return s
 }
 
-// live writes lines as they come, until all outputs have ended or no one reads.
+// live writes lines as they come, until all outputs have ended or the reader is gone.
 func (w *lineWriter) live(from []logSource, open []io.ReadCloser) {
 	var lines sync.WaitGroup
 	for i, r := range open {

@@ -45,7 +45,7 @@ type Status struct {
 	Accepted  *Generation `json:"accepted"`  // newest that passed every check; null: none
 	Running   *Generation `json:"running"`   // what the device is being kept at; null: nothing
 	Committed *Generation `json:"committed"` // newest that ran completely
-	Trust     *Trust      `json:"trust"`     // the policy that decides what is taken; null: the agent was not told
+	Trust     *Trust      `json:"trust"`     // the policy that decides what is taken; null: not known
 	Stale     bool        `json:"stale"`     // Running has expired, or Accepted is not known to be the current one
 
 	StaleSince time.Time  `json:"staleSince,omitzero"`
@@ -104,7 +104,7 @@ type Freshness struct {
 	NotAfter  time.Time `json:"notAfter,omitzero"`
 	CheckedAt time.Time `json:"checkedAt,omitzero"`
 	Stale     bool      `json:"stale"`
-	Error     string    `json:"error,omitempty"` // why the last look told nothing
+	Error     string    `json:"error,omitempty"` // why the last look found nothing
 }
 
 // Clock is a clock that is wrong, or may be.

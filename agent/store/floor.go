@@ -66,7 +66,7 @@ func (t *Tx) ResetGenerations(r Reset, at time.Time) (acted bool, err error) {
 	return acted, put(t.tx.Bucket(bucketTrust), keyReset, x)
 }
 
-// WasReset tells whether a reset has been asked for before.
+// WasReset reports whether a reset has been asked for before.
 func (t *Tx) WasReset(r Reset) (bool, error) {
 	x, err := t.resets()
 	return x != nil && slices.Contains(x.Done, r), err

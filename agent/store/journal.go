@@ -37,7 +37,7 @@ func (s *Store) Forget(image string) error {
 	})
 }
 
-// IsDurable tells whether the image's layers may be trusted. No entry means no.
+// IsDurable reports whether the image's layers may be trusted. No entry means no.
 func (s *Store) IsDurable(image string) (bool, error) {
 	ok := false
 	err := s.View(func(t *Tx) error {

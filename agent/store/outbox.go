@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Append puts a report at the end of the outbox, in the transaction of the change that it tells, and returns its sequence
+// Append puts a report at the end of the outbox, in the transaction of the change that it reports, and returns its sequence
 // number. A capabilities report takes the place of an older undelivered one: only the newest means anything. When there is
 // no room the oldest report is dropped and counted in the [Gap]; but of each subject the newest stays.
 func (t *Tx) Append(r Report) (uint64, error) {
@@ -156,7 +156,7 @@ func (t *Tx) Depth() (n int, oldest time.Time, err error) {
 	return int(number(t.tx.Bucket(bucketMeta), keyDepth)), r.At, nil
 }
 
-// Gap tells of dropped reports; nil when none was.
+// Gap returns what is known of dropped reports; nil when none was.
 func (t *Tx) Gap() (*Gap, error) { return get[Gap](t.tx.Bucket(bucketMeta), keyGap) }
 
 func seqKey(seq uint64) []byte { return binary.BigEndian.AppendUint64(nil, seq) }

@@ -25,13 +25,13 @@ type State struct {
 	Generation uint64        `json:"generation"`
 	Repository string        `json:"repository"` // where it was found, without scheme
 	AcceptedAt time.Time     `json:"acceptedAt"`
-	Created    time.Time     `json:"created,omitzero"`  // as its annotation says; zero: not told
+	Created    time.Time     `json:"created,omitzero"`  // as its annotation says; zero: not known
 	Expires    time.Time     `json:"expires,omitzero"`  // zero: never
-	Repeats    digest.Digest `json:"repeats,omitempty"` // of the earlier generation whose content it has again; "": none told
+	Repeats    digest.Digest `json:"repeats,omitempty"` // of the earlier generation whose content it has again; "": none known
 	SignedBy   []string      `json:"signedBy,omitempty"`
 	Insecure   []string      `json:"insecure,omitempty"` // what was taken without a signature although one is the rule
 	Signers    []Signer      `json:"signers,omitempty"`  // who signed what of it, as the policy was then
-	// Sizes of the components' manifests, which nothing that is signed tells: with them they are found on the device.
+	// Sizes of the components' manifests, which nothing that is signed has: with them they are found on the device.
 	Sizes map[digest.Digest]int64 `json:"sizes,omitempty"`
 }
 

@@ -71,7 +71,7 @@ func (t *Tx) DeleteGood(deployment string) error {
 	return t.tx.Bucket(bucketGood).Delete([]byte(deployment))
 }
 
-// Again tells which run of which containers was stopped to be started again.
+// Again returns which run of which containers was stopped to be started again.
 func (t *Tx) Again() (map[string]string, error) {
 	out := map[string]string{}
 	err := t.tx.Bucket(bucketAgain).ForEach(func(k, v []byte) error {

@@ -1,7 +1,7 @@
 // Package store keeps what the agent must not forget, in one bbolt file: agent.db.
 //
 // Every [Store.Update] is one transaction that is on the disk when it returns, or has not happened. The file is locked
-// for as long as the store is open, so a second agent on the same directory is told so. Records are JSON in buckets of
+// for as long as the store is open, so a second agent on the same directory gets an error. Records are JSON in buckets of
 // their own; what other documents say (states, archives) is not here but in the agent's content store. Everything is
 // bounded: reports that were never delivered make room for newer ones and leave a visible [Gap].
 //
@@ -97,7 +97,7 @@ type Store struct {
 	limit  int
 	commit func(after bool) error
 
-	writing sync.Mutex            // one at a time, so that who waits is told when the one before panicked
+	writing sync.Mutex            // one at a time, so that the next one learns that the one before panicked
 	room    int64                 // bytes of the file that have their place on the disk
 	broken  atomic.Pointer[error] // a write panicked: bbolt may hold its locks for good
 }
@@ -295,8 +295,8 @@ func (s *Store) keepRoom(used int64) {
 }
 
 // damaged makes an error of what bbolt does about pages that make no sense: it panics, or reads where the mapped file has
-// no bytes, and what dies in a loop that systemd starts again and again helps nobody. Other panics are slips of this program and
-// go on. met is told the error. What it returns is to be deferred.
+// no bytes, and what dies in a loop that systemd starts again and again is of no use. Other panics are slips of this program and
+// go on. met gets the error. What it returns is to be deferred.
 func damaged(err *error, met func(error)) func() {
 	before := debug.SetPanicOnFault(true) // of this goroutine: without it a read outside of the file ends the process
 	return func() {
@@ -316,7 +316,7 @@ func damaged(err *error, met func(error)) func() {
 	}
 }
 
-// inBolt tells, in a deferred function while something panics, whether that began in bbolt, or in the standard library for it.
+// inBolt reports, in a deferred function during a panic, whether that began in bbolt, or in the standard library for it.
 func inBolt() bool {
 	pc := make([]uintptr, 64)
 	frames := runtime.CallersFrames(pc[:runtime.Callers(1, pc)])

@@ -22,7 +22,7 @@ var (
 	keySecurityCounts = []byte("securityCounts")
 )
 
-// Proof is a time that somebody trusted has vouched for: it is no earlier. See agent/clock.
+// Proof is a time that a trusted signer has signed: it is no earlier. See agent/clock.
 type Proof struct {
 	Kind string    `json:"kind"`
 	By   string    `json:"by,omitempty"`
@@ -50,7 +50,7 @@ type Fresh struct {
 	IssuedAt time.Time     `json:"issuedAt,omitzero"`
 	NotAfter time.Time     `json:"notAfter,omitzero"`  // zero with Required: there is no statement
 	LookedAt time.Time     `json:"lookedAt,omitzero"`  // by the device's clock
-	Withheld bool          `json:"withheld,omitempty"` // it had ended, and the source had nothing newer: it was told
+	Withheld bool          `json:"withheld,omitempty"` // it had ended, and the source had nothing newer: that was reported
 }
 
 // Fresh returns what is known of the freshness of the accepted state; nil: nothing.
@@ -112,7 +112,7 @@ func (t *Tx) AddSecurity(s Security) error {
 }
 
 // Security lists the security events that are kept, the last to happen at the end. What cannot be read is left out: these
-// records are told, nothing is decided by them.
+// records are reported, nothing is decided by them.
 func (t *Tx) Security() ([]Security, error) {
 	var out []Security
 	err := t.tx.Bucket(bucketSecurity).ForEach(func(_, v []byte) error {

@@ -30,7 +30,7 @@ const (
 // impatience is how many interrupts end a command that does not care about them.
 const impatience = 3
 
-// exited is the exit code of a command that ran: there is nothing to tell about it.
+// exited is the exit code of a command that ran: there is nothing to say about it.
 type exited int
 
 func (e exited) Error() string { return fmt.Sprintf("the command exited with %d", int(e)) }
@@ -132,7 +132,7 @@ func (p *program) attached(ctx context.Context, cancel context.CancelFunc, clien
 	return client.Exec(ctx, r, s)
 }
 
-// follow tells of the terminal's sizes.
+// follow sends the terminal's sizes.
 func follow(fd int, changed <-chan os.Signal, to chan<- agent.Size, ended <-chan struct{}) {
 	for {
 		select {
@@ -152,7 +152,7 @@ func follow(fd int, changed <-chan os.Signal, to chan<- agent.Size, ended <-chan
 	}
 }
 
-// pass passes signals on, until somebody has lost patience.
+// pass passes signals on, until there were too many.
 func pass(caught <-chan os.Signal, to chan<- syscall.Signal, cancel context.CancelFunc, ended <-chan struct{}) {
 	for interrupts := 0; ; {
 		select {

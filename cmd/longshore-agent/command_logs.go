@@ -98,7 +98,7 @@ func moment(c *cli.Context, flag string, now time.Time) (time.Time, error) {
 	return time.Time{}, outcome.Usagef(c.Command.Name, "--%s: %q is neither a span like 10m nor a time like %s", flag, s, now.UTC().Format(time.RFC3339))
 }
 
-// eventLine tells one event to a person.
+// eventLine is one event for people.
 func eventLine(e status.Event) string {
 	what := e.Deployment
 	if e.Service != "" {

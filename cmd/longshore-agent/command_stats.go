@@ -87,7 +87,7 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// measure looks once more and tells the share of the CPU since the look before.
+// measure looks once more and returns the share of the CPU since the look before.
 func measure(ctx context.Context, client *control.Client, targets []string, before []status.Usage) ([]status.Usage, error) {
 	now, err := client.Stats(ctx, targets)
 	if err != nil {
@@ -124,7 +124,7 @@ func writeStats(w io.Writer, all []status.Usage) {
 	_ = t.Flush() // the writer's own errors show at the next Fprintf
 }
 
-// amount tells bytes as a person would.
+// amount is a number of bytes for people.
 func amount(n uint64) string {
 	f, unit := float64(n), 0
 	for f >= 1024 && unit < 4 {

@@ -149,7 +149,7 @@ func (p *program) render(c *cli.Context, v any, text func(io.Writer)) error {
 	}
 }
 
-// ago tells a span as a person would: one unit, rounded down.
+// ago is a duration for people: one unit, rounded down.
 func ago(d time.Duration) string {
 	switch {
 	case d < time.Minute:

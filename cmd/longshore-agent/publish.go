@@ -18,7 +18,7 @@ import (
 )
 
 // publisher puts the current state into the registry, as agent.yaml says; nil: it does not say so. o is how the registry of the
-// states is reached. A slip in the key or in a file must not keep workloads from starting: it is told in the status.
+// states is reached. A slip in the key or in a file must not keep workloads from starting: it is shown in the status.
 func (p *parts) publisher(cfg *config.Config, o registry.Options, log *slog.Logger) agent.Publisher {
 	if !cfg.Report.Registry {
 		return nil

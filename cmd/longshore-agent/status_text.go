@@ -17,7 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/printable"
 )
 
-// writeStatus tells a technician how the device is: problems first, then what runs, then what comes next.
+// writeStatus writes a status for people: problems first, then what runs, then what comes next.
 func writeStatus(w io.Writer, s *status.Status) {
 	styled := func(style, text string) {
 		if !colour(w) {
@@ -145,7 +145,7 @@ func sentence(message string) (first, more string) {
 	return first, more
 }
 
-// refused tells which revision is not run, and what is in its place.
+// refused is which revision is not run, and what is in its place.
 func refused(r *status.RefusedRevision) string {
 	out := fmt.Sprintf("generation %d (%s)", r.Generation, short(r.Digest))
 	switch {
@@ -269,7 +269,7 @@ func signedBy(g *status.Generation) string {
 	return ""
 }
 
-// trusted tells where the trust policy is from.
+// trusted is where the trust policy is from.
 func trusted(s *status.Status) string {
 	t := s.Trust
 	out := " from " + t.File

@@ -9,7 +9,7 @@ import (
 )
 
 // unreachable stands in for a fleet endpoint that could not be set up, because its CA file is gone, say. A slip there must
-// not keep workloads from starting after a boot: reports wait, as if the endpoint did not answer, and tell the reason.
+// not keep workloads from starting after a boot: reports wait, as if the endpoint did not answer, and have the reason.
 type unreachable struct{ err error }
 
 var _ agent.Reporter = unreachable{}
