@@ -70,6 +70,7 @@ require (
 	gotest.tools/gotestsum v1.13.0 // tests: a line for each package
 	modernc.org/sqlite v1.53.0 // the database of the endpoint, without cgo
 	oras.land/oras-go/v2 v2.6.4 // registries, layouts, copies
+	rsc.io/qr v0.2.0 // the fingerprint of a device as a QR code
 	tags.cncf.io/container-device-interface v1.1.1 // devices by their CDI names
 )
 

@@ -48,6 +48,24 @@ func ParseSVIDFor(key crypto.Signer, certFile string, cert []byte) (*SVID, error
 	return NewSVID(key, certFile, chain)
 }
 
+// CertificateName is whose a certificate is, the first of those in PEM. Nothing is verified.
+func CertificateName(file string, cert []byte) (Name, error) {
+	chain, err := parseCertificates(cert)
+	if err != nil {
+		return Name{}, fmt.Errorf("certificate %s: %w: %w", file, fault.ErrInvalid, err)
+	}
+	return checkLeaf(chain[0])
+}
+
+// Lifetime is from when to when a certificate is valid, the first of those in PEM.
+func Lifetime(file string, cert []byte) (from, to time.Time, err error) {
+	chain, err := parseCertificates(cert)
+	if err != nil {
+		return from, to, fmt.Errorf("certificate %s: %w: %w", file, fault.ErrInvalid, err)
+	}
+	return chain[0].NotBefore, chain[0].NotAfter, nil
+}
+
 // NewSVID makes an SVID of a certificate with its intermediates, the leaf first, and its private key. from names it in errors.
 func NewSVID(key crypto.Signer, from string, chain []*x509.Certificate) (*SVID, error) {
 	if len(chain) == 0 {
@@ -103,3 +121,6 @@ func (c *Credentials) Check(now time.Time) error {
 	}
 	return nil
 }
+
+// Leaf is the certificate of the SVID itself.
+func (s *SVID) Leaf() *x509.Certificate { return s.chain[0] }

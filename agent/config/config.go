@@ -33,6 +33,7 @@ type Config struct {
 	Containerd   Containerd
 	Poll         Poll
 	Fleet        Fleet
+	Enrollment   Enrollment
 	Report       Report
 	Registry     Registry
 	Capabilities Capabilities
@@ -79,10 +80,10 @@ type Endpoint struct {
 	TokenFile string // "": no bearer token
 	CAFile    string // "": the system's roots
 
-	// Mutual TLS with SPIFFE ids, instead of TokenFile and CAFile: all three or none. The manager that is expected is the one that
+	// Mutual TLS with SPIFFE ids, instead of TokenFile and CAFile: CertFile and TrustBundle, or none. The manager that is expected is the one that
 	// the certificate names.
 	CertFile    string // the device's X.509-SVID with its intermediates, PEM
-	KeyFile     string // its private key, PEM
+	KeyFile     string // its private key, PEM; "": it is the device's own key, as Report says where that is
 	TrustBundle string // of the trust domain: SPIFFE's JSON, or PEM
 }
 
@@ -91,6 +92,13 @@ type Endpoint struct {
 type Fleet struct {
 	Endpoint
 	Interval time.Duration // in which the endpoint hears the device at least; whole seconds, at least 1 s
+}
+
+// Enrollment keeps the identity that a manager gave to this device: with the credentials of mutual TLS in [Config.Fleet]. The zero
+// value: the device was not enrolled.
+type Enrollment struct {
+	Interval  time.Duration // between two questions whether the device is still enrolled; at least 1 s
+	AllowWipe bool          // the manager may ask the device to delete all that it has
 }
 
 // Report says how the device's current state gets into a registry, signed by the device. The zero value: it does not.
@@ -172,6 +180,8 @@ const (
 	DefaultTrustInterval = time.Hour
 
 	DefaultReportInterval = 5 * time.Minute
+
+	DefaultEnrollmentInterval = 5 * time.Minute
 
 	DefaultPublishInterval = time.Hour // each push leaves a manifest in the registry
 
@@ -258,6 +268,7 @@ func (r reader) sections(root *strict.Node, c *Config) {
 
 	c.Fleet = r.fleet(root.Get("fleet"), c.Source)
 
+	c.Enrollment = enrollment(root.Get("enrollment"), c.Fleet)
 	c.Report = r.report(root.Get("report"), c)
 	c.Registry = r.registry(root.Get("registry"))
 
@@ -361,21 +372,32 @@ func (r reader) endpoint(n, u *strict.Node) (e Endpoint) {
 	}
 	e.TokenFile, e.CAFile = r.path(n.Get("tokenFile"), ""), r.path(n.Get("caFile"), "")
 	e.CertFile, e.KeyFile, e.TrustBundle = r.path(n.Get("certFile"), ""), r.path(n.Get("keyFile"), ""), r.path(n.Get("trustBundle"), "")
-	given := 0
-	for _, file := range []string{e.CertFile, e.KeyFile, e.TrustBundle} {
-		if file != "" {
-			given++
-		}
-	}
 	switch {
-	case given == 0:
-	case given < 3:
-		n.Faultf("certFile, keyFile and trustBundle belong together")
+	case e.CertFile+e.KeyFile+e.TrustBundle == "":
+	case e.CertFile == "" || e.TrustBundle == "":
+		n.Faultf("certFile and trustBundle belong together, with keyFile where the key is not the device's own")
 	case e.TokenFile != "" || e.CAFile != "":
 		n.Faultf("certFile excludes tokenFile and caFile: with a certificate the trust bundle decides who the endpoint is")
 	case u != nil && !strings.HasPrefix(e.URL, "https://"):
 		u.Faultf("must begin with https:// where certFile is given")
 	}
+	return e
+}
+
+func enrollment(n *strict.Node, f Fleet) (e Enrollment) {
+	if n == nil {
+		return e
+	}
+	e = Enrollment{Interval: DefaultEnrollmentInterval, AllowWipe: n.Get("allowWipe").Bool()}
+	if i := n.Get("interval"); i != nil {
+		if e.Interval = i.Duration(); e.Interval < MinInterval {
+			i.Faultf("must be at least %s", MinInterval)
+		}
+	}
+	if f.CertFile == "" {
+		n.HintFaultf("longshore-agent enroll writes them", "needs certFile and trustBundle of the manager, in fleet or source")
+	}
+	n.Close()
 	return e
 }
 

@@ -33,6 +33,22 @@ type Place struct {
 	TPM  string // device file or socket of a TPM 2.0 that has the key instead; only the public half of File is there then; "": none
 }
 
+// Choose is the place of the key of a new device: the TPM, unless there is a key in the file already, or there is no TPM that can have
+// it. A TPM that does not answer is an error: the key stays where it is for the life of the device.
+func Choose(file, device string) (Place, error) {
+	if _, err := os.Lstat(file); err == nil {
+		return Place{File: file}, nil
+	}
+	_, err := tpm.Open(device)
+	switch {
+	case err == nil:
+		return Place{File: file, TPM: device}, nil
+	case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrUnsupported):
+		return Place{File: file}, nil
+	}
+	return Place{}, fault.WithHint(fmt.Errorf("device key: %w", err), "repair the TPM, or have the key in a file: --report-key file")
+}
+
 // Load is [LoadKey], or opens the key in the TPM, whose public half must be the one in the file: a TPM that was cleared has another
 // key, and the device then waits for a person rather than taking a new identity. Without that file the error wraps fs.ErrNotExist.
 func (p Place) Load() (*Key, error) {

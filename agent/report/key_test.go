@@ -135,3 +135,21 @@ func TestKeyInTPM(t *testing.T) {
 		t.Errorf("Make after a person moved the public key = %t, %v", made, err)
 	}
 }
+
+// A new device has its key in the TPM, if there is one and no key in a file.
+func TestChoose(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "device.key")
+	chip := testenv.StartSoftTPM(t)
+	choose := func(what, device, want string) {
+		t.Helper()
+		if p, err := report.Choose(file, device); err != nil || p.TPM != want || p.File != file {
+			t.Errorf("Choose with %s = %+v, %v, want TPM %q", what, p, err, want)
+		}
+	}
+	choose("no TPM", filepath.Join(t.TempDir(), "tpm"), "")
+	choose("a TPM", chip.Socket, chip.Socket)
+	if _, _, err := report.MakeKey(file); err != nil {
+		t.Fatal(err)
+	}
+	choose("a key in a file", chip.Socket, "")
+}

@@ -44,7 +44,7 @@ func (p *program) initCommand() *cli.Command {
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --policy trust.yaml\n" +
 			"  longshore-agent init --device press-07 --margo https://wfm.acme.example --allow-unsigned --margo-cert-file press-07.crt \\\n" +
 			"    --margo-key-file press-07.key --margo-trust-bundle bundle.json",
-		Flags: []cli.Flag{
+		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "device", Usage: "id of this device", EnvVars: env("DEVICE")},
 			&cli.StringFlag{Name: "state", Usage: "repository of the device states, oci://host/path", EnvVars: env("STATE")},
 			&cli.StringFlag{Name: "margo", Usage: "`URL` of the Margo manager that says what this device is to run", EnvVars: env("MARGO")},
@@ -63,20 +63,26 @@ func (p *program) initCommand() *cli.Command {
 			&cli.BoolFlag{Name: "report-registry", Usage: "push the device's current state to the registry, signed with the device's key", EnvVars: env("REPORT_REGISTRY")},
 			&cli.StringFlag{Name: "report-registry-config", Usage: "`FILE` with registry credentials that may push these reports, in Docker's format", EnvVars: env("REPORT_REGISTRY_CONFIG")},
 			&cli.StringFlag{Name: "report-key", Usage: "where the device's own key is: `PLACE` is file, tpm, or tpm:DEVICE for a TPM 2.0", DefaultText: "file", EnvVars: env("REPORT_KEY")},
-			&cli.StringFlag{Name: "ca-file", Usage: "PEM `FILE` with the CA of the registry", EnvVars: env("CA_FILE")},
-			&cli.StringFlag{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", EnvVars: env("REGISTRY_CONFIG")},
-			&cli.StringSliceFlag{Name: "plain-http", Usage: "registry `HOST` that is accessed without TLS; repeat for several", EnvVars: env("PLAIN_HTTP_HOSTS")},
-			&cli.StringFlag{Name: "containerd", Usage: "containerd's `SOCKET`", EnvVars: env("CONTAINERD")},
-			&cli.StringFlag{Name: "containerd-namespace", Usage: "`NAME` of the namespace in containerd", EnvVars: env("CONTAINERD_NAMESPACE")},
-			&cli.StringFlag{Name: "network-table", Usage: "`NAME` of the nftables table, and of the interfaces' prefix", EnvVars: env("NETWORK_TABLE")},
-			&cli.StringFlag{Name: "network-pool", Usage: "`RANGE` of addresses for containers", EnvVars: env("NETWORK_POOL")},
-			&cli.StringFlag{Name: "data-dir", Usage: "`DIR` for data that survives a reboot", EnvVars: env("DATA_DIR")},
-			&cli.StringFlag{Name: "run-dir", Usage: "`DIR` for data that does not survive a reboot", EnvVars: env("RUN_DIR")},
-			&cli.DurationFlag{Name: "poll", Usage: "interval between two polls of the registry", DefaultText: config.DefaultInterval.String(), EnvVars: env("POLL")},
-			&cli.StringFlag{Name: "config-dir", Usage: "`DIR` to write to", Value: filepath.Dir(config.DefaultPath), EnvVars: env("CONFIG_DIR")},
-			&cli.BoolFlag{Name: "force", Usage: "replace existing files", EnvVars: env("FORCE")},
-		},
+		}, deviceFlags()...),
 		Action: p.initialise,
+	}
+}
+
+// deviceFlags say what this device has, and where the configuration is written.
+func deviceFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "ca-file", Usage: "PEM `FILE` with the CA of the registry", EnvVars: env("CA_FILE")},
+		&cli.StringFlag{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", EnvVars: env("REGISTRY_CONFIG")},
+		&cli.StringSliceFlag{Name: "plain-http", Usage: "registry `HOST` that is accessed without TLS; repeat for several", EnvVars: env("PLAIN_HTTP_HOSTS")},
+		&cli.StringFlag{Name: "containerd", Usage: "containerd's `SOCKET`", EnvVars: env("CONTAINERD")},
+		&cli.StringFlag{Name: "containerd-namespace", Usage: "`NAME` of the namespace in containerd", EnvVars: env("CONTAINERD_NAMESPACE")},
+		&cli.StringFlag{Name: "network-table", Usage: "`NAME` of the nftables table, and of the interfaces' prefix", EnvVars: env("NETWORK_TABLE")},
+		&cli.StringFlag{Name: "network-pool", Usage: "`RANGE` of addresses for containers", EnvVars: env("NETWORK_POOL")},
+		&cli.StringFlag{Name: "data-dir", Usage: "`DIR` for data that survives a reboot", EnvVars: env("DATA_DIR")},
+		&cli.StringFlag{Name: "run-dir", Usage: "`DIR` for data that does not survive a reboot", EnvVars: env("RUN_DIR")},
+		&cli.DurationFlag{Name: "poll", Usage: "interval between two polls of the registry", DefaultText: config.DefaultInterval.String(), EnvVars: env("POLL")},
+		&cli.StringFlag{Name: "config-dir", Usage: "`DIR` to write to", Value: filepath.Dir(config.DefaultPath), EnvVars: env("CONFIG_DIR")},
+		&cli.BoolFlag{Name: "force", Usage: "replace existing files", EnvVars: env("FORCE")},
 	}
 }
 
@@ -92,20 +98,14 @@ func (p *program) initialise(c *cli.Context) error {
 		return fmt.Errorf("find %s: %w", c.String("config-dir"), err)
 	}
 	agentFile, trustFile := filepath.Join(dir, "agent.yaml"), filepath.Join(dir, "trust.yaml")
-	if !c.Bool("force") {
-		for _, f := range []string{agentFile, trustFile} {
-			if _, err := os.Lstat(f); err == nil {
-				return fault.WithHint(fmt.Errorf("write %s: %w: there is one", f, fault.ErrConflict), "add --force to replace it")
-			} else if !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
+	if err := unwritten(c, agentFile, trustFile); err != nil {
+		return err
 	}
 	policy, root, err := trustDocument(c)
 	if err != nil {
 		return err
 	}
-	agent, err := agentDocument(c)
+	agent, err := agentDocument(c, placeOf(c))
 	if err != nil {
 		return err
 	}
@@ -128,12 +128,12 @@ func (p *program) initialise(c *cli.Context) error {
 		name string
 		text []byte
 	}
-	files := []file{{trustFile, policy}, {agentFile, agent}}
+	all := []file{{trustFile, policy}, {agentFile, agent}}
 	if root != nil {
-		files = append([]file{{filepath.Join(dir, artifacts.TrustedRootFile), root}}, files...)
+		all = append([]file{{filepath.Join(dir, artifacts.TrustedRootFile), root}}, all...)
 	}
-	for _, f := range files {
-		if err := replaceFile(f.name, f.text); err != nil {
+	for _, f := range all {
+		if err := files.Write(f.name, f.text, 0o644); err != nil {
 			return err
 		}
 	}
@@ -167,40 +167,76 @@ func initUsage(c *cli.Context) error {
 	return nil
 }
 
-// agentDocument writes only what differs from the defaults: a file that a person reads at a glance.
-func agentDocument(c *cli.Context) ([]byte, error) {
-	section := func(pairs ...any) emit.Object {
-		return slices.DeleteFunc(emit.Of(pairs...), func(m emit.Member) bool {
-			switch v := m.Value.(type) {
-			case []any:
-				return len(v) == 0
-			case emit.Object:
-				return len(v) == 0
-			}
-			return m.Value == ""
-		})
+// unwritten refuses to replace files without --force.
+func unwritten(c *cli.Context, names ...string) error {
+	if c.Bool("force") {
+		return nil
 	}
-	interval := ""
-	if d := c.Duration("poll"); d != 0 {
-		interval = d.String()
+	for _, f := range names {
+		if _, err := os.Lstat(f); err == nil {
+			return fault.WithHint(fmt.Errorf("write %s: %w: there is one", f, fault.ErrConflict), "add --force to replace it")
+		} else if !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
 	}
+	return nil
+}
+
+// section is a mapping without its empty members.
+func section(pairs ...any) emit.Object {
+	return slices.DeleteFunc(emit.Of(pairs...), func(m emit.Member) bool {
+		switch v := m.Value.(type) {
+		case []any:
+			return len(v) == 0
+		case emit.Object:
+			return len(v) == 0
+		}
+		return m.Value == ""
+	})
+}
+
+// place is what agent.yaml says of the device's place in a fleet.
+type place struct {
+	device, state             string
+	source, fleet, enrollment emit.Object
+	report                    emit.Object
+	authFile, caFile          string
+}
+
+// placeOf is what the flags of init say.
+func placeOf(c *cli.Context) place {
 	reports := section("key", c.String("report-key"), "authFile", absolute(c.String("report-registry-config")))
 	if c.Bool("report-registry") {
 		reports = append(emit.Of("registry", true), reports...)
 	}
-	return emit.YAML(section(
-		"device", c.String("device"),
-		"source", section("margo", c.String("margo"), "certFile", absolute(c.String("margo-cert-file")), "keyFile", absolute(c.String("margo-key-file")),
+	return place{
+		device: c.String("device"), state: c.String("state"), report: reports,
+		source: section("margo", c.String("margo"), "certFile", absolute(c.String("margo-cert-file")), "keyFile", absolute(c.String("margo-key-file")),
 			"trustBundle", absolute(c.String("margo-trust-bundle")), "tokenFile", absolute(c.String("margo-token-file")), "caFile", absolute(c.String("margo-ca-file"))),
-		"state", c.String("state"),
+		fleet:    section("url", c.String("fleet-url"), "tokenFile", absolute(c.String("fleet-token-file")), "caFile", absolute(c.String("fleet-ca-file"))),
+		authFile: absolute(c.String("registry-config")), caFile: absolute(c.String("ca-file")),
+	}
+}
+
+// agentDocument writes only what differs from the defaults: a file that a person reads at a glance.
+func agentDocument(c *cli.Context, at place) ([]byte, error) {
+	interval := ""
+	if d := c.Duration("poll"); d != 0 {
+		interval = d.String()
+	}
+	return emit.YAML(section(
+		"device", at.device,
+		"source", at.source,
+		"state", at.state,
 		"dataDir", absolute(c.String("data-dir")),
 		"runDir", absolute(c.String("run-dir")),
 		"containerd", section("address", absolute(c.String("containerd")), "namespace", c.String("containerd-namespace")),
 		"poll", section("interval", interval),
-		"fleet", section("url", c.String("fleet-url"), "tokenFile", absolute(c.String("fleet-token-file")), "caFile", absolute(c.String("fleet-ca-file"))),
-		"report", reports,
+		"fleet", at.fleet,
+		"enrollment", at.enrollment,
+		"report", at.report,
 		"network", section("pool", c.String("network-pool"), "table", c.String("network-table")),
-		"registry", section("authFile", absolute(c.String("registry-config")), "caFile", absolute(c.String("ca-file")), "plainHTTP", emit.Strings(c.StringSlice("plain-http"))),
+		"registry", section("authFile", at.authFile, "caFile", at.caFile, "plainHTTP", emit.Strings(c.StringSlice("plain-http"))),
 	))
 }
 
@@ -256,21 +292,6 @@ func keysDocument(c *cli.Context) ([]byte, error) {
 	return emit.YAML(emit.Of("rules", rules))
 }
 
-// replaceFile puts a whole new file in place, or leaves the old one: a power cut must not cost a device its identity.
-func replaceFile(name string, data []byte) error {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already when all went well
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	return err
-}
-
 func (p *program) checkConfigCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "check-config",
@@ -316,7 +337,7 @@ func (p *program) checkConfig(c *cli.Context) error {
 		if e.CertFile == "" || key == "fleet.certFile" && e == cfg.Source.Manager {
 			continue
 		}
-		if _, err := files.New(credentialFiles(e), time.Now, slog.New(slog.DiscardHandler)).Credentials(); err != nil {
+		if _, err := files.New(credentialFiles(cfg, e), time.Now, slog.New(slog.DiscardHandler)).Credentials(); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), key, err))
 		}
 	}

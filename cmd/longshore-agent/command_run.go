@@ -86,6 +86,9 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, parts.close()) }()
+	if wiping(cfg) {
+		return wipeDevice(c.Context, cfg, parts, log)
+	}
 
 	socket, err := control.Listen(socketPath(cfg))
 	if err != nil {
@@ -105,9 +108,20 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		defer close(measured)
 		serveMetrics(ctx, cfg.Metrics.Listen, parts.agent, log)
 	}()
+	wipe := make(chan bool, 1)
+	go func() {
+		asked := keepEnrolled(ctx, cfg, parts.now, log)
+		if asked {
+			cancel()
+		}
+		wipe <- asked
+	}()
 	err = parts.agent.Run(ctx)
 	cancel()
 	<-measured
+	if <-wipe {
+		return errors.Join(<-served, wipeDevice(c.Context, cfg, parts, log))
+	}
 	if err := errors.Join(err, <-served); err != nil && c.Context.Err() == nil {
 		return err
 	}
@@ -141,6 +155,7 @@ type parts struct {
 	runtime  *containerd.Runtime
 	networks *network.Manager
 	managers map[config.Endpoint]*manager.Client // of desired state and of reports: mostly one
+	now      func() time.Time                    // the latest time that is known for sure
 }
 
 func (p *parts) close() error {
@@ -181,6 +196,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	}
 	start := time.Now()
 	clk := clock.New(time.Now, func() time.Duration { return time.Since(start) })
+	p.now = clk.Firm
 	stateHost, _, _ := strings.Cut(cfg.State, "/")
 	ro := registry.Options{
 		// What the environment holds is for one host, and not for those that deployments name.
@@ -232,7 +248,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		Publisher: p.publisher(cfg, ro, log), PublishInterval: cfg.Report.Interval, BootID: bootID(),
 	}
 	if cfg.Fleet.URL != "" {
-		if o.Reporter, err = p.manager(cfg.Device, cfg.Fleet.Endpoint, clk, log); err != nil {
+		if o.Reporter, err = p.manager(cfg, cfg.Fleet.Endpoint, clk, log); err != nil {
 			log.Error("reports wait on the device until this is repaired and the agent started again", "err", err)
 			o.Reporter = unreachable{err}
 		}

@@ -58,7 +58,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			return outcome.Usagef("", "%v", err)
 		},
 		Commands: []*cli.Command{
-			p.initCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(),
+			p.initCommand(), p.enrollCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(),
 			p.psCommand(), p.logsCommand(), p.execCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(), p.volumesCommand(),
 			p.capabilitiesCommand(), p.keyCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.unitCommand(), p.completionCommand(),
 			cmdline.Version("longshore-agent", stdout),

@@ -48,7 +48,7 @@ func TestHelp(t *testing.T) {
 var outputs = []string{
 	"status", "status -o json", "status -o yaml", "sync", "sync -o json", "ps -o json", "ps -o yaml", "stats --no-stream -o json", "events", "verify-image --help",
 	"volumes list", "volumes list -o json", "volumes remove shop/orders line/data gone", "volumes remove",
-	"check-config", "unit", "completion bash", "completion zsh", "completion fish",
+	"enroll", "enroll http://fleet.acme.example", "enroll https://fleet.acme.example:8443", "check-config", "unit", "completion bash", "completion zsh", "completion fish",
 }
 
 // noOutput are commands that no golden file shows: what they say is the machine's, the container's, or the version's.
@@ -63,7 +63,7 @@ func TestOutputs(t *testing.T) {
 	var b bytes.Buffer
 	for _, line := range outputs {
 		args := strings.Fields(line)
-		if !slices.Contains([]string{"unit", "completion"}, args[0]) && !slices.Contains(args, "--help") {
+		if !slices.Contains([]string{"unit", "completion", "enroll"}, args[0]) && !slices.Contains(args, "--help") {
 			args = append(args, "--config", file)
 		}
 		code, out, errs := command(t, args...)

@@ -37,7 +37,7 @@ func (p *parts) source(cfg *config.Config, clk *clock.Clock, log *slog.Logger) (
 	if cfg.Source.Manager.URL == "" {
 		return states{p.registry, cfg.State}, nil
 	}
-	client, err := p.manager(cfg.Device, cfg.Source.Manager, clk, log)
+	client, err := p.manager(cfg, cfg.Source.Manager, clk, log)
 	if err != nil { // a file that cannot be read may be there later, and workloads start without it
 		log.Error("no new state is looked for until this is corrected and the agent restarted", "err", err)
 		name, _ := margo.ManagerName(cfg.Source.Manager.URL) // the configuration was checked
@@ -78,13 +78,13 @@ func (p *parts) accepted() (d digest.Digest) {
 }
 
 // manager opens the connection to a server of the management API; one that is the same is shared.
-func (p *parts) manager(device artifacts.DeviceID, e config.Endpoint, clk *clock.Clock, log *slog.Logger) (*manager.Client, error) {
+func (p *parts) manager(cfg *config.Config, e config.Endpoint, clk *clock.Clock, log *slog.Logger) (*manager.Client, error) {
 	if c := p.managers[e]; c != nil {
 		return c, nil
 	}
 	c, err := manager.New(manager.Options{
-		URL: e.URL, Device: string(device), Epoch: p.store.Epoch(), TokenFile: e.TokenFile, CAFile: e.CAFile,
-		TLS: mutualTLS(e, clk.Firm, log), UserAgent: "longshore-agent/" + build.Version(), Proxy: http.ProxyFromEnvironment,
+		URL: e.URL, Device: string(cfg.Device), Epoch: p.store.Epoch(), TokenFile: e.TokenFile, CAFile: e.CAFile,
+		TLS: mutualTLS(cfg, e, clk.Firm, log), UserAgent: "longshore-agent/" + build.Version(), Proxy: http.ProxyFromEnvironment,
 		Now: clk.Firm, Date: func(t time.Time) { clk.Hint("the manager", t) },
 	})
 	if err != nil {
@@ -96,15 +96,19 @@ func (p *parts) manager(device artifacts.DeviceID, e config.Endpoint, clk *clock
 
 // mutualTLS is how this device and a manager prove themselves with certificates; nil: they do not. The files are read at each
 // connection.
-func mutualTLS(e config.Endpoint, now func() time.Time, log *slog.Logger) *tls.Config {
+func mutualTLS(cfg *config.Config, e config.Endpoint, now func() time.Time, log *slog.Logger) *tls.Config {
 	if e.CertFile == "" {
 		return nil
 	}
-	return identity.ClientConfig(files.New(credentialFiles(e), now, log), now)
+	return identity.ClientConfig(files.New(credentialFiles(cfg, e), now, log), now)
 }
 
-func credentialFiles(e config.Endpoint) files.Files {
-	return files.Files{Cert: e.CertFile, Key: e.KeyFile, Bundle: e.TrustBundle}
+func credentialFiles(cfg *config.Config, e config.Endpoint) files.Files {
+	f := files.Files{Cert: e.CertFile, Key: e.KeyFile, Bundle: e.TrustBundle}
+	if f.Key == "" {
+		f.Signer = deviceSigner(cfg)
+	}
+	return f
 }
 
 // unsigned is a manager to the trust policy: a place without a signature.

@@ -141,6 +141,11 @@ func (s *Service) answer(r *http.Request, request enroll.Request, key crypto.Pub
 		a := enroll.Answer{Status: enroll.Approved, Device: e.Device}
 		if !request.Check {
 			a.Grant, err = s.grant(r.Context(), e.Device, key, fingerprint)
+			return a, err
+		}
+		own, err := s.o.Manager.Credentials()
+		if err == nil {
+			a.TrustBundle = own.Bundle.JSON()
 		}
 		return a, err
 	case store.EnrollmentDenied:

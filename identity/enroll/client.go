@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
@@ -50,25 +51,61 @@ type Client struct {
 	o    Options
 	base *url.URL
 	http *http.Client
+
+	mu      sync.Mutex
+	manager identity.Name // authenticated last
 }
 
 // New checks the options. It opens no connection.
 func New(o Options) (*Client, error) {
-	base, err := url.Parse(o.URL)
-	if err != nil || base.Scheme != "https" || base.Host == "" || base.RawQuery != "" || base.Fragment != "" || base.User != nil || strings.Trim(base.Path, "/") != "" {
-		return nil, fault.WithHint(fmt.Errorf("manager %q: %w", o.URL, fault.ErrInvalid), "write it as https://host[:port], the manager's address of mutual TLS")
-	}
-	base.Path = ""
-	var config *tls.Config
-	if o.Enrolled != nil {
-		config = identity.ClientConfig(o.Enrolled, o.Now)
-	} else if config, err = clientConfig(o.Key, func(state tls.ConnectionState) error {
-		_, _, err := o.Trust.Verify(state.PeerCertificates, o.Now())
-		return err
-	}); err != nil {
+	base, err := parseURL(o.URL)
+	if err != nil {
 		return nil, err
 	}
-	return &Client{o: o, base: base, http: httpClient(config, o.Proxy)}, nil
+	c := &Client{o: o, base: base}
+	if o.Enrolled != nil {
+		c.http = httpClient(identity.ClientConfig(o.Enrolled, o.Now), o.Proxy)
+		return c, nil
+	}
+	config, err := clientConfig(o.Key, c.verify)
+	if err != nil {
+		return nil, err
+	}
+	c.http = httpClient(config, o.Proxy)
+	return c, nil
+}
+
+// CheckURL checks how the address of a manager is written.
+func CheckURL(address string) error {
+	_, err := parseURL(address)
+	return err
+}
+
+func parseURL(address string) (*url.URL, error) {
+	base, err := url.Parse(address)
+	if err != nil || base.Scheme != "https" || base.Host == "" || base.RawQuery != "" || base.Fragment != "" || base.User != nil || strings.Trim(base.Path, "/") != "" {
+		return nil, fault.WithHint(fmt.Errorf("manager %q: %w", address, fault.ErrInvalid), "write it as https://host[:port], the manager's address of mutual TLS")
+	}
+	base.Path = ""
+	return base, nil
+}
+
+// verify authenticates the manager of a device that has no certificate.
+func (c *Client) verify(state tls.ConnectionState) error {
+	name, err := c.o.Trust.Verify(state.PeerCertificates, c.o.Now())
+	if err == nil {
+		c.mu.Lock()
+		c.manager = name
+		c.mu.Unlock()
+	}
+	return err
+}
+
+// Manager is who answered last, on a connection without the device's own certificate.
+func (c *Client) Manager() identity.Name {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.manager
 }
 
 // clientConfig is TLS of [Protocol]; verify authenticates the manager.
@@ -78,15 +115,10 @@ func clientConfig(key crypto.Signer, verify func(tls.ConnectionState) error) (*t
 		return nil, err
 	}
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13, NextProtos: []string{Protocol},
+		MinVersion: tls.VersionTLS13, NextProtos: []string{Protocol, http11},
 		InsecureSkipVerify:   true, // the name of the host does not count: VerifyConnection authenticates the manager
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
-		VerifyConnection: func(state tls.ConnectionState) error {
-			if state.NegotiatedProtocol != Protocol {
-				return fault.WithHint(fmt.Errorf("the server does not enroll devices: %w", fault.ErrUnsupported), notHere)
-			}
-			return verify(state)
-		},
+		VerifyConnection:     verify,
 	}, nil
 }
 
@@ -176,10 +208,8 @@ func unreached(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	case errors.Is(err, fault.ErrUnauthenticated), errors.Is(err, fault.ErrUnsupported), errors.Is(err, fault.ErrInvalid):
 		return err
-	case strings.Contains(err.Error(), "tls: no application protocol"):
-		return fault.WithHint(fmt.Errorf("the server does not enroll devices: %w: %w", fault.ErrUnsupported, err), notHere)
 	case strings.HasPrefix(err.Error(), "remote error: tls:"):
-		return fault.WithHint(fmt.Errorf("%w: %w", fault.ErrTemporary, err), "the manager rejects the connection; its log says why")
+		return fault.WithHint(fmt.Errorf("%w: %w", fault.ErrTemporary, err), "the manager rejects the connection, and its log says why; does it run with --enroll?")
 	}
 	return fmt.Errorf("%w: %w", fault.ErrTemporary, err)
 }

@@ -3,7 +3,7 @@
 //
 // # Protocol
 //
-// The device connects to the address of mutual TLS and names the application protocol [Protocol] (ALPN), with a certificate that it
+// The device connects to the address of mutual TLS and offers the application protocol [Protocol] (ALPN), with a certificate that it
 // signed itself. TLS 1.3 proves that the device has the key, for this connection only: a request that was recorded is worth nothing,
 // and a proxy that ends TLS cannot pass one on. Names and dates of that certificate do not count. The device sends a [Request] by
 // POST [Path] and gets an [Answer]. The answer to a key stays the same until an operator changes it, so the device sends the request

@@ -61,6 +61,8 @@ type Answer struct {
 	Wipe   bool   `json:"wipe,omitempty"`   // a removed device is asked to delete what it has
 	After  int    `json:"retryAfterSeconds,omitempty"`
 	Grant  *Grant `json:"grant,omitempty"`
+
+	TrustBundle json.RawMessage `json:"trustBundle,omitempty"` // for an enrolled device that checks, SPIFFE's format
 }
 
 // Grant is what an approved device receives. All of it is for this device.

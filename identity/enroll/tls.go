@@ -18,15 +18,24 @@ import (
 	"github.com/longshore-dev/longshore/identity"
 )
 
-// Protocol is the application protocol (ALPN) of a device that has no certificate yet. HTTP/1.1 is spoken inside.
+// Protocol is the application protocol (ALPN) that a device without a certificate offers beside HTTP/1.1, which is what is spoken. It
+// tells the manager before the handshake ends.
 const Protocol = "longshore-enroll/1"
 
-// ServerConfig adds [Protocol] to the TLS of a manager: other connections stay as they are. On it a client presents a certificate
-// whose names and dates do not count; what it may do with it is decided by who serves the request, see [PeerKey].
+const http11 = "http/1.1"
+
+// ServerConfig adds [Protocol] to the TLS of a manager: other connections stay as they are. On it a client presents a certificate that
+// names nobody, only for its key; what it may do is decided by who serves the request, see [PeerKey].
 func ServerConfig(mutual *tls.Config) *tls.Config {
 	enroll := &tls.Config{
-		MinVersion: tls.VersionTLS13, NextProtos: []string{Protocol}, ClientAuth: tls.RequireAnyClientCert,
+		MinVersion: tls.VersionTLS13, NextProtos: []string{http11}, ClientAuth: tls.RequireAnyClientCert,
 		GetCertificate: mutual.GetCertificate, SessionTicketsDisabled: true,
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if !Enrolling(&state) {
+				return fmt.Errorf("a device without a certificate of its own names somebody: %w", fault.ErrUnauthenticated)
+			}
+			return nil
+		},
 	}
 	out := mutual.Clone()
 	out.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -38,9 +47,9 @@ func ServerConfig(mutual *tls.Config) *tls.Config {
 	return out
 }
 
-// Enrolling reports whether a connection is one of [Protocol].
+// Enrolling reports whether a connection is one of [Protocol]: on others the certificate has a SPIFFE id.
 func Enrolling(state *tls.ConnectionState) bool {
-	return state != nil && state.NegotiatedProtocol == Protocol
+	return state != nil && len(state.PeerCertificates) > 0 && len(state.PeerCertificates[0].URIs) == 0
 }
 
 // PeerKey is the key that the other side of a connection has proved to have, and its fingerprint.
@@ -81,32 +90,32 @@ type Trust struct {
 var errNoTrust = fault.WithHint(fmt.Errorf("nothing is known by which the manager could be authenticated: %w", fault.ErrUnauthenticated),
 	"give the manager's trust bundle, or the fingerprint that it prints (--trust-bundle, --expect-manager)")
 
-// Verify checks the certificates of a manager, the leaf first. It returns the trust anchors that count, and the manager's name.
-func (t Trust) Verify(chain []*x509.Certificate, now time.Time) (*identity.Bundle, identity.Name, error) {
+// Verify checks the certificates of a manager, the leaf first, and returns its name.
+func (t Trust) Verify(chain []*x509.Certificate, now time.Time) (identity.Name, error) {
 	if len(t.Anchors) == 0 {
-		return nil, identity.Name{}, errNoTrust
+		return identity.Name{}, errNoTrust
 	}
 	if len(chain) == 0 || len(chain[0].URIs) != 1 {
-		return nil, identity.Name{}, notManager(errors.New("its certificate has no SPIFFE id"))
+		return identity.Name{}, notManager(errors.New("its certificate has no SPIFFE id"))
 	}
 	name, err := identity.ParseName(chain[0].URIs[0].String())
 	if err != nil {
-		return nil, identity.Name{}, notManager(err)
+		return identity.Name{}, notManager(err)
 	}
 	b, err := identity.ParseBundle("of the manager", t.Anchors, name.TrustDomain)
 	if err == nil && t.Pin != "" {
 		b, err = pinned(b, t.Pin)
 	}
 	if err != nil {
-		return nil, identity.Name{}, err
+		return identity.Name{}, err
 	}
 	if name, err = b.VerifyManager(chain, now); err != nil {
-		return nil, identity.Name{}, badClock(fmt.Errorf("the server is not the expected manager: %w", err), chain[0], now)
+		return identity.Name{}, badClock(fmt.Errorf("the server is not the expected manager: %w", err), chain[0], now)
 	}
 	if t.Manager != "" && name.String() != t.Manager {
-		return nil, identity.Name{}, fmt.Errorf("the server is %s, and %s is expected: %w", name, t.Manager, fault.ErrUnauthenticated)
+		return identity.Name{}, fmt.Errorf("the server is %s, and %s is expected: %w", name, t.Manager, fault.ErrUnauthenticated)
 	}
-	return b, name, nil
+	return name, nil
 }
 
 func notManager(err error) error {

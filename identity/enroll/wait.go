@@ -65,7 +65,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // All members are required.
 type Keeper struct {
 	Ask      func(ctx context.Context, renew bool) (Answer, error) // renew false: a check
-	Take     func(Answer) error                                    // stores a grant
+	Take     func(Answer) error                                    // stores a grant, or a trust bundle alone
 	Lifetime func() (from, to time.Time, err error)                // of the certificate now
 	Removed  func(Answer) (over bool)                              // once for each answer that says so; over ends Run
 	Every    time.Duration                                         // between two checks
@@ -106,10 +106,10 @@ func (k *Keeper) once(ctx context.Context) (Answer, error) {
 	case a.Status == Pending || a.Status == Denied:
 		return a, fault.WithHint(fmt.Errorf("the manager has this device as %s: %w", a.Status, fault.ErrTemporary),
 			"approve it again at the manager: longshore-fleet devices approve")
-	case a.Grant == nil:
+	case a.Status == Removed:
 		return a, nil
 	}
-	if err := k.Take(a); err != nil {
+	if err := k.Take(a); err != nil || a.Grant == nil {
 		return a, err
 	}
 	if _, to, err := k.Lifetime(); err == nil {

@@ -33,7 +33,7 @@ var mayImport = map[string][]string{
 	"identity":           {"artifacts"},
 	"identity/files":     {"artifacts", "identity"},
 	"identity/ca":        {"artifacts", "identity"},
-	"identity/enroll":    {"artifacts", "identity"},
+	"identity/enroll":    {"artifacts", "identity", "identity/files"},
 	"agent":              {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store", "agent/intake", "agent/plan", "agent/status"},
 	"agent/intake":       {"artifacts", "agent/clock", "agent/codes", "agent/compose", "agent/plan", "agent/status", "agent/store", "agent/workload"},
 	"agent/plan":         {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store"},
@@ -51,6 +51,7 @@ var mayImport = map[string][]string{
 	"agent/report":       {"artifacts", "agent", "agent/report/tpm"},
 	"agent/report/tpm":   {"artifacts"},
 	"agent/control":      {"artifacts", "agent", "agent/codes", "agent/status", "agent/workload", "agent/metrics"},
+	"agent/wipe":         {"artifacts", "agent/workload"},
 	"agent/metrics":      {"agent/codes", "agent/plan", "agent/status", "agent/workload"},
 	"fleet":              {"artifacts", "registry/release"},
 	"fleet/rollout":      {"artifacts", "fleet", "registry/release"},
@@ -99,6 +100,7 @@ var testsMayImport = map[string][]string{
 	"agent/containerd/*": {"testenv"},
 	"agent/report/tpm":   {"testenv"},
 	"fleet":              {"testenv", "fleet/rollout"},
+	"fleet/enroll":       {"identity", "identity/*"},
 	"identity":           {"testenv", "identity/*"},
 	"cmd":                {"testenv"},
 	"testenv":            {},
@@ -123,6 +125,7 @@ var onlyIn = map[string][]string{
 	"github.com/spiffe/go-spiffe":                {"identity"},
 	"github.com/urfave/cli":                      {"cmd"},
 	"github.com/vbauerster/mpb":                  {"cmd"},
+	"rsc.io/qr":                                  {"cmd"},
 	"github.com/google/go-containerregistry":     {},
 	"go.yaml.in/yaml":                            {"artifacts/strict", "artifacts/composefile"}, // artifacts/emit writes it
 	"github.com/distribution/distribution":       {},
@@ -138,7 +141,7 @@ var onlyIn = map[string][]string{
 }
 
 // suites are packages of tests that a room gives to those who implement its ports: test code, though not in _test.go files.
-var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/store/storetest", "fleet/fleettest", "identity/identitytest"}
+var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/store/storetest", "fleet/fleettest", "fleet/enroll/enrolltest", "fleet/enroll/harbortest", "identity/identitytest"}
 
 // pure folders compute: their files come in as fs.FS, their time as a value.
 var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/network/ipam", "agent/admission", "agent/clock", "agent/plan"}

@@ -1,0 +1,316 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/fleet/enroll"
+	"github.com/longshore-dev/longshore/fleet/enroll/enrolltest"
+	"github.com/longshore-dev/longshore/fleet/enroll/harbor"
+	"github.com/longshore-dev/longshore/fleet/enroll/harbortest"
+	"github.com/longshore-dev/longshore/fleet/store"
+	protocol "github.com/longshore-dev/longshore/identity/enroll"
+	"github.com/longshore-dev/longshore/identity/files"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+// output collects what a command writes while it runs.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// newcomer is a device that is being enrolled at a manager.
+type newcomer struct {
+	*enrolltest.Plant
+	dir  string
+	pin  string
+	args []string
+}
+
+func newNewcomer(t *testing.T, p *enrolltest.Plant, args ...string) *newcomer {
+	t.Helper()
+	pin, err := protocol.ManagerFingerprint(p.Authority.Bundle())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &newcomer{Plant: p, dir: t.TempDir(), pin: pin.String()}
+	d.args = append([]string{"--config-dir", d.path("etc"), "--data-dir", d.path("data"), "--report-key", "file"}, args...) // the last of several counts
+	return d
+}
+
+func (d *newcomer) path(name string) string { return filepath.Join(d.dir, name) }
+
+func (d *newcomer) enroll(t *testing.T, more ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	return command(t, append(append([]string{"enroll", d.URL}, d.args...), more...)...)
+}
+
+// fingerprint is what the device shows.
+func (d *newcomer) fingerprint(t *testing.T) string {
+	t.Helper()
+	code, out, errs := command(t, append([]string{"enroll", "--print-fingerprint"}, d.args...)...)
+	if code != 0 {
+		t.Fatalf("enroll --print-fingerprint = %d\n%s", code, errs)
+	}
+	return strings.TrimSpace(out)
+}
+
+// asked waits until the manager knows the key.
+func (d *newcomer) asked(t *testing.T, key string) {
+	t.Helper()
+	testenv.Eventually(t, 20*time.Second, "the request of the device", func() error {
+		_, err := d.Enrollment(t.Context(), key)
+		return err
+	})
+}
+
+func (d *newcomer) approve(t *testing.T, key string) {
+	t.Helper()
+	if _, err := d.ApproveEnrollment(t.Context(), store.Approval{Key: key, Device: "press-07", At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A device is interrupted while it waits, asks again with the same key, is approved, and has a configuration.
+func TestEnroll(t *testing.T) {
+	h := harbortest.Start(t)
+	pull, err := harbor.New(harbor.Options{URL: h.URL, Host: "harbor.acme.example", Name: harbortest.Project, Username: harbortest.Username, Password: harbortest.Password})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newNewcomer(t, enrolltest.Start(t, pull), "--device", "press-07", "--allow-wipe", "-o", "json")
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan int)
+	out := &output{}
+	args := append([]string{"longshore-agent", "enroll", d.URL, "--expect-manager", d.pin, "--qr"}, d.args...)
+	go func() { ended <- run(ctx, args, strings.NewReader(""), out, out) }()
+	testenv.Eventually(t, 20*time.Second, "the device waits", func() error {
+		if !strings.Contains(out.String(), "waiting for approval") {
+			return os.ErrNotExist
+		}
+		return nil
+	})
+	cancel()
+	if code := <-ended; code != 130 || !strings.Contains(out.String(), "█▀") {
+		t.Errorf("an interrupted enroll = %d\n%s", code, out)
+	}
+	key := d.fingerprint(t)
+	if !strings.Contains(out.String(), "longshore-fleet devices approve press-07 --fingerprint "+key) {
+		t.Errorf("the device shows another key than %s:\n%s", key, out)
+	}
+	d.approve(t, key)
+	code, text, errs := d.enroll(t, "--expect-manager", d.pin)
+	var result enrolled
+	if err := json.Unmarshal([]byte(text), &result); code != 0 || err != nil || result.Device != "press-07" || result.Fingerprint.String() != key || result.Trust == "" {
+		t.Fatalf("enroll = %d %+v, %v\n%s", code, result, err, errs)
+	}
+	file := d.path("etc/agent.yaml")
+	if code, out, errs := command(t, "check-config", "--config", file); code != 0 || !strings.Contains(out, "device press-07, state harbor.acme.example/plant/state") {
+		t.Errorf("check-config = %d %s\n%s", code, out, errs)
+	}
+	cfg, err := readConfig(file)
+	if err != nil || !cfg.Enrollment.AllowWipe || cfg.Fleet.URL != d.URL || cfg.Fleet.KeyFile != "" {
+		t.Errorf("agent.yaml: %+v, %v", cfg, err)
+	}
+	for name, mode := range map[string]os.FileMode{"etc/device.key": 0o600, "data/identity/registry.json": 0o600, "data/identity/device.crt": 0o600, "etc/agent.yaml": 0o644} {
+		if info, err := os.Stat(d.path(name)); err != nil || info.Mode().Perm() != mode {
+			t.Errorf("%s: %v, %v, want mode %v", name, info, err, mode)
+		}
+	}
+	if code, _, errs := d.enroll(t, "--expect-manager", d.pin); code != 6 || !strings.Contains(errs, "there is one") {
+		t.Errorf("enroll again = %d\n%s", code, errs)
+	}
+}
+
+// What goes wrong leaves no configuration behind.
+func TestEnrollFails(t *testing.T) {
+	p := enrolltest.Start(t, nil)
+	other := digest.FromString("another manager").String()
+	for name, tt := range map[string]struct {
+		args  []string
+		state func(t *testing.T, d *newcomer, key string)
+		code  int
+		want  string
+	}{
+		"nothing to authenticate the manager by": {nil, nil, 2, "the device must know its manager"},
+		"another manager":                        {[]string{"--expect-manager", other}, nil, 3, "no authority of the server has the fingerprint"},
+		"no fingerprint":                         {[]string{"--expect-manager", "9f1c"}, nil, 2, "64 hexadecimal digits"},
+		"no https":                               {[]string{"--bundle-url", "http://x"}, nil, 2, "must begin with https://"},
+		"denied": {[]string{"--expect-manager", "ours"}, func(t *testing.T, d *newcomer, key string) {
+			if _, err := d.RequestEnrollment(t.Context(), store.EnrollmentRequest{Key: key, At: time.Now()}); err != nil {
+				t.Fatal(err)
+			}
+			if err := d.DenyEnrollment(t.Context(), key, "not ours", time.Now()); err != nil {
+				t.Fatal(err)
+			}
+		}, 3, "the manager denied this device: not ours"},
+		"approved as another device": {[]string{"--expect-manager", "ours", "--device", "press-08"}, func(t *testing.T, d *newcomer, key string) {
+			if _, err := d.ApproveEnrollment(t.Context(), store.Approval{Key: key, Device: "press-09", Ahead: true, At: time.Now()}); err != nil {
+				t.Fatal(err)
+			}
+		}, 6, "the manager approved this device as press-09"},
+		"another trust policy": {[]string{"--expect-manager", "ours", "--expect-trust", other}, func(t *testing.T, d *newcomer, key string) {
+			if _, err := d.ApproveEnrollment(t.Context(), store.Approval{Key: key, Device: "press-10", Ahead: true, At: time.Now()}); err != nil {
+				t.Fatal(err)
+			}
+		}, 5, "is expected"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newNewcomer(t, p)
+			for i, a := range tt.args {
+				if a == "ours" {
+					tt.args[i] = d.pin
+				}
+			}
+			if tt.state != nil {
+				tt.state(t, d, d.fingerprint(t))
+			}
+			code, _, errs := d.enroll(t, tt.args...)
+			if code != tt.code || !strings.Contains(errs, tt.want) {
+				t.Errorf("enroll = %d, want %d %q\n%s", code, tt.code, tt.want, errs)
+			}
+			for _, f := range []string{"etc/agent.yaml", "etc/trust.yaml", "data/identity"} {
+				if _, err := os.Lstat(d.path(f)); !os.IsNotExist(err) {
+					t.Errorf("%s is there: %v", f, err)
+				}
+			}
+		})
+	}
+}
+
+// Nobody is asked, with a join token: it also says who the manager is.
+func TestEnrollByJoinToken(t *testing.T) {
+	d := newNewcomer(t, enrolltest.Start(t, nil))
+	text, token, err := enroll.MintToken(rand.Reader, "press-07", digest.Digest(d.pin), time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.AddJoinTokens(t.Context(), token); err != nil {
+		t.Fatal(err)
+	}
+	file := d.path("join")
+	if err := os.WriteFile(file, []byte(text+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := d.enroll(t, "--join-token-file", file)
+	if code != 0 || !strings.Contains(out, "press-07 at spiffe://plant.acme.example/margo/wfm/main") || strings.Contains(out+errs, text) {
+		t.Errorf("enroll = %d %s\n%s", code, out, errs)
+	}
+	second := newNewcomer(t, d.Plant)
+	if code, _, errs := second.enroll(t, "--join-token-file", file); code != 3 || !strings.Contains(errs, "was used by another device") {
+		t.Errorf("a second device with the token = %d\n%s", code, errs)
+	}
+}
+
+// The key never leaves the TPM, and is good for everything that an enrolled device does.
+func TestEnrollInTPM(t *testing.T) {
+	chip := testenv.StartSoftTPM(t)
+	d := newNewcomer(t, enrolltest.Start(t, nil), "--report-key", "tpm:"+chip.Socket)
+	key := d.fingerprint(t)
+	if _, err := d.ApproveEnrollment(t.Context(), store.Approval{Key: key, Device: "press-07", Ahead: true, At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := d.enroll(t, "--expect-manager", d.pin); code != 0 {
+		t.Fatalf("enroll = %d\n%s", code, errs)
+	}
+	if _, err := os.Lstat(d.path("etc/device.key")); !os.IsNotExist(err) {
+		t.Errorf("there is a key in a file: %v", err)
+	}
+	k := d.keeping(t)
+	if _, err := k.ask(t.Context(), true); err != nil && !strings.Contains(err.Error(), "too many requests") {
+		t.Errorf("renew by mutual TLS: %v", err)
+	}
+	if a, err := k.ask(t.Context(), false); err != nil || a.Status != protocol.Approved {
+		t.Errorf("check by mutual TLS: %+v, %v", a, err)
+	}
+}
+
+// keeping is the enrollment of the device, as its agent has it.
+func (d *newcomer) keeping(t *testing.T) *keeping {
+	t.Helper()
+	cfg, err := readConfig(d.path("etc/agent.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &keeping{cfg: cfg, dir: protocol.Dir(filepath.Dir(cfg.Fleet.CertFile)), now: time.Now, log: slog.New(slog.DiscardHandler)}
+	k.source = files.New(credentialFiles(cfg, cfg.Fleet.Endpoint), func() time.Time { return k.now() }, k.log)
+	return k
+}
+
+// A certificate is renewed by mutual TLS, also in place of one that has expired; the files change and nothing is restarted.
+func TestKeepEnrolled(t *testing.T) {
+	p := enrolltest.Start(t, nil)
+	d := newNewcomer(t, p)
+	key := d.fingerprint(t)
+	if _, err := p.ApproveEnrollment(t.Context(), store.Approval{Key: key, Device: "press-07", Ahead: true, At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := d.enroll(t, "--expect-manager", d.pin); code != 0 {
+		t.Fatalf("enroll = %d\n%s", code, errs)
+	}
+	k := d.keeping(t)
+	first, err := k.source.Credentials()
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := 10 * time.Second
+	k.now = func() time.Time { return time.Now().Add(later) }
+	p.Skew(later)
+	renew := func(what string) {
+		t.Helper()
+		a, err := k.ask(t.Context(), true)
+		if err == nil {
+			err = k.take(a)
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		now, err := k.source.Credentials()
+		if err != nil || !now.SVID.NotAfter.After(first.SVID.NotAfter) || now.SVID.Name != first.SVID.Name {
+			t.Errorf("%s: %v after %v, %v", what, now.SVID.NotAfter, first.SVID.NotAfter, err)
+		}
+		first = now
+	}
+	renew("renew by mutual TLS")
+	later = 3 * time.Hour // the certificate is valid for one
+	p.Skew(later)
+	renew("renew after it expired")
+	if _, err := p.RemoveEnrollment(t.Context(), "press-07", true, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	a, err := k.ask(t.Context(), false)
+	if err != nil || a.Status != protocol.Removed || k.removed(a) || k.wipe {
+		t.Errorf("a device that does not permit a wipe: %+v, %v, wipe %v", a, err, k.wipe)
+	}
+	k.cfg.Enrollment.AllowWipe = true
+	if !k.removed(a) || !k.wipe {
+		t.Error("a device that permits a wipe goes on")
+	}
+	if _, err := k.ask(t.Context(), true); err != nil {
+		t.Errorf("a removed device asks for a certificate: %v", err)
+	}
+}
