@@ -121,10 +121,10 @@ func TestOneNumberIsLookedAt(t *testing.T) {
 		err      string
 	}{
 		{"a new device", 0, 0, 1, false, 2, "this follows it", ""},
-		{"a new device, unsigned", 0, 0, 1, true, 0, "", "follow registry.example/state:d.v1"},
+		{"a new device, unsigned", 0, 0, 1, true, 0, "", "continue from registry.example/state:d.v1"},
 		{"accepted", 3, 11, 12, false, 13, "this follows it", ""},
 		{"accepted, unsigned", 3, 11, 12, true, 13, "this is the one above", ""},
-		{"new, accepted, unsigned", 0, 11, 12, true, 0, "", "follow registry.example/state:d.v12"},
+		{"new, accepted, unsigned", 0, 11, 12, true, 0, "", "continue from registry.example/state:d.v12"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m, by := newShelf(), signed{}

@@ -149,7 +149,7 @@ func (x *onePlan) edited(ctx context.Context) ([]artifacts.Deployment, error) {
 	var err error
 	if !x.one.Replace && x.s.base != nil {
 		if had, err = x.deployments(ctx, x.a, x.s.base, nil); err != nil {
-			return nil, x.lose(fmt.Errorf("keep what generation %d names: %w", x.s.Number(), err))
+			return nil, x.lose(fmt.Errorf("read the deployments of generation %d: %w", x.s.Number(), err))
 		}
 	}
 	var e Edit
@@ -206,15 +206,15 @@ func (x *onePlan) check() error {
 	tag := at + x.one.Device.Tag()
 	switch {
 	case h.Refused != nil && !x.one.Replace:
-		return x.lose(fmt.Errorf("keep what %s names: %w", tag, h.Refused))
+		return x.lose(fmt.Errorf("read the current state %s: %w", tag, h.Refused))
 	case h.Current == nil && h.Reason != nil && !x.one.Replace:
-		return x.lose(fmt.Errorf("keep what %s%s names: %w", at, h.Skipped[0], h.Reason))
+		return x.lose(fmt.Errorf("read the current state %s%s: %w", at, h.Skipped[0], h.Reason))
 	case h.Refused != nil && h.Current == nil && said == 0:
-		return fault.WithHint(fmt.Errorf("follow what %s names: %w", tag, h.Refused), other+number)
+		return fault.WithHint(fmt.Errorf("continue from %s: %w", tag, h.Refused), other+number)
 	case h.Current == nil && h.Reason != nil && said == 0:
-		return fault.WithHint(fmt.Errorf("follow %s%s: %w", at, h.Skipped[0], h.Reason), other+number)
+		return fault.WithHint(fmt.Errorf("continue from %s%s: %w", at, h.Skipped[0], h.Reason), other+number)
 	case len(h.Skipped) > release.MaxSkipped && said == 0:
-		return fault.WithHint(fmt.Errorf("follow %s%s: more than %d generations like it: %w", at, h.Skipped[0], release.MaxSkipped, h.Reason),
+		return fault.WithHint(fmt.Errorf("continue from %s%s: more than %d generations are like it: %w", at, h.Skipped[0], release.MaxSkipped, h.Reason),
 			"another publisher seems to have made them; remove them, or "+number)
 	case h.Current != nil && (said != 0 && said < h.Number() || said == h.Number() && !h.Lags()):
 		return x.older()
@@ -241,7 +241,7 @@ func (x *onePlan) goOn(ctx context.Context, c *release.Chain[*published]) error 
 		return fmt.Errorf("read the current generation: %w", err)
 	}
 	if x.s.said && !x.one.Replace { // it runs what the registry has lost
-		return x.lose(fmt.Errorf("keep what %s runs: %s: %w", x.one.Device, x.s.notes[len(x.s.notes)-1], fault.ErrNotFound))
+		return x.lose(fmt.Errorf("read what %s runs: %s: %w", x.one.Device, x.s.notes[len(x.s.notes)-1], fault.ErrNotFound))
 	}
 	return x.check()
 }
@@ -304,7 +304,7 @@ func (x *onePlan) unfit(why []string) error {
 	all := strings.Join(why, "; ")
 	if x.one.To != 0 {
 		return fault.WithHint(fmt.Errorf("go back to generation %d: it cannot be had again: %w: %s", x.one.To, fault.ErrUnfit, all),
-			"push what is gone again, by the same digest; or go back to another generation; --no-content does not look")
+			"push the missing content again, with the same digest; or choose another generation; --no-content skips this check")
 	}
 	return fault.WithHint(fmt.Errorf("state of %s: %w: %s", x.one.Device, fault.ErrUnfit, all),
 		"correct what is wrong and push the component again; --no-content does not look whether content is at its registry")

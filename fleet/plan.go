@@ -199,7 +199,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	d.Documents = contentOf(digests)
 	switch {
 	case s.Refused != nil:
-		d.Action, d.Reasons, d.err = Cannot, []string{s.Refused.Error()}, s.Refused
+		d.Action, d.Reasons, d.err = Cannot, []string{fault.Summary(s.Refused)}, s.Refused
 		return d, nil
 	case s.base == nil && len(documents) == 0:
 		d.Action = Same
@@ -223,7 +223,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	tagged := s.base
 	if err := p.climb(ctx, a, s); err != nil {
 		if Conclusive(err) {
-			d.Action, d.Reasons, d.err = Cannot, []string{err.Error()}, err
+			d.Action, d.Reasons, d.err = Cannot, []string{fault.Summary(err)}, err
 			return d, nil
 		}
 		return nil, err

@@ -105,7 +105,7 @@ func (p *planner) contents(ctx context.Context, kind string, c margo.Component, 
 		archive, err := p.archives.get(ctx, c)
 		if permanent(err) {
 			if len(all.Wrong) == 0 { // else it was reported
-				all.Wrong = append(all.Wrong, err.Error())
+				all.Wrong = append(all.Wrong, fault.Summary(err))
 			}
 			return all, nil
 		}
@@ -153,7 +153,7 @@ func (p *planner) content(ctx context.Context, c Content) (Finding, error) {
 		key := strings.Join([]string{c.Kind, c.Repository, c.Reference, c.Digest.String()}, " ")
 		_, err = p.judged.get(ctx, key, func(ctx context.Context) (struct{}, error) { return struct{}{}, p.o.Trusted(ctx, c) })
 		if err != nil && !errors.Is(err, fault.ErrTemporary) && ctx.Err() == nil {
-			found.Wrong, err = append(found.Wrong, c.Name()+": "+err.Error()), nil
+			found.Wrong, err = append(found.Wrong, c.Name()+": "+fault.Summary(err)), nil
 		}
 		return found, err
 	})

@@ -91,7 +91,7 @@ func (p *promoter) read(ctx context.Context) error {
 		g.Go(func() error {
 			h, err := p.device(inner, look, a)
 			if err != nil && !permanent(err) && !untrusted(err) {
-				return fmt.Errorf("what %s has: %w", a.Device.ID, err)
+				return fmt.Errorf("read the state of %s: %w", a.Device.ID, err)
 			}
 			if wrong[i] = err; err == nil {
 				mu.Lock()
@@ -106,7 +106,7 @@ func (p *promoter) read(ctx context.Context) error {
 	}
 	for i, err := range wrong { // of many the first: they mostly have one cause
 		if err != nil {
-			return fault.WithHint(fmt.Errorf("what %s has: %w", p.c.Assignments[i].Device.ID, err), fault.Hint(err))
+			return fault.WithHint(fmt.Errorf("read the state of %s: %w", p.c.Assignments[i].Device.ID, err), fault.Hint(err))
 		}
 	}
 	return nil

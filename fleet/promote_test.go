@@ -161,7 +161,7 @@ func TestPromoteRefuses(t *testing.T) {
 		want string
 		kind error
 	}{
-		{"nothing published", func(m *memory) fstest.MapFS { delete(m.Named, graz+":press-08"); return plant() }, "what press-08 has: nothing is published for it", fault.ErrNotFound},
+		{"nothing published", func(m *memory) fstest.MapFS { delete(m.Named, graz+":press-08"); return plant() }, "read the state of press-08: nothing is published for it", fault.ErrNotFound},
 		{"other parameters", func(*memory) fstest.MapFS { return with(plant(), "fleet.yaml", "poll: 10", "poll: 11") }, "press-07 has another line than 1.4.1 makes", fault.ErrConflict},
 		{"a device more", func(*memory) fstest.MapFS {
 			return with(plant(), "fleet.yaml", "select: group in (line-a)", "select: site=graz, device!=spare-1")

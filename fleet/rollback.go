@@ -120,7 +120,7 @@ func (d *DevicePlan) cannot(err error) (*DevicePlan, error) {
 	if !permanent(err) && !untrusted(err) {
 		return nil, err
 	}
-	d.Action, d.Reasons, d.err = Cannot, []string{err.Error()}, err
+	d.Action, d.Reasons, d.err = Cannot, []string{fault.Summary(err)}, err
 	return d, nil
 }
 

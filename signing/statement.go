@@ -143,5 +143,5 @@ func Statements(ctx context.Context, st Source, subject ocispec.Descriptor, pred
 	if len(found.Good) > 0 {
 		return found.Good, nil
 	}
-	return nil, fmt.Errorf("verify %s of %s@%s: %w", predicateType, st.Name(), subject.Digest, found.Err())
+	return nil, found.Of(st, subject)
 }

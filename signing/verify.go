@@ -54,7 +54,7 @@ func Verify(ctx context.Context, st Source, subject ocispec.Descriptor, trustees
 	if len(found.Good) > 0 {
 		return found.Good, nil
 	}
-	return nil, fmt.Errorf("verify %s@%s: %w", st.Name(), subject.Digest, found.Err())
+	return nil, found.Of(st, subject)
 }
 
 // Found is what an examination found out about one subject.
@@ -100,7 +100,7 @@ func (f *Found) Err() error {
 		}
 		return f.Unread
 	case len(f.Bad) == 0 && len(f.Other) > 0:
-		return fmt.Errorf("%w: not signed by %s, but %s", fault.ErrBadSignature, strings.Join(names, ", "), others(f.Other))
+		return fmt.Errorf("%w: not signed by %s, but %s", fault.ErrBadSignature, strings.Join(names, ", "), without(f.Other, ErrOtherSigner))
 	case len(f.Bad) > 0:
 		return fmt.Errorf("%w: not signed by %s: %s", fault.ErrBadSignature, strings.Join(names, ", "), Reasons(slices.Concat(f.Bad, f.Other)))
 	case len(f.Beside) > 0:
@@ -112,19 +112,86 @@ func (f *Found) Err() error {
 	}
 }
 
+// Of is Err with the name of the artifact. Its summary is one sentence: "… is signed by key sha256:66b53686176b…, not by release".
+func (f *Found) Of(st Source, subject ocispec.Descriptor) error {
+	what := ""
+	if f.what != PredicateSign {
+		what = f.what + " of "
+	}
+	err := fmt.Errorf("verify %s%s@%s: %w", what, st.Name(), subject.Digest, f.Err())
+	if says := f.Says(); says != "" {
+		err = fault.WithSummary(err, Brief(st.Name(), subject.Digest)+" "+says)
+	}
+	return err
+}
+
+// Says is Err for people, without the name of the artifact: "is signed by key sha256:66b53686176b…, not by release"; "" if
+// something could not be read.
+func (f *Found) Says() string {
+	var names []string
+	for _, t := range f.asked {
+		names = append(names, t.VerifierName())
+	}
+	who, lacks := strings.Join(names, ", "), "is not signed"
+	if f.what != PredicateSign {
+		lacks = "has no attestation of type " + f.what
+	}
+	switch signer := Signers(f.Other); {
+	case f.Unread != nil:
+		return ""
+	case len(f.Bad) > 0 || len(f.Other) > 0 && signer == "":
+		return fmt.Sprintf("%s by %s: %s", lacks, who, Reasons(slices.Concat(f.Bad, f.Other)))
+	case len(f.Other) > 0 && f.what != PredicateSign:
+		return fmt.Sprintf("%s by %s, only by %s", lacks, who, signer)
+	case len(f.Other) > 0:
+		return fmt.Sprintf("is signed by %s, not by %s", signer, who)
+	case len(f.Beside) > 0:
+		return lacks + "; there is only " + without(f.Beside, errNoSignature)
+	}
+	return lacks
+}
+
+// Signers names the keys that signatures by others claim, each once: "key sha256:66b53686176b…, key …"; "" if one of the
+// signatures names no key.
+func Signers(others []Remark) string {
+	var keys []string
+	for _, r := range others {
+		if r.Key == "" {
+			return ""
+		}
+		if k := "key " + short(r.Key); !slices.Contains(keys, k) {
+			keys = append(keys, k)
+		}
+	}
+	if n := len(keys); n > maxReasons {
+		keys = append(keys[:maxReasons], fmt.Sprintf("and %d more", n-maxReasons))
+	}
+	return strings.Join(keys, ", ")
+}
+
+// Brief names an artifact for people: its repository, and the beginning of its digest.
+func Brief(repository string, d digest.Digest) string { return repository + "@" + short(d) }
+
+func short(d digest.Digest) string {
+	if len(d) <= len("sha256:")+12 {
+		return d.String()
+	}
+	return d.String()[:len("sha256:")+12] + "…"
+}
+
 // hintUnsigned is for what has no signature at all.
 const hintUnsigned = "sign it: longshore sign --key KEY REFERENCE; a copy needs its signatures copied too: oras cp -r, regctl image copy --referrers --digest-tags, skopeo with use-sigstore-attachments"
 
-// others tells who signed instead, each once: "by key sha256:…".
-func others(all []Remark) string {
-	var who []Remark
+// without is the reasons of remarks, each once, without their place and an error that all of them end with.
+func without(all []Remark, end error) string {
+	var out []Remark
 	for _, r := range all {
-		r.Reason = strings.TrimSuffix(r.Reason, ": "+ErrOtherSigner.Error())
-		if !slices.ContainsFunc(who, func(o Remark) bool { return o.Reason == r.Reason }) {
-			who = append(who, Remark{Reason: r.Reason})
+		r = Remark{Reason: strings.TrimSuffix(r.Reason, ": "+end.Error())}
+		if !slices.Contains(out, r) {
+			out = append(out, r)
 		}
 	}
-	return Reasons(who)
+	return Reasons(out)
 }
 
 // Reasons tells the first few of many.

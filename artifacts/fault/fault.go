@@ -2,11 +2,13 @@
 //
 // It is the vocabulary that the rooms share without knowing each other: the registry client, the signature verifier and
 // the document parsers wrap one of these sentinels, the agent and the programs branch on it with [errors.Is]. A sentinel
-// says what went wrong; the typed error around it says where; [Hint] and [RetryAfter] say what follows.
+// says what went wrong; the typed error around it says where; [Summary] says it in one sentence; [Hint] and [RetryAfter] say
+// what follows.
 package fault
 
 import (
 	"errors"
+	"strings"
 	"time"
 )
 
@@ -112,6 +114,35 @@ func Hint(err error) string {
 		return h.hint
 	}
 	return ""
+}
+
+type summed struct {
+	err      error
+	sentence string
+}
+
+func (s *summed) Error() string { return s.err.Error() }
+func (s *summed) Unwrap() error { return s.err }
+
+// WithSummary attaches to err what it means, one sentence, for people who do not need the chain of causes. A nil err stays
+// nil.
+func WithSummary(err error, sentence string) error {
+	if err == nil {
+		return nil
+	}
+	return &summed{err, sentence}
+}
+
+// Summary returns the text of err with the outermost summary in place of the causes that it sums up; "" for nil.
+func Summary(err error) string {
+	if err == nil {
+		return ""
+	}
+	var s *summed
+	if !errors.As(err, &s) {
+		return err.Error()
+	}
+	return strings.Replace(err.Error(), s.err.Error(), s.sentence, 1)
 }
 
 type delayed struct {

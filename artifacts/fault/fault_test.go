@@ -40,3 +40,29 @@ func TestNilStaysNil(t *testing.T) {
 		t.Error("RetryAfter of a plain error = true, want false")
 	}
 }
+
+func TestSummary(t *testing.T) {
+	deep := fmt.Errorf("verify x@sha256:66b5: %w: not signed by release, but by key sha256:9c73", fault.ErrBadSignature)
+	err := fmt.Errorf("press-07: %w", fault.WithSummary(deep, "x is signed by key sha256:9c73, not by release"))
+	if got, want := fault.Summary(err), "press-07: x is signed by key sha256:9c73, not by release"; got != want {
+		t.Errorf("Summary = %q, want %q", got, want)
+	}
+	if got, want := err.Error(), "press-07: verify x@sha256:66b5: signature invalid: not signed by release, but by key sha256:9c73"; got != want {
+		t.Errorf("Error() = %q, want %q", got, want)
+	}
+	if !errors.Is(err, fault.ErrBadSignature) {
+		t.Errorf("%v is no ErrBadSignature", err)
+	}
+	for _, plain := range []error{nil, errors.New("x")} {
+		want := ""
+		if plain != nil {
+			want = plain.Error()
+		}
+		if got := fault.Summary(plain); got != want {
+			t.Errorf("Summary(%v) = %q, want %q", plain, got, want)
+		}
+	}
+	if err := fault.WithSummary(nil, "x"); err != nil {
+		t.Errorf("WithSummary(nil) = %v, want nil", err)
+	}
+}

@@ -256,7 +256,7 @@ func CountWaves(ctx context.Context, from Endpoint, r *artifacts.Rollout, at tim
 	if len(of) > 0 {
 		var err error
 		if seen, err = from.Look(ctx, of); err != nil {
-			return nil, fmt.Errorf("ask how devices are: %w", err)
+			return nil, fmt.Errorf("read device reports: %w", err)
 		}
 	}
 	out := make([]WaveCount, len(r.Waves))
@@ -343,7 +343,7 @@ func DeviceStatuses(ctx context.Context, p *fleet.Plan, from Endpoint) (map[arti
 	}
 	seen, err := from.Look(ctx, ids)
 	if err != nil {
-		return nil, fmt.Errorf("ask how devices are: %w", err)
+		return nil, fmt.Errorf("read device reports: %w", err)
 	}
 	out := make(map[artifacts.DeviceID]DeviceStatus, len(p.Devices))
 	for _, d := range p.Devices {

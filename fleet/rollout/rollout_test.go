@@ -484,7 +484,7 @@ func TestRolloutWaits(t *testing.T) {
 		s.devices.set(fmt.Errorf("connection refused: %w", fault.ErrTemporary))
 		time.Sleep(3 * time.Hour)
 		s.want("while it is not there", map[uint64]int{1: 19, 2: 1})
-		if said := s.lines(); strings.Count(said, "waits: ask how devices are: connection refused") != 1 {
+		if said := s.lines(); strings.Count(said, "waits: read device reports: connection refused") != 1 {
 			t.Errorf("said:\n%s", said)
 		}
 		s.devices.set(nil)

@@ -326,7 +326,7 @@ func (r *Run) look(ctx context.Context) (map[artifacts.DeviceID]*DeviceReport, e
 		if r.blind.IsZero() && errors.Is(err, fault.ErrTemporary) {
 			r.blind = now(r.cfg)
 		}
-		return nil, fmt.Errorf("ask how devices are: %w", err)
+		return nil, fmt.Errorf("read device reports: %w", err)
 	}
 	return seen, nil
 }

@@ -155,7 +155,7 @@ func (c *Chain[X]) vouch(ctx context.Context, h *Head[X]) error {
 		}
 	}
 	if h.Refused != nil && !c.Past {
-		return fmt.Errorf("what %s:%s names: %w", c.Repository, c.Tag, h.Refused)
+		return fmt.Errorf("read %s:%s: %w", c.Repository, c.Tag, h.Refused)
 	}
 	return nil
 }

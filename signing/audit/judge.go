@@ -57,7 +57,7 @@ type Check struct {
 
 // fails makes a check of an error.
 func fails(name string, err error) Check {
-	c := Check{Name: name, Result: Failed, Detail: err.Error(), Err: err}
+	c := Check{Name: name, Result: Failed, Detail: fault.Summary(err), Err: err}
 	for _, open := range []error{fault.ErrTemporary, fault.ErrUnauthenticated, fault.ErrDenied, context.Canceled, context.DeadlineExceeded} {
 		if errors.Is(err, open) {
 			c.Result = Unknown
@@ -124,7 +124,7 @@ func (k Keys) Judge(ctx context.Context, src signing.Source, s Subject) []Check 
 		found, err := signing.Statements(ctx, src, s.Descriptor, k.Attestation, k.Verifiers)
 		return []Check{k.claimed("attestation", found, err, src, s)}
 	case s.Kind == artifacts.KindImage && s.Below:
-		return []Check{{Name: "signature", Result: NotAsked, Detail: "named by its digest above; not looked for"}}
+		return []Check{{Name: "signature", Result: NotAsked, Detail: "not required: the artifact above names its digest"}}
 	}
 	if !s.Below {
 		found, err := signing.Verify(ctx, src, s.Descriptor, k.Verifiers)
@@ -137,9 +137,9 @@ func (k Keys) Judge(ctx context.Context, src signing.Source, s Subject) []Check 
 	case len(found.Good) > 0:
 		return []Check{{Name: "signature", Result: Passed, Signatures: signed(found.Good, "")}}
 	case found.Unread == nil && len(found.Bad) == 0: // in the name of others, at most
-		return []Check{{Name: "signature", Result: NotAsked, Detail: "named by its digest above; none of its own by the given keys"}}
+		return []Check{{Name: "signature", Result: NotAsked, Detail: "not required: the artifact above names its digest"}}
 	}
-	return []Check{fails("signature", fmt.Errorf("verify %s@%s: %w", src.Name(), s.Descriptor.Digest, found.Err()))}
+	return []Check{fails("signature", found.Of(src, s.Descriptor))}
 }
 
 // claimed keeps what says all that has to be said.
@@ -173,14 +173,14 @@ func spelled(claims map[string]string) string {
 // Unchecked implements [Judge].
 func (k Keys) Unchecked() []Unchecked {
 	out := []Unchecked{
-		{"transparency log", "keys are trusted as they are; no log is asked"},
-		{"freshness", "keys say nothing about it; a policy can ask for it"},
+		{"transparency log", "not used for keys"},
+		{"freshness", "only a policy can require it"},
 	}
 	if k.Attestation != "" {
-		return append(out, Unchecked{"signatures", "only the attestation was asked for"})
+		return append(out, Unchecked{"signatures", "only the attestation was verified"})
 	}
 	return append(out,
-		Unchecked{"attestations", "ask for one with --attestation"},
-		Unchecked{"signers of components and images", "what is signed names them by digest; a policy can ask for signatures of their own"},
+		Unchecked{"attestations", "verify one with --attestation"},
+		Unchecked{"signers of components and images", "not required: the signed artifact names them by digest; a policy can require them"},
 	)
 }

@@ -60,7 +60,7 @@ func (p Policy) signature(d *trust.Decision, s Subject) Check {
 	c := Check{Name: "signature", Ruling: &Ruling{Rule: d.Rule}}
 	switch {
 	case d.Insecure:
-		c.Result, c.Detail = Insecure, "not secure: it is not signed, and the policy says allowUnsigned"
+		c.Result, c.Detail = Insecure, "not signed, and the policy has allowUnsigned"
 	case d.Signatures != nil && (d.Signatures.Err == nil || d.Err == nil):
 		return tallied("signature", d, d.Signatures, "")
 	case d.Err != nil:
@@ -72,7 +72,7 @@ func (p Policy) signature(d *trust.Decision, s Subject) Check {
 			c.Ruling = &Ruling{Rule: d.Rule}
 		}
 	default:
-		c.Result, c.Detail = NotAsked, "the policy asks for no signature of "+string(s.Kind)+"s there"
+		c.Result, c.Detail = NotAsked, "the policy requires no signature of "+string(s.Kind)+"s in this repository"
 	}
 	return c
 }
@@ -87,6 +87,7 @@ func (p Policy) attestation(d *trust.Decision) Check {
 	err := d.Err
 	if err == nil {
 		err = fmt.Errorf("verify %s %s@%s: %w: the policy requires no attestation %s there, so it trusts no signer of one", d.Kind, d.Repository, d.Digest, fault.ErrRejected, p.Attestation)
+		err = fault.WithSummary(err, fmt.Sprintf("the rule for %s names no signers of attestations of type %s", d.Repository, p.Attestation))
 	}
 	return fails("attestation", err)
 }
@@ -95,7 +96,7 @@ func (p Policy) attestation(d *trust.Decision) Check {
 func tallied(name string, d *trust.Decision, t *trust.Tally, predicateType string) Check {
 	c := Check{Name: name, Result: Passed, Signatures: signed(t.Statements(), predicateType)}
 	if t.Err != nil {
-		c = fails(name, fmt.Errorf("verify %s %s of %s@%s: %w", name, t.Type, d.Repository, d.Digest, t.Err))
+		c = fails(name, t.Of(name, d))
 	} else if t.Threshold > 1 {
 		c.Detail = fmt.Sprintf("%d of %d signers, %d needed", t.Counted, len(t.Signers), t.Threshold)
 	}
@@ -119,13 +120,13 @@ func ruling(rule *trust.Choice, t *trust.Tally) *Ruling {
 
 // Unchecked implements [Judge].
 func (p Policy) Unchecked() []Unchecked {
-	out := []Unchecked{{"transparency log", "no request is sent; the log entry of an identity's signature is checked offline"}}
+	out := []Unchecked{{"transparency log", "not contacted; log entries of identities are verified offline"}}
 	if p.Attestation != "" {
-		return append(out, Unchecked{"signatures", "only the attestation was asked for"})
+		return append(out, Unchecked{"signatures", "only the attestation was verified"})
 	}
 	fresh := slices.ContainsFunc(p.Rules, func(r trust.Rule) bool { return r.Freshness != nil })
 	if !fresh {
-		out = append(out, Unchecked{"freshness", "no rule asks whether a state is the current one"})
+		out = append(out, Unchecked{"freshness", "no rule requires it"})
 	}
 	var asked []string
 	for _, kind := range trust.Kinds() {
@@ -134,7 +135,7 @@ func (p Policy) Unchecked() []Unchecked {
 		}
 	}
 	if len(asked) > 0 {
-		out = append(out, Unchecked{"signers of " + strings.Join(asked, ", "), "no rule speaks about them; what names them by digest vouches for them"})
+		out = append(out, Unchecked{"signers of " + strings.Join(asked, ", "), "no rule covers them; the artifacts above name their digests"})
 	}
 	return out
 }

@@ -42,6 +42,9 @@ func (p *Policy) Decide(ctx context.Context, q Question) *Decision {
 	}
 	if err := p.decide(ctx, q, d); err != nil {
 		d.Err = fmt.Errorf("verify %s@%s: %w", d.Repository, d.Digest, err)
+		if says := d.says(err); says != "" {
+			d.Err = fault.WithSummary(d.Err, says)
+		}
 		d.SignedBy, d.Insecure = nil, false
 	}
 	return d

@@ -2,12 +2,15 @@ package trust
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing"
 )
 
@@ -108,6 +111,77 @@ func (t *Tally) Missing() []string {
 		}
 	}
 	return out
+}
+
+// says is why the decision is no, one sentence for people; "" if something could not be read.
+func (d *Decision) says(err error) string {
+	name := d.Kind + " " + signing.Brief(d.Repository, d.Digest)
+	switch {
+	case fault.Retryable(err):
+		return ""
+	case d.Revoked != nil:
+		return name + " is " + d.Revoked.String()
+	case d.Rule == nil && errors.Is(err, fault.ErrRejected):
+		return fmt.Sprintf("the policy has no rule for a %s in %s", d.Kind, d.Repository)
+	case d.Signatures != nil && d.Signatures.Err != nil:
+		if why := d.Signatures.says(); why != "" {
+			return name + " " + why
+		}
+	case errors.Is(err, fault.ErrRejected) && d.Rule != nil:
+		return fmt.Sprintf("the policy rejects %s: the rule for %s says so", name, d.Rule.Scope)
+	}
+	for _, t := range d.Attestations {
+		if why := t.says(); why != "" {
+			return name + " " + why
+		}
+	}
+	return ""
+}
+
+// Of is Err with the name of the artifact that the decision is about, and a summary. name is what t counts.
+func (t *Tally) Of(name string, d *Decision) error {
+	err := fmt.Errorf("verify %s %s of %s@%s: %w", name, t.Type, d.Repository, d.Digest, t.Err)
+	if says := t.says(); says != "" {
+		err = fault.WithSummary(err, d.Kind+" "+signing.Brief(d.Repository, d.Digest)+" "+says)
+	}
+	return err
+}
+
+// says is Err for people, without the name of the artifact: "is signed by key sha256:66b53686176b…, which the policy does not
+// trust"; "" if the quorum is reached, or something could not be read.
+func (t *Tally) says() string {
+	var names, bad []string
+	for _, s := range t.Signers {
+		names = append(names, s.Name)
+		switch s.State {
+		case StateExpired, StateNotYetValid, StateRevoked:
+			bad = append(bad, s.Name+" ("+s.Reason+")")
+		}
+	}
+	wanted := strings.Join(names, ", ")
+	if len(names) > 1 {
+		wanted = fmt.Sprintf("%d of %s", t.Threshold, wanted)
+	}
+	made, lacks := "is signed by ", "is not signed; the policy requires a signature by "+wanted
+	if t.Type != signing.PredicateSign {
+		made, lacks = "has an attestation of type "+t.Type+" by ", "has no attestation of type "+t.Type+" by "+wanted
+	}
+	other := signing.Signers(t.Others)
+	switch {
+	case t.Err == nil || fault.Retryable(t.Err):
+		return ""
+	case len(bad) > 0:
+		return made + strings.Join(bad, ", ") + "; the policy requires " + wanted
+	case t.Counted > 0:
+		return made + strings.Join(t.Names(), ", ") + "; the policy requires " + wanted
+	case errors.Is(t.Err, fault.ErrKeyRevoked) && other != "":
+		return made + other + ", which the policy has revoked"
+	case len(t.Bad) == 0 && other != "":
+		return made + other + ", which the policy does not trust; it trusts " + wanted
+	case len(t.Bad)+len(t.Others) > 0:
+		return lacks + "; found: " + signing.Reasons(slices.Concat(t.Bad, t.Others))
+	}
+	return lacks
 }
 
 // Statements are what counts: one signature or statement of each signer that does.

@@ -134,7 +134,7 @@ func Tell(w io.Writer, program string, err error) {
 		tellHint(w, cmp.Or(fault.Hint(err), strings.Join(strings.Fields(program+" "+usage.Command+" --help"), " ")))
 		return
 	}
-	text := ended.Replace(err.Error())
+	text := ended.Replace(fault.Summary(err))
 	if Code(err) == Temporary && !strings.Contains(text, fault.ErrTemporary.Error()) {
 		text += " (temporary)"
 	}
@@ -145,6 +145,13 @@ func Tell(w io.Writer, program string, err error) {
 		hint = place.Look()
 	}
 	tellHint(w, cmp.Or(hint, advice(err)))
+}
+
+// TellCauses writes all causes of an error, for --debug; nothing if Tell has written them.
+func TellCauses(w io.Writer, err error) {
+	if text := err.Error(); text != fault.Summary(err) {
+		fmt.Fprintf(w, "  causes: %s\n", text)
+	}
 }
 
 // advice is what to do about an error that knows no better.

@@ -69,3 +69,21 @@ func TestCodeAndText(t *testing.T) {
 		t.Error("nil is an error")
 	}
 }
+
+func TestCausesAreForDebugging(t *testing.T) {
+	deep := fmt.Errorf("verify x: %w: not signed by release", fault.ErrBadSignature)
+	err := fault.WithHint(fault.WithSummary(deep, "x is not signed by release"), "sign it")
+	var told, causes bytes.Buffer
+	outcome.Tell(&told, "longshore", err)
+	outcome.TellCauses(&causes, err)
+	if got, want := told.String(), "longshore: x is not signed by release\n  hint: sign it\n"; got != want {
+		t.Errorf("Tell = %q, want %q", got, want)
+	}
+	if got, want := causes.String(), "  causes: verify x: signature invalid: not signed by release\n"; got != want {
+		t.Errorf("TellCauses = %q, want %q", got, want)
+	}
+	causes.Reset()
+	if outcome.TellCauses(&causes, deep); causes.Len() > 0 {
+		t.Errorf("TellCauses without a summary = %q, want nothing", causes.String())
+	}
+}
