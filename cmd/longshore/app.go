@@ -1,11 +1,7 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"log/slog"
 	"path"
 	"path/filepath"
 	"slices"
@@ -14,9 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
-	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/cache"
 )
@@ -32,67 +26,66 @@ func (p *program) app() *cli.App {
 		HideVersion:               true,
 		ExitErrHandler:            func(*cli.Context, error) {},
 		DisableSliceFlagSeparator: true,
-		Commands: []*cli.Command{
-			p.loginCommand(),
-			p.logoutCommand(),
-			group("key", "create signing keys", p.keyGenerateCommand(), p.keyShowCommand(), p.keyPublicCommand()),
-			group("component", "publish Compose projects and Helm charts", p.componentPushCommand()),
-			group("bundle", "publish sets of deployments", p.bundlePushCommand()),
-			group("state", "publish and show the states of devices", p.statePushCommand(), p.stateSignCommand(), p.stateProposalsCommand(), p.stateRemoveCommand(), p.stateShowCommand(), p.stateHistoryCommand(), p.stateDiffCommand(), p.stateRollbackCommand(), p.statePruneCommand()),
-			group("app", "publish and show application packages", p.appPushCommand(), p.appListCommand(), p.appShowCommand(), p.appChannelCommands()),
-			p.fleetCommands(),
-			group("trust", "define who may sign, and change it on all devices", p.trustInitCommand(), p.trustCheckCommand(), p.trustPushCommand(), p.trustSignCommand(), p.trustAddCommand(), p.trustRemoveCommand(), p.trustRevokeCommand(), p.trustThresholdCommand(), p.trustShowCommand(), p.trustHistoryCommand()),
-			group("site", "show what a site with its own registry needs and has", p.sitePlanCommand(), p.siteInventoryCommand(), p.sitePruneCommand()),
-			p.mirrorCommand(),
-			p.exportCommand(),
-			p.importCommand(),
-			p.serveCommand(),
-			p.signCommand(),
-			p.freshenCommand(),
-			p.attestCommand(),
-			p.verifyCommand(),
-			group("policy", "test a trust policy", p.policyTestCommand(), p.policySchemaCommand()),
-			p.inspectCommand(),
-			group("trusted-root", "show trusted roots of identities", p.trustedRootShowCommand()),
-			p.checkCommand(),
-			p.doctorCommand(),
-			p.versionCommand(),
-			p.completionCommand(),
-		},
+		HideHelp:                  true, Flags: []cli.Flag{helpFlag()},
+		Commands: p.library("",
+			loginCommand(),
+			logoutCommand(),
+			group("key", "create signing keys", keyGenerateCommand(), keyShowCommand(), keyPublicCommand()),
+			group("component", "publish Compose projects and Helm charts", componentPushCommand()),
+			group("bundle", "publish sets of deployments", bundlePushCommand()),
+			group("state", "publish and show the states of devices", statePushCommand(), stateSignCommand(), stateProposalsCommand(), stateRemoveCommand(), stateShowCommand(), stateHistoryCommand(), stateDiffCommand(), stateRollbackCommand(), statePruneCommand()),
+			group("app", "publish and show application packages", appPushCommand(), appListCommand(), appShowCommand(), appChannelCommands()),
+			fleetCommands(),
+			group("trust", "define who may sign, and change it on all devices", trustInitCommand(), trustCheckCommand(), trustPushCommand(), trustSignCommand(), trustAddCommand(), trustRemoveCommand(), trustRevokeCommand(), trustThresholdCommand(), trustShowCommand(), trustHistoryCommand()),
+			group("site", "show what a site with its own registry needs and has", sitePlanCommand(), siteInventoryCommand(), sitePruneCommand()),
+			mirrorCommand(),
+			exportCommand(),
+			importCommand(),
+			serveCommand(),
+			signCommand(),
+			freshenCommand(),
+			attestCommand(),
+			verifyCommand(),
+			group("policy", "test a trust policy", policyTestCommand(), policySchemaCommand()),
+			inspectCommand(),
+			group("trusted-root", "show trusted roots of identities", trustedRootShowCommand()),
+			checkCommand(),
+			doctorCommand(),
+			versionCommand(),
+			completionCommand(),
+		),
 	}
 }
 
-func group(name, usage string, commands ...*cli.Command) *cli.Command {
-	return &cli.Command{Name: name, Usage: usage, Subcommands: commands, HideHelpCommand: true}
-}
-
-// command makes a command that does one thing. examples are whole lines without the program's name.
+// command is a command that does one thing, or a group of commands. examples are lines without the program's name and its own.
 type command struct {
 	name, args, usage, about string
 	examples                 []string
 	flags                    []cli.Flag
 	min, max                 int      // arguments; max < 0: any number
 	formats                  []string // of the output; nil: text, json, yaml
-	run                      func(c *cli.Context, args []string) error
+	run                      func(c *call, args []string) error
+	commands                 []command // of a group
 }
 
-// misused is a command line that a command refuses in its own name.
-func misused(c *cli.Context, format string, args ...any) error {
-	name := strings.TrimPrefix(c.Command.HelpName, c.App.Name+" ")
-	return outcome.Usagef(name, "%s: %s", name, fmt.Sprintf(format, args...))
+func group(name, usage string, commands ...command) command {
+	return command{name: name, usage: usage, commands: commands}
 }
 
-// toldBy says which command a mistake in a command line is of, where it was found by what several share.
-func toldBy(command string, err error) error {
-	var usage *outcome.Usage
-	if errors.As(err, &usage) && usage.Command == "" {
-		usage.Command = command
+// library makes commands of the command line library from ours; parent is the name of the group that they are in.
+func (p *program) library(parent string, all ...command) (out []*cli.Command) {
+	for _, d := range all {
+		full := strings.TrimPrefix(parent+" "+d.name, " ")
+		if d.commands != nil {
+			out = append(out, &cli.Command{Name: d.name, Usage: d.usage, Subcommands: p.library(full, d.commands...), HideHelp: true, Flags: []cli.Flag{helpFlag()}})
+			continue
+		}
+		out = append(out, p.leaf(full, d))
 	}
-	return err
+	return out
 }
 
-func (p *program) command(parent string, d command) *cli.Command {
-	full := strings.TrimPrefix(parent+" "+d.name, " ")
+func (p *program) leaf(full string, d command) *cli.Command {
 	about := d.about
 	for i, e := range d.examples {
 		if i == 0 {
@@ -102,35 +95,27 @@ func (p *program) command(parent string, d command) *cli.Command {
 	}
 	c := &cli.Command{
 		Name: d.name, Usage: d.usage, ArgsUsage: d.args, Description: about + "\n\n" + outcome.Help,
-		Flags:           append(d.flags, outputFlags(d.outputs())...),
-		HideHelpCommand: true,
+		Flags:    append(d.flags, outputFlags(d.outputs())...),
+		HideHelp: true,
 		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
 			return outcome.Usagef(full, "%s: %v", full, err)
 		},
-		Action: func(c *cli.Context) error {
-			args := c.Args().Slice()
-			if len(args) < d.min || d.max >= 0 && len(args) > d.max {
-				return misused(c, "%s, expected: %s", fleet.Counted(len(args), "argument"), strings.TrimSpace("longshore "+full+" "+d.args))
-			}
-			if o := c.String("output"); !slices.Contains(d.outputs(), o) {
-				from := "--output"
-				if p.getenv("LONGSHORE_OUTPUT") == o {
-					from = "LONGSHORE_OUTPUT"
-				}
-				return misused(c, "%s %q is not %s", from, o, alternatives(d.outputs()))
-			}
-			if t := c.Duration("timeout"); t > 0 {
-				ctx, cancel := context.WithTimeout(c.Context, t)
-				defer cancel()
-				c.Context = ctx
-			}
-			return toldBy(full, d.run(c, args))
+		Action: func(f *cli.Context) error {
+			c := &call{program: p, flags: f}
+			defer c.end()
+			return ofCommand(full, c.run(full, d))
 		},
 	}
 	for _, f := range c.Flags {
 		describe(f)
 	}
+	c.Flags = append(c.Flags, helpFlag())
 	return c
+}
+
+// helpFlag takes the place of the library's flag, which all programs of a process would share.
+func helpFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show help", DisableDefaultText: true}
 }
 
 // describe adds its variable to the description of a flag.
@@ -159,6 +144,11 @@ func describe(f cli.Flag) {
 
 func outputFormats() []string { return []string{"text", "json", "yaml"} }
 
+// uses reports whether the command has a flag.
+func (d command) uses(flag string) bool {
+	return slices.ContainsFunc(d.flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), flag) })
+}
+
 // outputs are the formats of the command's result.
 func (d command) outputs() []string {
 	if d.formats != nil {
@@ -180,7 +170,7 @@ func outputFlags(formats []string) []cli.Flag {
 	}
 }
 
-// registryFlags are how registries are reached, spelled as the ecosystem does.
+// registryFlags configure the access to registries; spelled as in oras and docker.
 func registryFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "plain-http", Category: registryCategory, Usage: "use HTTP without TLS; the default for registries on this machine, unless set to =false"},
@@ -202,34 +192,7 @@ func registryFlags() []cli.Flag {
 
 const registryCategory = "Registry"
 
-// client reaches registries as the flags say. The caller closes it.
-func (p *program) client(c *cli.Context) (*registry.Client, error) {
-	password, err := p.registryPassword(c)
-	if err != nil {
-		return nil, err
-	}
-	level := slog.LevelError + 1
-	if c.Bool("debug") {
-		level = slog.LevelDebug
-	}
-	o := registry.Options{
-		PlainHTTP: c.Bool("plain-http"), LoopbackTLS: c.IsSet("plain-http") && !c.Bool("plain-http"),
-		SkipVerify: c.Bool("insecure-skip-tls-verify"),
-		CAFile:     c.String("ca-file"), CertFile: c.String("cert-file"), KeyFile: c.String("key-file"),
-		Host: c.String("registry-host"), Username: c.String("username"), Password: password, Token: c.String("token"),
-		AuthFile: c.String("registry-config"), CertsDir: c.String("certs-dir"),
-		UserAgent: "longshore/" + build.Version(), Concurrency: c.Int("concurrency"), Requests: requestsAtOnce(c), Budget: budgetOf(c), Uploads: p.cacheDir("uploads"),
-		Logger:  slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level})),
-		TagWait: p.tagWait,
-		Getenv:  p.getenv,
-	}
-	if err := p.readFiles(c, o); err != nil {
-		return nil, err
-	}
-	return registry.New(o)
-}
-
-// cacheDir is a directory for what may be lost; "": the environment names none.
+// cacheDir is a directory of the user's cache; "" if the environment names none.
 func (p *program) cacheDir(name string) cache.Folder {
 	base := p.getenv("XDG_CACHE_HOME")
 	if home := p.getenv("HOME"); base == "" && home != "" {
@@ -241,35 +204,7 @@ func (p *program) cacheDir(name string) cache.Folder {
 	return cache.Folder(filepath.Join(base, "longshore", name))
 }
 
-// readFiles finds what is wrong with files that flags name, before anything that is asked for is blamed. The file that login
-// writes need not be there.
-func (p *program) readFiles(c *cli.Context, o registry.Options) error {
-	option, err := o.ReadFiles()
-	if err == nil || option == "AuthFile" && errors.Is(err, fs.ErrNotExist) && slices.Contains([]string{"login", "logout"}, c.Command.Name) {
-		return nil
-	}
-	flag := map[string]string{"CAFile": "ca-file", "CertFile": "cert-file", "AuthFile": "registry-config"}[option]
-	name := "--" + flag
-	if v := variable(&cli.StringFlag{Name: flag}); p.getenv(v) == c.String(flag) {
-		name = v
-	}
-	return fmt.Errorf("%s: %w", name, err)
-}
-
-// open opens the repository of a reference for a command that needs no other. done ends it.
-func (p *program) open(c *cli.Context, ref registry.Reference) (repo *registry.Repository, done func(), err error) {
-	client, err := p.client(c)
-	if err != nil {
-		return nil, nil, err
-	}
-	if repo, err = client.Open(c.Context, ref); err != nil {
-		client.Close()
-		return nil, nil, err
-	}
-	return repo, client.Close, nil
-}
-
-// created is the time that goes into what is pushed: SOURCE_DATE_EPOCH, or none, so that the same input has one digest.
+// created is the creation time of artifacts: SOURCE_DATE_EPOCH, or none, so that the same input has the same digest.
 func (p *program) created() (time.Time, error) {
 	s := p.getenv("SOURCE_DATE_EPOCH")
 	if s == "" {
@@ -277,38 +212,19 @@ func (p *program) created() (time.Time, error) {
 	}
 	var seconds int64
 	if n, err := fmt.Sscanf(s, "%d", &seconds); err != nil || n != 1 || fmt.Sprint(seconds) != s || seconds < 0 {
-		return time.Time{}, outcome.Usagef("", "SOURCE_DATE_EPOCH=%q is no number of seconds", s)
+		return time.Time{}, outcome.Usagef("", "SOURCE_DATE_EPOCH=%q is not a number of seconds", s)
 	}
 	return time.Unix(seconds, 0).UTC(), nil
-}
-
-// pairs reads KEY=VALUE, parted at the first "=".
-func pairs(flag string, values []string) (map[string]string, error) {
-	var out map[string]string
-	for _, v := range values {
-		key, value, ok := strings.Cut(v, "=")
-		if !ok || key == "" {
-			return nil, outcome.Usagef("", "--%s %q is not KEY=VALUE", flag, v)
-		}
-		if _, twice := out[key]; twice {
-			return nil, outcome.Usagef("", "--%s tells %s twice", flag, key)
-		}
-		if out == nil {
-			out = make(map[string]string)
-		}
-		out[key] = value
-	}
-	return out, nil
 }
 
 func annotationFlag() cli.Flag {
 	return &cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` annotation of the artifact; may be repeated"}
 }
 
-// lastElement is the name that a repository suggests.
+// lastElement is the last element of a repository's path: the default for names.
 func lastElement(ref registry.Reference) string { return path.Base(ref.Repository) }
 
-// reference parses a reference that must name a tag.
+// tagged parses a reference that must name a tag.
 func tagged(s, what string) (registry.Reference, error) {
 	ref, err := registry.ParseReference(s)
 	if err != nil {

@@ -16,13 +16,13 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func (p *program) appPushCommand() *cli.Command {
-	return p.command("app", command{
+func appPushCommand() command {
+	return command{
 		name: "push", args: "DIRECTORY HOST/PATH[:VERSION]", min: 2, max: 2,
 		usage: "push an application package",
-		about: "Checks margo.yaml, packs it reproducibly with the icon and the documents that it names by relative paths, and pushes " +
-			"it under its version. Components are pushed separately. --channel moves a channel to this version, as app channel set " +
-			"does; if somebody else moves the channel at the same time, the exit code is 6.",
+		about: "Checks margo.yaml, packs it with the icon and the documents that it names by relative paths, and pushes it under its " +
+			"version. The same input gives the same digest. Push components separately. --channel moves a channel to this version, " +
+			"as app channel set does; if another publisher moves it at the same time, the exit code is 6.",
 		examples: []string{
 			"./line harbor.acme.example/plant/apps/line",
 			"--key release.key --channel stable ./line harbor.acme.example/plant/apps/line:1.4.0",
@@ -31,8 +31,8 @@ func (p *program) appPushCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "channel", Usage: "`CHANNEL` to move to this version; may be repeated"},
 			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
 		}, attachFlags(), signFlags(), registryFlags()),
-		run: p.appPush,
-	})
+		run: (*call).appPush,
+	}
 }
 
 type appResult struct {
@@ -56,16 +56,16 @@ func (r appResult) text(w io.Writer) {
 	r.pushed.text(w)
 }
 
-func (p *program) appPush(c *cli.Context, args []string) error {
-	if err := notVersion(c, c.StringSlice("channel")...); err != nil {
+func (c *call) appPush(args []string) error {
+	if err := c.notVersion(c.StringSlice("channel")...); err != nil {
 		return err
 	}
-	annotations, err := pairs("annotation", c.StringSlice("annotation"))
+	annotations, err := c.pairs("annotation")
 	if err != nil {
 		return err
 	}
 	o := artifacts.PackageOptions{Annotations: annotations}
-	if o.Created, err = p.created(); err != nil {
+	if o.Created, err = c.created(); err != nil {
 		return err
 	}
 	dir, err := openDirectory(args[0])
@@ -77,7 +77,7 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if o.Annotations, err = p.origin(c, annotations, material{dir: args[0], files: parts(a)}); err != nil {
+	if o.Annotations, err = c.origin(annotations, sources{dir: args[0], files: parts(a)}); err != nil {
 		return err
 	}
 	if a, _, err = artifacts.PackPackage(dir.FS(), o); err != nil {
@@ -88,19 +88,17 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 		return err
 	}
 	if ref.Digest != "" || ref.Tag != "" && ref.Tag != d.Metadata.Version {
-		return misused(c, "%s: the package's tag is its version, %s", args[1], d.Metadata.Version)
+		return c.misused("%s: the tag must be the package's version, %s", args[1], d.Metadata.Version)
 	}
 	ref = ref.WithTag(d.Metadata.Version)
-	s, err := p.session(c, nil, false)
+	if err := c.openSigner(nil, false); err != nil {
+		return err
+	}
+	attached, err := c.newAttacher(c.signer)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	attached, err := p.newAttacher(c, s.signer)
-	if err != nil {
-		return err
-	}
-	repo, err := s.Open(c.Context, ref)
+	repo, err := c.open(ref)
 	if err != nil {
 		return err
 	}
@@ -114,7 +112,7 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if r.pushed, r.Attached, err = attached.publish(c, repo, a, once(c, ref.Tag)); err != nil {
+	if r.pushed, r.Attached, err = attached.publish(c, repo, a, c.once(ref.Tag)); err != nil {
 		return err
 	}
 	if !r.DryRun {
@@ -122,19 +120,19 @@ func (p *program) appPush(c *cli.Context, args []string) error {
 			return err
 		}
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-func (p *program) appListCommand() *cli.Command {
-	return p.command("app", command{
+func appListCommand() command {
+	return command{
 		name: "list", args: "HOST/PATH", min: 1, max: 1,
 		usage: "list the versions of an application or a component",
 		about: "Lists the tags of a repository with their digests, versions first, the newest at the top. --range selects a SemVer " +
-			"range. Tags of signatures are omitted.",
+			"range. Tags of signatures are left out.",
 		examples: []string{"harbor.acme.example/plant/apps/line", "--range ~1.4 -o json harbor.acme.example/plant/components/line-monitor"},
 		flags:    slices.Concat([]cli.Flag{&cli.StringFlag{Name: "range", Usage: "SemVer `RANGE`: ~1.4, ^1, >=1.2 <2"}}, registryFlags()),
-		run:      p.appList,
-	})
+		run:      (*call).appList,
+	}
 }
 
 type appVersions struct {
@@ -147,7 +145,7 @@ type appVersion struct {
 	Digest digest.Digest `json:"digest"`
 }
 
-func (r appVersions) essence() string { return "" }
+func (r appVersions) quietText() string { return "" }
 func (r appVersions) text(w io.Writer) {
 	width := len("TAG")
 	for _, v := range r.Versions {
@@ -159,25 +157,21 @@ func (r appVersions) text(w io.Writer) {
 	}
 }
 
-func (p *program) appList(c *cli.Context, args []string) error {
-	ref, err := registry.ParseReference(args[0])
+func (c *call) appList(args []string) error {
+	ref, err := c.repositoryOnly(args[0])
 	if err != nil {
 		return err
-	}
-	if ref.Target() != "" {
-		return misused(c, "%s: name the repository only", args[0])
 	}
 	var within *semver.Constraints
 	if s := c.String("range"); s != "" {
 		if within, err = semver.NewConstraint(s); err != nil {
-			return misused(c, "--range %q: %v", s, err)
+			return c.misused("--range %q: %v", s, err)
 		}
 	}
-	repo, done, err := p.open(c, ref)
+	repo, err := c.open(ref)
 	if err != nil {
 		return err
 	}
-	defer done()
 	tags, err := repo.Tags(c.Context)
 	if err != nil {
 		return err
@@ -190,10 +184,10 @@ func (p *program) appList(c *cli.Context, args []string) error {
 		}
 		r.Versions = append(r.Versions, appVersion{t, d.Digest})
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// newestFirst sorts tags: versions from the newest, then the others by name. within may be nil.
+// newestFirst sorts tags: versions with the newest first, then other tags by name. within may be nil.
 func newestFirst(tags []string, within *semver.Constraints) []string {
 	var versions []*semver.Version
 	var others []string
@@ -214,16 +208,16 @@ func newestFirst(tags []string, within *semver.Constraints) []string {
 	return append(out, others...)
 }
 
-func (p *program) appShowCommand() *cli.Command {
-	return p.command("app", command{
+func appShowCommand() command {
+	return command{
 		name: "show", args: "HOST/PATH:TAG|@DIGEST", min: 1, max: 1,
 		usage: "show the content of an application package",
 		about: "Shows a package's profiles with their components and device requirements, and its parameters with defaults and valid " +
 			"values.",
 		examples: []string{"harbor.acme.example/plant/apps/line:1.4.0", "-o json harbor.acme.example/plant/apps/line:stable"},
 		flags:    registryFlags(),
-		run:      p.appShow,
-	})
+		run:      (*call).appShow,
+	}
 }
 
 type appInfo struct {
@@ -247,13 +241,13 @@ type appProfile struct {
 
 type appParameter struct {
 	Name      string `json:"name"`
-	Default   any    `json:"default"` // null: none
+	Default   any    `json:"default"` // null: no default
 	Values    string `json:"values,omitempty"`
 	Immutable bool   `json:"immutable,omitempty"`
 	Text      string `json:"description,omitempty"`
 }
 
-func (r appInfo) essence() string { return r.Digest.String() }
+func (r appInfo) quietText() string { return r.Digest.String() }
 
 func (r appInfo) text(w io.Writer) {
 	row(w, "app", "%s %s (%s)", r.ID, r.Version, r.Name)
@@ -288,13 +282,8 @@ func (r appInfo) text(w io.Writer) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
-func (p *program) appShow(c *cli.Context, args []string) error {
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	repo, target, err := openTarget(c, client, args[0])
+func (c *call) appShow(args []string) error {
+	repo, target, err := c.openTarget(args[0])
 	if err != nil {
 		return err
 	}
@@ -322,7 +311,7 @@ func (p *program) appShow(c *cli.Context, args []string) error {
 		}
 		r.Resources[kind] = l.Annotations[ocispec.AnnotationTitle]
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
 func describeApp(d *margo.ApplicationDescription) appInfo {

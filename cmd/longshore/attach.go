@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/signing/sign"
 )
 
-// attachFlags name documents about what is pushed.
+// attachFlags name documents to attach to the artifact.
 func attachFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringSliceFlag{Name: "sbom", Usage: "attach an SBOM, a `FILE` of SPDX or CycloneDX in JSON; with --key signed like cosign attest; may be repeated"},
@@ -24,7 +24,7 @@ func attachFlags() []cli.Flag {
 	}
 }
 
-// attachedInfo is a document that is attached to what was pushed.
+// attachedInfo describes an attached document.
 type attachedInfo struct {
 	File          string        `json:"file"`
 	PredicateType string        `json:"predicateType"`
@@ -41,7 +41,7 @@ func (a attachedInfo) text(w io.Writer) {
 	row(w, "attached", "%s  %s, %s  %s", a.File, a.PredicateType, signed, short(a.Digest))
 }
 
-// attacher signs what is pushed, and attaches documents to it, before any tag names it.
+// attacher signs an artifact and attaches documents to it, before any tag names it.
 type attacher struct {
 	signer  *signer // nil: nothing is signed
 	sayings []sayingToSign
@@ -56,14 +56,14 @@ type sayingToSign struct {
 var _ release.Signer = (*attacher)(nil)
 
 // newAttacher reads the documents.
-func (p *program) newAttacher(c *cli.Context, s *signer) (*attacher, error) {
+func (c *call) newAttacher(s *signer) (*attacher, error) {
 	a := &attacher{signer: s}
 	for _, kind := range []struct {
 		flag string
 		read func(string, []byte) (*artifacts.Saying, error)
 	}{{"sbom", artifacts.ReadSBOM}, {"provenance", artifacts.ReadProvenance}} {
 		for _, file := range c.StringSlice(kind.flag) {
-			data, err := p.readPredicate(file)
+			data, err := c.readPredicate(file)
 			if err != nil {
 				return nil, err
 			}
@@ -71,7 +71,7 @@ func (p *program) newAttacher(c *cli.Context, s *signer) (*attacher, error) {
 			if err != nil {
 				return nil, err
 			}
-			at, err := p.signingTime()
+			at, err := c.signingTime()
 			if err != nil {
 				return nil, err
 			}
@@ -112,7 +112,7 @@ func (a *attacher) Sign(ctx context.Context, repo *registry.Repository, subject 
 	return nil
 }
 
-// attachPlain pushes a document as a referrer of its own type, where oras and others look for it.
+// attachPlain pushes a document as an unsigned referrer with the document's type, as oras attach does.
 func attachPlain(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor, s *artifacts.Saying) (digest.Digest, error) {
 	a, err := s.Attach(repo.Name(), subject)
 	if err != nil {
@@ -126,11 +126,11 @@ func attachPlain(ctx context.Context, repo *registry.Repository, subject ocispec
 	return a.Descriptor.Digest, repo.PushReferrer(ctx, a.Descriptor, a.Manifest)
 }
 
-// publish is the function publish, which attaches the documents too, and says what they are there.
-func (a *attacher) publish(c *cli.Context, repo *registry.Repository, to *artifacts.Artifact, o release.PublishOptions) (pushed, []attachedInfo, error) {
+// publish is the method publish of call, which also attaches and describes the documents.
+func (a *attacher) publish(c *call, repo *registry.Repository, to *artifacts.Artifact, o release.PublishOptions) (pushed, []attachedInfo, error) {
 	if len(a.sayings) > 0 {
 		o.Signer = a
 	}
-	r, err := publish(c, repo, to, a.signer, o)
+	r, err := c.publish(repo, to, a.signer, o)
 	return r, a.made, err
 }

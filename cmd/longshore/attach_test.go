@@ -185,8 +185,8 @@ func TestTwoRegistries(t *testing.T) {
 	s.env["stdin"] = ""
 	s.do(outcome.OK, "logout", images)
 	s.change("one/fleet.yaml", "fleet: one", "fleet: two")
-	if out := s.do(outcome.OK, "fleet", "check", "one"); !strings.Contains(out, "could not be looked for") {
-		t.Errorf("nobody is told that the images could not be looked for\n%s", out)
+	if out := s.do(outcome.OK, "fleet", "check", "one"); !strings.Contains(out, "could not be checked") {
+		t.Errorf("nobody is told that the images could not be checked\n%s", out)
 	}
 	s.do(outcome.OK, "fleet", "publish", "--key", "release.key", "one")
 }

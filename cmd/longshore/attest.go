@@ -18,15 +18,16 @@ import (
 	"github.com/longshore-dev/longshore/signing/sign"
 )
 
-func (p *program) attestCommand() *cli.Command {
-	return p.command("", command{
+func attestCommand() command {
+	return command{
 		name: "attest", args: "HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 1,
-		usage: "sign an attestation about an artifact or a file: an SBOM, provenance",
-		about: "Signs the content of a file about the current digest of the reference, as an in-toto statement in a sigstore bundle " +
-			"beside the artifact, like cosign 3 attest. If the artifact has only signatures of cosign 2 (sha256-….sig), the " +
-			"attestation is stored under cosign 2's tag sha256-….att, so that both versions can still verify the artifact. An " +
-			"attestation does not count as a signature; a policy can require it. Use another key than the release key. Running the " +
-			"command again adds a second attestation. The attestation of a file is written beside it as FILE.attestation.sigstore.json.",
+		usage: "sign an attestation about an artifact or a file, such as an SBOM",
+		about: "Signs the predicate in a file as an in-toto statement about the current digest of the reference, and stores it in a " +
+			"sigstore bundle beside the artifact, like cosign 3 attest. If the artifact has only signatures of cosign 2 " +
+			"(sha256-….sig), the attestation is stored under cosign 2's tag sha256-….att, so that both versions can still verify " +
+			"the artifact. An attestation does not count as a signature; a policy can require it. Use another key than the release " +
+			"key. Running the command again adds a second attestation. The attestation of a file is written to " +
+			"FILE.attestation.sigstore.json.",
 		examples: []string{
 			"--key ci.key --type spdxjson --predicate sbom.spdx.json harbor.acme.example/plant/components/web:2.0.1",
 			"--key ci.key --type https://slsa.dev/provenance/v1 --predicate provenance.json harbor.acme.example/plant/images/web@sha256:…",
@@ -36,13 +37,13 @@ func (p *program) attestCommand() *cli.Command {
 			&cli.StringFlag{Name: "type", Usage: "predicate `TYPE`: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
 			claimFlag(),
 		}, keyFlags(), keylessFlags(), registryFlags()), // the format is the artifact's
-		run: p.attest,
-	})
+		run: (*call).attest,
+	}
 }
 
 type attestResult struct {
 	Reference     string         `json:"reference"`
-	Digest        digest.Digest  `json:"digest"` // of what it is about
+	Digest        digest.Digest  `json:"digest"` // of the subject
 	PredicateType string         `json:"predicateType"`
 	Attestation   digest.Digest  `json:"attestation"` // the referrer; of format legacy the envelope
 	Format        signing.Format `json:"format"`
@@ -50,7 +51,7 @@ type attestResult struct {
 	Fingerprint   digest.Digest  `json:"fingerprint,omitempty"`
 }
 
-func (r attestResult) essence() string { return r.Attestation.String() }
+func (r attestResult) quietText() string { return r.Attestation.String() }
 
 func (r attestResult) text(w io.Writer) {
 	row(w, "attested", "%s by %s (%s)", r.PredicateType, r.Key, short(r.Fingerprint))
@@ -58,34 +59,32 @@ func (r attestResult) text(w io.Writer) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Attestation)
 }
 
-func (p *program) attest(c *cli.Context, args []string) error {
+func (c *call) attest(args []string) error {
 	switch {
 	case c.String("type") == "":
-		return misused(c, "which kind of statement? use --type")
+		return c.misused("use --type")
 	case c.String("predicate") == "":
-		return misused(c, "what does it say? use --predicate")
+		return c.misused("use --predicate")
 	}
 	predicateType, err := sign.PredicateType(c.String("type"))
 	if err != nil {
 		return err
 	}
-	claims, err := pairs("annotation", c.StringSlice("annotation"))
+	claims, err := c.pairs("annotation")
 	if err != nil {
 		return err
 	}
-	s, err := p.session(c, nil, false)
+	if err := c.openSigner(nil, false); err != nil {
+		return err
+	}
+	if c.signer == nil {
+		return c.misused("use --key, or --keyless")
+	}
+	file, err := c.readPredicate(c.String("predicate"))
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	if s.signer == nil {
-		return misused(c, "with which key? use --key, or --keyless")
-	}
-	file, err := p.readPredicate(c.String("predicate"))
-	if err != nil {
-		return err
-	}
-	at, err := p.signingTime()
+	at, err := c.signingTime()
 	if err != nil {
 		return err
 	}
@@ -94,44 +93,44 @@ func (p *program) attest(c *cli.Context, args []string) error {
 		return named(c.String("predicate"), err)
 	}
 	statement.Annotations = claims
-	repo, subject, err := openSubject(c, s.Client, args[0])
+	repo, subject, err := c.openSubject(args[0])
 	if err != nil {
 		return err
 	}
-	made, err := s.signer.Attest(c.Context, repo, subject, statement)
+	made, err := c.signer.Attest(c.Context, repo, subject, statement)
 	if err != nil {
 		return err
 	}
-	p.noteLayout(c.Context, repo, subject, made.Format)
-	return p.show(c, attestResult{
+	c.noteLayout(c.Context, repo, subject, made.Format)
+	return c.show(attestResult{
 		Reference: args[0], Digest: subject.Digest, PredicateType: predicateType, Attestation: made.Digest, Format: made.Format,
-		Key: s.signer.Name(), Fingerprint: s.signer.Key().Fingerprint,
+		Key: c.signer.Name(), Fingerprint: c.signer.Key().Fingerprint,
 	})
 }
 
-// noteLayout warns when cosign no longer finds signatures of an artifact after something in a format was added. Where the registry
-// cannot be asked there is no warning: what was signed is there.
+// noteLayout prints a notice if cosign no longer finds signatures of an artifact, because one in another format was added. If
+// the registry does not answer, there is no notice: the signature itself was stored.
 func (p *program) noteLayout(ctx context.Context, store signing.Store, subject ocispec.Descriptor, added signing.Format) {
 	repo, ok := store.(*registry.Repository)
 	if !ok {
 		return
 	}
-	at, err := p.signedAt(ctx, repo)
+	at, err := p.signaturesOf(ctx, repo)
 	if err != nil {
 		return
 	}
 	if found, err := signing.Layout(ctx, at, subject); err != nil || found != signing.FormatBoth {
 		return
 	}
-	what := "cosign looks for signatures in bundles alone where there is one"
+	what := "if an artifact has a bundle, cosign looks for signatures only in bundles"
 	if added == signing.FormatBundle {
-		fmt.Fprintf(p.stderr, "notice: %s, and so not under %s: sign it with --signature-format bundle too\n", what, signing.LegacyTag(subject.Digest))
+		fmt.Fprintf(p.stderr, "notice: %s, and not under %s: also sign it with --signature-format bundle\n", what, signing.LegacyTag(subject.Digest))
 	} else {
-		fmt.Fprintf(p.stderr, "notice: %s, and there is one: sign it with --signature-format bundle too\n", what)
+		fmt.Fprintf(p.stderr, "notice: %s, and this one has a bundle: also sign it with --signature-format bundle\n", what)
 	}
 }
 
-// readPredicate reads a file, or stdin for "-". SBOMs are larger than our own documents.
+// readPredicate reads a file; "-" is stdin. SBOMs are larger than our own documents.
 func (p *program) readPredicate(file string) ([]byte, error) {
 	if file == "-" {
 		return p.readDocument(file)

@@ -11,19 +11,19 @@ import (
 	"github.com/urfave/cli/v2"
 )
 
-func (p *program) bundlePushCommand() *cli.Command {
-	return p.command("bundle", command{
+func bundlePushCommand() command {
+	return command{
 		name: "push", args: "FILE... HOST/PATH:VERSION", min: 2, max: -1,
-		usage: "push ApplicationDeployments as one bundle",
-		about: "Checks the documents, packs them byte for byte into one reproducible archive, and pushes it. Use it in a state with " +
-			"longshore state push --bundle.",
+		usage: "push a set of ApplicationDeployments",
+		about: "Checks the documents, packs them unchanged into one archive, and pushes it. The same documents give the same digest. " +
+			"Publish them to a device with longshore state push --bundle.",
 		examples: []string{
 			"line-monitor.yaml vision.yaml harbor.acme.example/plant/bundles/press:2026.11",
 			"--key release.key deployments/*.yaml harbor.acme.example/plant/bundles/press:2026.12",
 		},
 		flags: slices.Concat([]cli.Flag{overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag()}, signFlags(), registryFlags()),
-		run:   p.bundlePush,
-	})
+		run:   (*call).bundlePush,
+	}
 }
 
 type bundleResult struct {
@@ -51,7 +51,7 @@ func (r bundleResult) text(w io.Writer) {
 	r.pushed.text(w)
 }
 
-// versions says which version a deployment has: of its one component, or of each.
+// versions lists the versions of a deployment's components.
 func versions(all []release.Component) string {
 	var out []string
 	for _, c := range all {
@@ -63,26 +63,26 @@ func versions(all []release.Component) string {
 	return strings.Join(out, ", ")
 }
 
-func (p *program) bundlePush(c *cli.Context, args []string) error {
+func (c *call) bundlePush(args []string) error {
 	ref, err := tagged(args[len(args)-1], "bundle")
 	if err != nil {
 		return err
 	}
-	annotations, err := pairs("annotation", c.StringSlice("annotation"))
+	annotations, err := c.pairs("annotation")
 	if err != nil {
 		return err
 	}
 	documents := args[:len(args)-1]
 	o := artifacts.BundleOptions{Name: lastElement(ref), Version: ref.Tag}
-	if o.Annotations, err = p.origin(c, annotations, documentsOf(documents)...); err != nil {
+	if o.Annotations, err = c.origin(annotations, documentsOf(documents)...); err != nil {
 		return err
 	}
-	if o.Created, err = p.created(); err != nil {
+	if o.Created, err = c.created(); err != nil {
 		return err
 	}
 	r := bundleResult{Deployments: []deploymentInfo{}}
 	for _, file := range documents {
-		data, err := p.readDocument(file)
+		data, err := c.readDocument(file)
 		if err != nil {
 			return err
 		}
@@ -97,17 +97,15 @@ func (p *program) bundlePush(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	s, err := p.session(c, nil, false)
+	if err := c.openSigner(nil, false); err != nil {
+		return err
+	}
+	repo, err := c.open(ref)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	repo, err := s.Open(c.Context, ref)
-	if err != nil {
+	if r.pushed, err = c.publish(repo, a, c.signer, c.once(ref.Tag)); err != nil {
 		return err
 	}
-	if r.pushed, err = publish(c, repo, a, s.signer, once(c, ref.Tag)); err != nil {
-		return err
-	}
-	return p.show(c, r)
+	return c.show(r)
 }

@@ -18,19 +18,19 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func (p *program) appChannelCommands() *cli.Command {
-	return group("channel", "list and move the channels of an application", p.appChannelListCommand(), p.appChannelSetCommand())
+func appChannelCommands() command {
+	return group("channel", "list and move the channels of an application", appChannelListCommand(), appChannelSetCommand())
 }
 
-func (p *program) appChannelListCommand() *cli.Command {
-	return p.command("app channel", command{
+func appChannelListCommand() command {
+	return command{
 		name: "list", args: "HOST/PATH", min: 1, max: 1,
 		usage:    "list the channels of an application or a component with their versions",
-		about:    "Lists the tags of a repository that are not versions, with the version in the content that each tag names.",
+		about:    "Lists the tags of a repository that are not versions, and the version that each of them names.",
 		examples: []string{"harbor.acme.example/plant/apps/line", "-o json harbor.acme.example/plant/apps/line"},
 		flags:    registryFlags(),
-		run:      p.appChannelList,
-	})
+		run:      (*call).appChannelList,
+	}
 }
 
 type channelList struct {
@@ -40,11 +40,11 @@ type channelList struct {
 
 type channelInfo struct {
 	Channel string        `json:"channel"`
-	Version string        `json:"version,omitempty"` // "": it is no package and no component
+	Version string        `json:"version,omitempty"` // "": neither a package nor a component
 	Digest  digest.Digest `json:"digest"`
 }
 
-func (r channelList) essence() string { return "" }
+func (r channelList) quietText() string { return "" }
 
 func (r channelList) text(w io.Writer) {
 	for _, c := range r.Channels {
@@ -59,12 +59,11 @@ func (r channelList) text(w io.Writer) {
 	}
 }
 
-func (p *program) appChannelList(c *cli.Context, args []string) error {
-	repo, done, err := p.channels(c, args[0])
+func (c *call) appChannelList(args []string) error {
+	repo, err := c.channels(args[0])
 	if err != nil {
 		return err
 	}
-	defer done()
 	tags, err := repo.Tags(c.Context)
 	if err != nil {
 		return err
@@ -80,25 +79,25 @@ func (p *program) appChannelList(c *cli.Context, args []string) error {
 		}
 		r.Channels = append(r.Channels, channelInfo{t, version, d})
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-func (p *program) appChannelSetCommand() *cli.Command {
-	return p.command("app channel", command{
+func appChannelSetCommand() command {
+	return command{
 		name: "set", args: "HOST/PATH CHANNEL VERSION", min: 3, max: 3,
 		usage: "move a channel to a version",
-		about: "Moves the channel, a tag, to what VERSION, a tag or a digest, names now. Only the tag is pushed. The exit code is 6 " +
-			"if the channel does not name the version of --was, or if somebody else moves it at the same time. Fleets that use the " +
-			"channel get the version at their next publication; fleet plan shows it.",
+		about: "Moves the channel, which is a tag, to VERSION, which is a tag or a digest. Only the tag is pushed. The exit code is 6 if " +
+			"the channel does not name the version of --was, or if another publisher moves it at the same time. Fleets that use " +
+			"the channel get the version when they are published next; fleet plan shows it.",
 		examples: []string{
 			"harbor.acme.example/plant/apps/line stable 1.4.1",
 			"--was 1.4.0 harbor.acme.example/plant/apps/line stable 1.4.1",
 		},
 		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "was", Usage: "`VERSION` or digest that the channel must name now, or none; default: not checked"},
+			&cli.StringFlag{Name: "was", Usage: "`VERSION` or digest that the channel must name now, or \"none\"; default: not checked"},
 		}, registryFlags()),
-		run: p.appChannelSet,
-	})
+		run: (*call).appChannelSet,
+	}
 }
 
 type channelResult struct {
@@ -109,7 +108,7 @@ type channelResult struct {
 	Was        digest.Digest `json:"was,omitempty"` // "": the channel is new
 }
 
-func (r channelResult) essence() string { return r.Digest.String() }
+func (r channelResult) quietText() string { return r.Digest.String() }
 
 func (r channelResult) text(w io.Writer) {
 	was := "new"
@@ -123,15 +122,14 @@ func (r channelResult) text(w io.Writer) {
 	row(w, "channel", "%s:%s  %s  %s (%s)", r.Repository, r.Channel, r.Version, short(r.Digest), was)
 }
 
-func (p *program) appChannelSet(c *cli.Context, args []string) error {
-	if err := notVersion(c, args[1]); err != nil {
+func (c *call) appChannelSet(args []string) error {
+	if err := c.notVersion(args[1]); err != nil {
 		return err
 	}
-	repo, done, err := p.channels(c, args[0])
+	repo, err := c.channels(args[0])
 	if err != nil {
 		return err
 	}
-	defer done()
 	r := channelResult{Repository: repo.Name(), Channel: args[1]}
 	if r.Digest, r.Version, err = released(c.Context, repo, args[2]); err != nil {
 		return err
@@ -147,32 +145,26 @@ func (p *program) appChannelSet(c *cli.Context, args []string) error {
 			}
 		}
 		if want != r.Was {
-			err := fmt.Errorf("%s:%s: %w: it is not %s, but %s", r.Repository, r.Channel, fault.ErrConflict, s, orNone(short(r.Was)))
-			return fault.WithHint(err, "another publisher moved it: look at it with longshore app channel list, and decide again")
+			err := fmt.Errorf("%s:%s: %w: the channel does not name %s, but %s", r.Repository, r.Channel, fault.ErrConflict, s, orNone(short(r.Was)))
+			return fault.WithHint(err, "another publisher moved it: check it with longshore app channel list")
 		}
 	}
 	if err := repo.MoveTag(c.Context, r.Channel, r.Was, r.Digest); err != nil {
 		return err
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// channels opens the repository whose channels are meant, as the registry itself has it.
-func (p *program) channels(c *cli.Context, arg string) (repo *registry.Repository, done func(), err error) {
-	ref, err := registry.ParseReference(arg)
+// channels opens a repository without its mirrors, which may show old tags.
+func (c *call) channels(arg string) (*registry.Repository, error) {
+	ref, err := c.repositoryOnly(arg)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	if ref.Target() != "" {
-		return nil, nil, misused(c, "%s: name the repository only", arg)
-	}
-	if repo, done, err = p.open(c, ref); err != nil {
-		return nil, nil, err
-	}
-	return repo.Upstream(), done, nil
+	return c.upstream(ref)
 }
 
-// mover looks at what channels name, as the registry itself has it, and returns what moves them from there to a digest.
+// mover reads what channels name now, and returns a function that moves them to a digest, unless they were moved in between.
 func mover(ctx context.Context, repo *registry.Repository, channels []string) (func(digest.Digest) error, error) {
 	repo = repo.Upstream()
 	was := make([]digest.Digest, len(channels))
@@ -192,7 +184,7 @@ func mover(ctx context.Context, repo *registry.Repository, channels []string) (f
 	}, nil
 }
 
-// tagNames is what a tag names; "": it is not there.
+// tagNames returns what a tag names; "" if it does not exist.
 func tagNames(ctx context.Context, repo *registry.Repository, tag string) (digest.Digest, error) {
 	d, err := repo.Resolve(ctx, tag)
 	if errors.Is(err, fault.ErrNotFound) {
@@ -201,23 +193,23 @@ func tagNames(ctx context.Context, repo *registry.Repository, tag string) (diges
 	return d.Digest, err
 }
 
-// notVersion refuses channels that are versions.
-func notVersion(c *cli.Context, channels ...string) error {
+// notVersion rejects channels with the name of a version.
+func (c *call) notVersion(channels ...string) error {
 	for _, channel := range channels {
 		if versionLike(channel) {
-			return misused(c, "%q is a version, or looks like one: versions stand for one content, channels move", channel)
+			return c.misused("%q looks like a version: the content of a version never changes, a channel moves", channel)
 		}
 	}
 	return nil
 }
 
-// versionLike tells tags that stand for one content, or could be taken for such: versions, and what signatures are kept under.
+// versionLike reports whether a tag is a version, or one of the tags that store signatures.
 func versionLike(tag string) bool {
 	_, err := semver.NewVersion(strings.ReplaceAll(tag, "_", "+"))
 	return err == nil || strings.HasPrefix(tag, "sha256-")
 }
 
-// released reads what a tag or digest names: a package or a component, and which version it says that it is.
+// released returns the digest and the version of a package or a component.
 func released(ctx context.Context, repo *registry.Repository, target string) (digest.Digest, string, error) {
 	desc, err := repo.Resolve(ctx, target)
 	if err != nil {

@@ -7,15 +7,13 @@ import (
 	"os"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/registry"
 )
 
-// chartSource tells a Helm chart, a directory or what helm package made of one, from a Compose project.
+// chartSource reports whether the user named a Helm chart: a directory, or an archive of helm package.
 func chartSource(from string) bool {
 	if strings.HasSuffix(from, ".tgz") {
 		return true
@@ -40,56 +38,54 @@ func (r chartResult) text(w io.Writer) {
 	r.pushed.text(w)
 }
 
-// chartPush pushes a Helm chart as helm push does.
-func (p *program) chartPush(c *cli.Context, args []string) error {
+// chartPush pushes a Helm chart in the format of helm push.
+func (c *call) chartPush(args []string) error {
 	for _, flag := range []string{"name", "env", "platform"} {
 		if c.IsSet(flag) {
-			return misused(c, "--%s is for Compose projects, and %s is a Helm chart", flag, args[0])
+			return c.misused("--%s is for Compose projects, and %s is a Helm chart", flag, args[0])
 		}
 	}
 	ref, err := registry.ParseReference(args[1])
 	if err != nil {
 		return err
 	}
-	a, chart, err := p.packChart(c, args[0])
+	a, chart, err := c.packChart(args[0])
 	if err != nil {
 		return err
 	}
 	if ref.Digest != "" || ref.Tag != "" && ref.Tag != chart.Tag() {
-		return misused(c, "%s: a chart's tag is its version, %s", args[1], chart.Tag())
+		return c.misused("%s: the tag must be the chart's version, %s", args[1], chart.Tag())
 	}
 	if lastElement(ref) != chart.Name {
-		return misused(c, "%s: helm finds a chart under its name: HOST/PATH/%s", args[1], chart.Name)
+		return c.misused("%s: the repository must end with the chart's name: HOST/PATH/%s", args[1], chart.Name)
 	}
 	ref = ref.WithTag(chart.Tag())
-	s, err := p.session(c, nil, false)
+	if err := c.openSigner(nil, false); err != nil {
+		return err
+	}
+	attached, err := c.newAttacher(c.signer)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	attached, err := p.newAttacher(c, s.signer)
-	if err != nil {
-		return err
-	}
-	repo, err := s.Open(c.Context, ref)
+	repo, err := c.open(ref)
 	if err != nil {
 		return err
 	}
 	r := chartResult{Name: chart.Name, Version: chart.Version, Bytes: a.Blobs[1].Descriptor.Size}
-	if r.pushed, r.Attached, err = attached.publish(c, repo, a, once(c, ref.Tag)); err != nil {
+	if r.pushed, r.Attached, err = attached.publish(c, repo, a, c.once(ref.Tag)); err != nil {
 		return err
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// packChart packs a directory, or takes what helm package has packed, with its provenance file if there is one.
-func (p *program) packChart(c *cli.Context, from string) (*artifacts.Artifact, *artifacts.Chart, error) {
-	annotations, err := pairs("annotation", c.StringSlice("annotation"))
+// packChart packs a directory, or reads an archive of helm package, with its provenance file if there is one.
+func (c *call) packChart(from string) (*artifacts.Artifact, *artifacts.Chart, error) {
+	annotations, err := c.pairs("annotation")
 	if err != nil {
 		return nil, nil, err
 	}
 	o := artifacts.ChartOptions{Annotations: annotations}
-	if o.Created, err = p.created(); err != nil {
+	if o.Created, err = c.created(); err != nil {
 		return nil, nil, err
 	}
 	if strings.HasSuffix(from, ".tgz") {
@@ -115,7 +111,7 @@ func (p *program) packChart(c *cli.Context, from string) (*artifacts.Artifact, *
 	if err != nil {
 		return nil, nil, err
 	}
-	if o.Annotations, err = p.origin(c, annotations, material{dir: from, files: used}); err != nil {
+	if o.Annotations, err = c.origin(annotations, sources{dir: from, files: used}); err != nil {
 		return nil, nil, err
 	}
 	a, chart, err := artifacts.PackChart(dir.FS(), o)

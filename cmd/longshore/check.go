@@ -27,7 +27,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-// kinds of things that check knows, in the order in which --kind lists them.
+// kinds of documents that check knows, in the order of --kind.
 const (
 	kindProject      = "project" // a directory with compose.yaml, or another of its names
 	kindPackage      = "package" // a directory with margo.yaml
@@ -46,47 +46,49 @@ const (
 	kindAgent        = "agent"
 )
 
-func (p *program) checkCommand() *cli.Command {
+func checkCommand() command {
 	kinds := strings.Join(checkKinds(), ", ")
-	return p.command("", command{
+	return command{
 		name: "check", args: "FILE|DIRECTORY...", min: 1, max: -1,
 		usage: "check documents, offline",
-		about: "Checks Margo documents, Compose projects (the directory with compose.yaml or docker-compose.yml), Helm charts (with " +
-			"Chart.yaml), Compose Archives, bundles, locks, trust.yaml and agent.yaml as strictly as a device does, and reports every error with its " +
-			"position. The kind is detected from the content, or set with --kind: " + kinds + ".",
+		about: "Checks Margo documents, Compose projects (the directory with compose.yaml), Helm charts (the directory with Chart.yaml), " +
+			"Compose Archives, bundles, locks, trust.yaml and agent.yaml as strictly as a device does, and reports every error with " +
+			"its position. The kind is detected from the content, or set with --kind: " + kinds + ".",
 		examples: []string{"./line-monitor", "deployments/*.yaml trust.yaml", "--kind capabilities - < device.json"},
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "kind", Usage: "`KIND` of every argument; default: detected"},
 		},
-		run: p.check,
-	})
+		run: (*call).check,
+	}
 }
 
 // reader checks the bytes of one kind of document.
-type reader func(c *cli.Context, file string, data []byte) error
+type reader func(file string, data []byte) error
 
-func (p *program) readers() map[string]reader {
-	parsed := func(f func(string, []byte) error) reader {
-		return func(_ *cli.Context, file string, data []byte) error { return f(file, data) }
-	}
+func (c *call) readers() map[string]reader {
 	return map[string]reader{
-		kindArchive: p.checkArchive,
-		kindBundle: parsed(func(file string, data []byte) error {
+		kindArchive: c.checkArchive,
+		kindBundle: func(file string, data []byte) error {
 			_, err := artifacts.ReadBundle(data)
 			return named(file, err)
-		}),
-		kindCompose: func(c *cli.Context, file string, data []byte) error {
-			return p.checkCompose(c, file, data, nil)
 		},
-		kindDeployment:   parsed(func(f string, d []byte) error { _, err := margo.ParseApplicationDeployment(f, d); return err }),
-		kindDescription:  parsed(func(f string, d []byte) error { _, err := margo.ParseApplicationDescription(f, d); return err }),
-		kindManifest:     parsed(func(f string, d []byte) error { _, err := margo.ParseStateManifest(f, d); return err }),
+		kindCompose:      func(file string, data []byte) error { return c.checkCompose(file, data, nil) },
+		kindDeployment:   parsed(margo.ParseApplicationDeployment),
+		kindDescription:  parsed(margo.ParseApplicationDescription),
+		kindManifest:     parsed(margo.ParseStateManifest),
 		kindStatus:       either(margo.ParseDeploymentStatus, margo.ParseDeploymentStatusYAML),
 		kindCapabilities: either(margo.ParseDeviceCapabilities, margo.ParseDeviceCapabilitiesYAML),
 		kindProblem:      either(margo.ParseProblem, margo.ParseProblemYAML),
-		kindLock:         parsed(func(f string, d []byte) error { _, err := artifacts.ParseLock(f, d); return err }),
-		kindAgent:        parsed(func(f string, d []byte) error { _, err := config.Parse(f, d); return err }),
-		kindTrust:        parsed(func(f string, d []byte) error { _, err := readPolicy(f, d); return err }),
+		kindLock:         parsed(artifacts.ParseLock),
+		kindAgent:        parsed(config.Parse),
+		kindTrust:        parsed(readPolicy),
+	}
+}
+
+func parsed[T any](parse func(string, []byte) (T, error)) reader {
+	return func(file string, data []byte) error {
+		_, err := parse(file, data)
+		return err
 	}
 }
 
@@ -117,7 +119,7 @@ type checkFault struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
-func (r checkResult) essence() string { return "" }
+func (r checkResult) quietText() string { return "" }
 
 func (r checkResult) text(w io.Writer) {
 	for _, f := range r.Files {
@@ -127,14 +129,14 @@ func (r checkResult) text(w io.Writer) {
 	}
 }
 
-func (p *program) check(c *cli.Context, args []string) error {
+func (c *call) check(args []string) error {
 	if k := c.String("kind"); k != "" && !slices.Contains(checkKinds(), k) {
-		return misused(c, "--kind %q is not one of %s", k, strings.Join(checkKinds(), ", "))
+		return c.misused("--kind %q is not one of %s", k, strings.Join(checkKinds(), ", "))
 	}
 	r := checkResult{Files: []checkedFile{}}
 	var failed []error
 	for _, name := range args {
-		kind, err := p.checkOne(c, name)
+		kind, err := c.checkOne(name)
 		f := checkedFile{File: name, Kind: kind, Valid: err == nil, Faults: []checkFault{}}
 		if err != nil {
 			f.Faults = faultsOf(name, err)
@@ -142,7 +144,7 @@ func (p *program) check(c *cli.Context, args []string) error {
 		}
 		r.Files = append(r.Files, f)
 	}
-	if err := p.show(c, r); err != nil {
+	if err := c.show(r); err != nil {
 		return err
 	}
 	return errors.Join(failed...)
@@ -151,7 +153,7 @@ func (p *program) check(c *cli.Context, args []string) error {
 func faultsOf(file string, err error) []checkFault {
 	var document *strict.Error
 	if !errors.As(err, &document) {
-		return []checkFault{{File: file, Message: err.Error(), Hint: fault.Hint(err)}}
+		return []checkFault{{File: file, Message: fault.Summary(err), Hint: fault.Hint(err)}}
 	}
 	var out []checkFault
 	for _, f := range document.Faults {
@@ -160,13 +162,13 @@ func faultsOf(file string, err error) []checkFault {
 	return out
 }
 
-// checkOne finds out what something is, and checks it.
-func (p *program) checkOne(c *cli.Context, name string) (kind string, err error) {
+// checkOne detects the kind of a file or a directory, and checks it.
+func (c *call) checkOne(name string) (kind string, err error) {
 	kind = c.String("kind")
 	if info, err := os.Stat(name); name != "-" && err == nil && info.IsDir() {
-		return p.checkDirectory(c, name, kind)
+		return c.checkDirectory(name, kind)
 	}
-	data, err := p.readChecked(name)
+	data, err := c.readChecked(name)
 	if err != nil {
 		return kind, err
 	}
@@ -175,14 +177,14 @@ func (p *program) checkOne(c *cli.Context, name string) (kind string, err error)
 			return "", err
 		}
 	}
-	read, ok := p.readers()[kind]
+	read, ok := c.readers()[kind]
 	if !ok {
-		return kind, misused(c, "%s: %s is checked as a directory", name, kind)
+		return kind, c.misused("%s: a %s must be a directory", name, kind)
 	}
-	return kind, read(c, name, data)
+	return kind, read(name, data)
 }
 
-// readChecked reads what may be a document or an archive.
+// readChecked reads a document or an archive.
 func (p *program) readChecked(name string) ([]byte, error) {
 	if name == "-" {
 		return p.readDocument(name)
@@ -190,7 +192,7 @@ func (p *program) readChecked(name string) ([]byte, error) {
 	return bounded.File(os.Open, name, artifacts.MaxArchive)
 }
 
-func (p *program) checkDirectory(c *cli.Context, name, kind string) (string, error) {
+func (c *call) checkDirectory(name, kind string) (string, error) {
 	dir := os.DirFS(name)
 	if kind == "" {
 		switch {
@@ -201,13 +203,13 @@ func (p *program) checkDirectory(c *cli.Context, name, kind string) (string, err
 		case exists(dir, artifacts.ChartFile):
 			kind = kindChart
 		default:
-			err := fmt.Errorf("%s: %w: there is neither compose.yaml nor margo.yaml nor Chart.yaml in it", name, fault.ErrInvalid)
-			return "", fault.WithHint(err, "name the documents in it one by one")
+			err := fmt.Errorf("%s: %w: it has no compose.yaml, margo.yaml or Chart.yaml", name, fault.ErrInvalid)
+			return "", fault.WithHint(err, "name the documents in the directory")
 		}
 	}
 	switch kind {
 	case kindProject:
-		packed, err := p.packProject(c, name)
+		packed, err := c.packProject(name)
 		if err != nil {
 			return kind, err
 		}
@@ -217,13 +219,13 @@ func (p *program) checkDirectory(c *cli.Context, name, kind string) (string, err
 		_, _, err := artifacts.PackPackage(dir, artifacts.PackageOptions{})
 		return kind, named(name, err)
 	case kindChart:
-		return kind, p.checkChart(name)
+		return kind, c.checkChart(name)
 	}
-	return kind, misused(c, "%s is a directory, and --kind %s is a file", name, kind)
+	return kind, c.misused("%s is a directory, but a %s must be a file", name, kind)
 }
 
-// checkCompose checks a Compose file and tells what a device honours in another way than its author may expect.
-func (p *program) checkCompose(c *cli.Context, file string, data []byte, dir fs.FS) error {
+// checkCompose checks a Compose file, and prints notices for settings that a device handles differently than expected.
+func (c *call) checkCompose(file string, data []byte, dir fs.FS) error {
 	project, err := composefile.Parse(file, data)
 	if err != nil {
 		return err
@@ -232,12 +234,12 @@ func (p *program) checkCompose(c *cli.Context, file string, data []byte, dir fs.
 	if err != nil {
 		return err
 	}
-	p.tellNotices(file, notices)
+	c.printNotices(file, notices)
 	return nil
 }
 
-// tellNotices writes to stderr: stdout is for results.
-func (p *program) tellNotices(file string, notices []strict.Fault) {
+// printNotices prints notices on stderr.
+func (p *program) printNotices(file string, notices []strict.Fault) {
 	for _, n := range notices {
 		n.Message = "notice: " + n.Message
 		fmt.Fprintln(p.stderr, &strict.Error{File: file, Faults: []strict.Fault{n}})
@@ -249,7 +251,7 @@ func exists(dir fs.FS, name string) bool {
 	return err == nil
 }
 
-// named puts the name of a file before an error that may not have it.
+// named adds the name of a file to an error without it.
 func named(file string, err error) error {
 	var document *strict.Error
 	if err == nil || errors.As(err, &document) || strings.HasPrefix(err.Error(), file) {
@@ -259,22 +261,22 @@ func named(file string, err error) error {
 }
 
 // checkArchive checks a Compose Archive and the compose.yaml in it.
-func (p *program) checkArchive(c *cli.Context, file string, data []byte) error {
+func (c *call) checkArchive(file string, data []byte) error {
 	a, err := artifacts.ReadArchive(data)
 	if err != nil {
 		return named(file, err)
 	}
-	return p.checkCompose(c, file+":"+path.Join(a.Root, composefile.Name), a.Compose, a.FS)
+	return c.checkCompose(file+":"+path.Join(a.Root, composefile.Name), a.Compose, a.FS)
 }
 
-// byName are files whose name says what they are.
+// byName are the kinds of files by their names.
 func byName() map[string]string {
 	return map[string]string{
 		composefile.Name: kindCompose, artifacts.LockFile: kindLock, "margo.yaml": kindDescription, "trust.yaml": kindTrust, "agent.yaml": kindAgent,
 	}
 }
 
-// detect finds out what a file is: by its first bytes, its name, its members.
+// detect finds the kind of a file: by its first bytes, its name, its members.
 func detect(name string, data []byte) (string, error) {
 	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
 		return archiveKind(data), nil
@@ -317,11 +319,11 @@ func detect(name string, data []byte) (string, error) {
 	case has("type", "title"):
 		return kindProblem, nil
 	}
-	err = fmt.Errorf("%s: %w: it looks like none of %s", name, fault.ErrUnsupported, strings.Join(checkKinds(), ", "))
-	return "", fault.WithHint(err, "say what it is with --kind")
+	err = fmt.Errorf("%s: %w: its content is none of %s", name, fault.ErrUnsupported, strings.Join(checkKinds(), ", "))
+	return "", fault.WithHint(err, "name its kind with --kind")
 }
 
-// parseAny reads JSON where it begins as JSON, else YAML.
+// parseAny reads JSON or YAML.
 func parseAny(name string, data []byte) (*strict.Node, error) {
 	if isJSON(data) {
 		return strict.JSON(name, data)
@@ -334,19 +336,17 @@ func isJSON(data []byte) bool {
 	return len(t) > 0 && (t[0] == '{' || t[0] == '[')
 }
 
-// either reads a document that may have both forms.
+// either reads a document that may be JSON or YAML.
 func either[T any](asJSON, asYAML func(string, []byte) (T, error)) reader {
-	return func(_ *cli.Context, file string, data []byte) error {
-		read := asYAML
+	return func(file string, data []byte) error {
 		if isJSON(data) {
-			read = asJSON
+			return parsed(asJSON)(file, data)
 		}
-		_, err := read(file, data)
-		return err
+		return parsed(asYAML)(file, data)
 	}
 }
 
-// archiveKind looks for a compose.yaml below a top directory; what cannot be read is left to the reader of bundles.
+// archiveKind looks for compose.yaml below a top directory; anything else is a bundle.
 func archiveKind(data []byte) string {
 	z, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {

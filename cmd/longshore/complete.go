@@ -17,8 +17,8 @@ import (
 	"github.com/longshore-dev/longshore/signing/sign"
 )
 
-// publicKeyFiles is a --key that takes files with public keys. It has an environment variable of its own: one environment
-// serves commands that sign and commands that verify.
+// publicKeyFiles is a flag --key for public keys. It has another environment variable than --key for private keys, so that
+// one environment can serve both.
 type publicKeyFiles struct{ *cli.StringSliceFlag }
 
 // publicKeyFlag is the flag --key for public keys.
@@ -34,16 +34,19 @@ func variable(f cli.Flag) string {
 	return "LONGSHORE_" + strings.ToUpper(strings.ReplaceAll(f.Names()[0], "-", "_"))
 }
 
-// environment gives each flag its variable.
+// environment returns the variable of a flag, and its value; --help has none.
 func (p *program) environment(f cli.Flag) (name, value string) {
+	if f.Names()[0] == "help" {
+		return "", ""
+	}
 	name = variable(f)
 	return name, p.getenv(name)
 }
 
-// completeLimit is how long a registry may take to tell its tags while somebody holds the tab key.
+// completeLimit is how long a completion waits for a registry.
 const completeLimit = 2 * time.Second
 
-// complete writes what the last word may become, one a line.
+// complete writes the completions of the last word, one per line.
 func (p *program) complete(ctx context.Context, app *cli.App, words []string, w io.Writer) {
 	cmdline.Complete(w, app, words, func(c *cmdline.Completion, flag, begin string) ([]string, bool) {
 		x := &completion{c, p}
@@ -57,13 +60,13 @@ func (p *program) complete(ctx context.Context, app *cli.App, words []string, w 
 	})
 }
 
-// completion knows what the values of this program's flags may be.
+// completion completes the values of flags.
 type completion struct {
 	*cmdline.Completion
 	p *program
 }
 
-// values offers what the value of a flag may be; done tells that it is known what belongs there.
+// values returns the completions of a flag's value; done is false if the flag is not known here.
 func (x *completion) values(flag, begin string) (out []string, done bool) {
 	switch flag {
 	case "--signature-format":
@@ -86,7 +89,7 @@ func (x *completion) values(flag, begin string) (out []string, done bool) {
 	return nil, false
 }
 
-// devices are those of the fleet that the command line names, or that is here.
+// devices are those of the fleet that the command line names, or of the one in the current directory.
 func (x *completion) devices() []*fleet.Device {
 	dir := "."
 	if slices.Contains(x.Path, "fleet") {
@@ -101,7 +104,7 @@ func (x *completion) devices() []*fleet.Device {
 	return f.Devices
 }
 
-// selectors are what the last condition of a selector may be: a device, a group, a label.
+// selectors are the completions of the last condition of a selector: devices, groups and labels.
 func (x *completion) selectors(begin string) []string {
 	before := begin[:strings.LastIndex(begin, ",")+1]
 	found := map[string]bool{}
@@ -121,7 +124,7 @@ func (x *completion) selectors(begin string) []string {
 	return out
 }
 
-// tagBegun tells whether a word is a reference up to somewhere in its tag: HOST/PATH:TA.
+// tagBegun reports whether a word is a reference with an unfinished tag, such as HOST/PATH:TA, and returns its repository.
 func tagBegun(word string) (ref registry.Reference, ok bool) {
 	colon := strings.LastIndex(word, ":")
 	if colon <= strings.LastIndex(word, "/") || strings.Contains(word, "@") {
@@ -131,21 +134,21 @@ func tagBegun(word string) (ref registry.Reference, ok bool) {
 	return ref, err == nil && ref.Scheme == registry.SchemeOCI && ref.Tag == ""
 }
 
-// tags asks the registry for those of a repository, as the flags and the environment say how.
+// tags lists the tags of a repository, with the credentials of the flags and of the environment.
 func (x *completion) tags(ctx context.Context, begin string, ref registry.Reference) (out []string) {
 	if x.Command == nil || slices.Contains(x.Words, "--password-stdin") {
-		return nil // what is on stdin is the shell's
+		return nil // stdin belongs to the shell
 	}
 	repository := begin[:strings.LastIndex(begin, ":")]
-	x.Command.Action = func(c *cli.Context) error {
+	x.Command.Action = func(f *cli.Context) error {
+		c := &call{program: x.p, flags: f}
+		defer c.end()
 		ctx, cancel := context.WithTimeout(c.Context, completeLimit)
 		defer cancel()
-		client, err := x.p.client(c)
-		if err != nil {
+		if err := c.connect(); err != nil {
 			return err
 		}
-		defer client.Close()
-		repo, err := client.Open(ctx, ref)
+		repo, err := c.registry.Open(ctx, ref)
 		if err != nil {
 			return err
 		}

@@ -26,18 +26,18 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-func (p *program) componentPushCommand() *cli.Command {
-	return p.command("component", command{
+func componentPushCommand() command {
+	return command{
 		name: "push", args: "DIRECTORY|CHART.tgz|oci://PROJECT HOST/PATH:VERSION", min: 2, max: 2,
 		usage: "pack a Compose project or a Helm chart and push it",
-		about: "Reads compose.yaml, compose.yml, docker-compose.yml or docker-compose.yaml and an override beside it as docker compose " +
-			"does. Checks that devices support the project, resolves extends and include, resolves every image to its digest for the " +
-			"lock in the archive, packs one compose.yaml and the files that it names reproducibly, and pushes them. Push the images " +
-			"first. Instead of a directory, oci://HOST/PATH:TAG names a project from docker compose publish.\n\nA directory with " +
-			"Chart.yaml, or a .tgz of helm package with its .prov file, is pushed like helm push does: the tag is the chart's " +
-			"version, and its name is the repository's last element. --sbom and --provenance are attached before the tag is set: " +
-			"with --key as signed attestations, which longshore verify --attestation and cosign verify-attestation check, " +
-			"otherwise as plain referrers.",
+		about: "Reads compose.yaml (or compose.yml, docker-compose.yml, docker-compose.yaml) and its override as docker compose does, and " +
+			"checks that devices support the project. Then it resolves extends and include, writes the digest of every image into a " +
+			"lock, packs one compose.yaml with the files that it names, and pushes the archive. The same input gives the same " +
+			"digest. Push the images first. Instead of a directory, oci://HOST/PATH:TAG names a project from docker compose " +
+			"publish.\n\nA directory with Chart.yaml, or a .tgz of helm package with its .prov file, is pushed as helm push does: " +
+			"the tag is the chart's version, and its name is the repository's last element. --sbom and --provenance are attached " +
+			"before the tag is set: with --key as signed attestations for longshore verify --attestation and cosign " +
+			"verify-attestation, otherwise as unsigned referrers.",
 		examples: []string{
 			"./line-monitor harbor.acme.example/plant/components/line-monitor:1.4.0",
 			"--key release.key --env TAG=2.10 ./web harbor.acme.example/plant/components/web:2.0.1",
@@ -48,11 +48,11 @@ func (p *program) componentPushCommand() *cli.Command {
 			&cli.StringFlag{Name: "name", Usage: "`NAME` of the component; default: the repository's last element"},
 			fileFlag(),
 			&cli.StringSliceFlag{Name: "env", Usage: "`KEY=VALUE` for variables in image references of compose.yaml; may be repeated"},
-			&cli.StringSliceFlag{Name: "platform", Usage: "`PLATFORM` of devices, such as linux/arm64: every image must support it, and other platforms are omitted from the lock; may be repeated"},
+			&cli.StringSliceFlag{Name: "platform", Usage: "`PLATFORM` of devices, such as linux/arm64: every image must support it; other platforms are left out of the lock; may be repeated"},
 			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
 		}, attachFlags(), signFlags(), registryFlags()),
-		run: p.componentPush,
-	})
+		run: (*call).componentPush,
+	}
 }
 
 type componentResult struct {
@@ -89,32 +89,27 @@ func (r componentResult) text(w io.Writer) {
 	r.pushed.text(w)
 }
 
-func (p *program) componentPush(c *cli.Context, args []string) error {
+func (c *call) componentPush(args []string) error {
 	if chartSource(args[0]) {
-		return p.chartPush(c, args)
+		return c.chartPush(args)
 	}
 	ref, err := tagged(args[1], "component")
 	if err != nil {
 		return err
 	}
-	env, err := pairs("env", c.StringSlice("env"))
+	env, err := c.pairs("env")
 	if err != nil {
 		return err
 	}
-	annotations, err := pairs("annotation", c.StringSlice("annotation"))
+	annotations, err := c.pairs("annotation")
 	if err != nil {
 		return err
 	}
-	created, err := p.created()
+	created, err := c.created()
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	packed, err := p.packFrom(c, client, args[0])
+	packed, err := c.packFrom(args[0])
 	if err != nil {
 		return err
 	}
@@ -127,16 +122,15 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 		if err != nil {
 			return err
 		}
-		if annotations, err = p.origin(c, annotations, material{dir: args[0], files: used}); err != nil {
+		if annotations, err = c.origin(annotations, sources{dir: args[0], files: used}); err != nil {
 			return err
 		}
 	}
-	signer, err := p.newSigner(c, nil, false)
+	signer, err := c.newSigner(nil, false)
 	if err != nil {
 		return err
 	}
-	defer signer.Close()
-	attached, err := p.newAttacher(c, signer)
+	attached, err := c.newAttacher(signer)
 	if err != nil {
 		return err
 	}
@@ -144,13 +138,13 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	if name == "" {
 		name = lastElement(ref)
 	}
-	a, lock, err := release.Pack(c.Context, client, packed.Files, images, artifacts.ComponentOptions{
+	a, lock, err := release.Pack(c.Context, c.registry, packed.Files, images, artifacts.ComponentOptions{
 		Name: name, Version: ref.Tag, Created: created, Annotations: annotations,
 	}, c.StringSlice("platform")...)
 	if err != nil {
 		return err
 	}
-	repo, err := client.Open(c.Context, ref)
+	repo, err := c.registry.Open(c.Context, ref)
 	if err != nil {
 		return err
 	}
@@ -158,27 +152,27 @@ func (p *program) componentPush(c *cli.Context, args []string) error {
 	if err := r.describe(a, lock); err != nil {
 		return err
 	}
-	if r.pushed, r.Attached, err = attached.publish(c, repo, a, once(c, ref.Tag)); err != nil {
+	if r.pushed, r.Attached, err = attached.publish(c, repo, a, c.once(ref.Tag)); err != nil {
 		return err
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// isDirectory tells a project's directory from a reference to a published project.
+// isDirectory reports whether the user named a directory, and not a reference.
 func isDirectory(from string) bool {
 	return !strings.HasPrefix(from, "oci://") && !strings.HasPrefix(from, "oci-layout:")
 }
 
 // packFrom makes of a directory, or of what docker compose publish has pushed, what a device takes.
-func (p *program) packFrom(c *cli.Context, client *registry.Client, from string) (*composefile.Packed, error) {
+func (c *call) packFrom(from string) (*composefile.Packed, error) {
 	if isDirectory(from) {
-		return p.packProject(c, from)
+		return c.packProject(from)
 	}
 	ref, err := registry.ParseReference(from)
 	if err != nil {
 		return nil, err
 	}
-	repo, err := originOf(c.Context, client, ref)
+	repo, err := c.upstream(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -206,10 +200,10 @@ func (p *program) packFrom(c *cli.Context, client *registry.Client, from string)
 	if err != nil {
 		return nil, err
 	}
-	return packed, p.checkPacked(c, name, packed)
+	return packed, c.checkPacked(name, packed)
 }
 
-// openDirectory opens a directory out of which no link leads.
+// openDirectory opens a directory; links that leave it are not followed.
 func openDirectory(name string) (*os.Root, error) {
 	if info, err := os.Stat(name); err == nil && !info.IsDir() {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.ENOTDIR}
@@ -219,7 +213,7 @@ func openDirectory(name string) (*os.Root, error) {
 
 // packProject makes of a directory what a device takes, and tells its notices. Nothing outside the directory is read,
 // whatever links there are in it.
-func (p *program) packProject(c *cli.Context, name string) (*composefile.Packed, error) {
+func (c *call) packProject(name string) (*composefile.Packed, error) {
 	dir, err := openDirectory(name)
 	if err != nil {
 		return nil, fault.WithHint(fmt.Errorf("read project %s: %w", name, errors.Unwrap(err)), projectHint)
@@ -228,7 +222,7 @@ func (p *program) packProject(c *cli.Context, name string) (*composefile.Packed,
 	names := c.StringSlice("file")
 	for i, file := range names {
 		if names[i] = path.Clean(filepath.ToSlash(file)); !fs.ValidPath(names[i]) || strings.Contains(names[i], "/") {
-			return nil, misused(c, "--file %s is not a file in the directory %s itself", file, name)
+			return nil, c.misused("--file %s is not a file in the directory %s itself", file, name)
 		}
 	}
 	if len(names) == 0 {
@@ -240,16 +234,16 @@ func (p *program) packProject(c *cli.Context, name string) (*composefile.Packed,
 	if err != nil {
 		return nil, err
 	}
-	return packed, p.checkPacked(c, path.Join(filepath.ToSlash(name), names[0]), packed)
+	return packed, c.checkPacked(path.Join(filepath.ToSlash(name), names[0]), packed)
 }
 
 // checkPacked checks what was packed as a device will, with the packed files and nothing else, and shows its notices.
-func (p *program) checkPacked(c *cli.Context, file string, packed *composefile.Packed) error {
+func (c *call) checkPacked(file string, packed *composefile.Packed) error {
 	notices, err := compose.Check(c.Context, packed.Project, packed.Files)
 	if err != nil {
 		return err
 	}
-	p.tellNotices(file, notices)
+	c.printNotices(file, notices)
 	return nil
 }
 
@@ -259,7 +253,7 @@ func fileFlag() cli.Flag {
 	return &cli.StringSliceFlag{Name: "file", Aliases: []string{"f"}, Usage: "Compose `FILE` in the directory, each merged over the one before; default: compose.yaml or docker-compose.yml, with its override; may be repeated"}
 }
 
-// describe reads what was packed, as a device will.
+// describe reads the packed artifact as a device does.
 func (r *componentResult) describe(a *artifacts.Artifact, lock *artifacts.Lock) error {
 	x, err := artifacts.OpenComponent(a.Manifest)
 	if err != nil {
@@ -299,7 +293,7 @@ func files(fsys fs.FS) ([]string, error) {
 	return out, err
 }
 
-// topLevel shortens a list of files to what is at the top.
+// topLevel lists the files and directories at the top of a list of files.
 func topLevel(files []string) string {
 	var out []string
 	for _, f := range files {

@@ -58,7 +58,7 @@ func TestContentIsLookedAt(t *testing.T) {
 		"press-07", "components/line-monitor@", "components/sensor@", "it is not at the mirror " + mirror.Host,
 	}, at("--mirror", host+"="+mirror.URL)...)
 	s.refuses(outcome.Refused, []string{"it is not at the mirror " + mirror.Host}, "fleet", "check", "--mirror", host+"="+mirror.URL, "one")
-	s.refuses(outcome.Misused, []string{"no hosts.toml names a mirror"}, at("--mirror", host)...)
+	s.refuses(outcome.Misused, []string{"hosts.toml has no mirror"}, at("--mirror", host)...)
 	s.refuses(outcome.Misused, []string{"is not HOST=ENDPOINT"}, at("--mirror", "=x")...)
 	down := testenv.Registry(t, testenv.Lax)
 	down.Down()
@@ -79,8 +79,8 @@ func TestContentIsLookedAt(t *testing.T) {
 	s.server.Faults.Clear()
 	// Its registry lets nobody look: that is told, and need not keep devices from it.
 	s.server.Faults.Add(testenv.Rule{Path: "/library/nats/", Effect: testenv.Status(http.StatusForbidden, 0)})
-	if out := s.do(outcome.OK, "fleet", "check", "one"); !strings.Contains(out, "could not be looked for") {
-		t.Errorf("nobody is told that an image could not be looked for\n%s", out)
+	if out := s.do(outcome.OK, "fleet", "check", "one"); !strings.Contains(out, "could not be checked") {
+		t.Errorf("nobody is told that an image could not be checked\n%s", out)
 	}
 	s.server.Faults.Clear()
 

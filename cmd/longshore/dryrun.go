@@ -16,9 +16,9 @@ func dryRunFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "dry-run", Usage: "print what would be pushed, with its digest, without pushing or signing"}
 }
 
-// rehearse is publish without its effects: it says what would be there, or why that cannot be.
-func rehearse(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, o release.PublishOptions) (pushed, error) {
-	r := pushedAs(repo, lastTag(o), a.Descriptor)
+// previewPublish returns what publish would push, or the error that it would end with, and pushes nothing.
+func (c *call) previewPublish(repo *registry.Repository, a *artifacts.Artifact, o release.PublishOptions) (pushed, error) {
+	r := describePushed(repo, lastTag(o), a.Descriptor)
 	r.DryRun = true
 	if o.HistoryTag == "" {
 		return r, nil
@@ -30,12 +30,12 @@ func rehearse(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, 
 	case err != nil:
 		return r, err
 	case there.Digest != a.Descriptor.Digest:
-		return r, fmt.Errorf("%s: %w: it is %s already", repo.Reference().WithTag(o.HistoryTag), fault.ErrConflict, there.Digest)
+		return r, fmt.Errorf("%s: %w: it names %s already", repo.Reference().WithTag(o.HistoryTag), fault.ErrConflict, there.Digest)
 	}
 	return r, nil
 }
 
-// lastTag is the tag that people know what is published by.
+// lastTag is the tag that people know: the last of the moving ones, or the version.
 func lastTag(o release.PublishOptions) string {
 	if n := len(o.Tags); n > 0 {
 		return o.Tags[n-1]

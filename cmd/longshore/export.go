@@ -17,15 +17,15 @@ import (
 	"github.com/longshore-dev/longshore/site/volume"
 )
 
-func (p *program) exportCommand() *cli.Command {
-	return p.command("", command{
+func exportCommand() command {
+	return command{
 		name: "export", args: "HOST/PATH DIRECTORY", min: 2, max: 2,
-		usage: "write everything that a site's devices need to a directory, such as a USB stick",
-		about: "Writes what longshore mirror copies into an OCI image layout in DIRECTORY, which may be on a USB stick: verified first, " +
-			"with all signatures. With --since it omits what the site has already, according to longshore site inventory. " +
-			"With --volume-size it writes tar files with checksums, for several media, or for a file system that limits the size of files; meanwhile " +
-			"DIRECTORY needs space for two copies. Repeat an interrupted export: it continues. With --reports it writes, at the site, the reports that " +
-			"devices pushed to HOST/PATH into DIRECTORY/reports, to be carried back.",
+		usage: "write everything that a site's devices need to a directory, for example on a USB stick",
+		about: "Verifies and writes the same content as longshore mirror, into an OCI image layout in DIRECTORY. With --since it leaves out " +
+			"what the site has already, according to longshore site inventory. With --volume-size it writes tar files with checksums, " +
+			"for several media, or for a file system that limits the size of files; then DIRECTORY needs space for two copies. " +
+			"Repeat an interrupted export: it continues. With --reports, at the site, it writes the reports that devices pushed to " +
+			"HOST/PATH into DIRECTORY/reports, to bring them back.",
 		examples: []string{
 			"--key release.pub harbor.acme.example/plant/state /media/stick",
 			"--policy trust.yaml --since graz.json harbor.acme.example/plant/state /media/stick",
@@ -35,12 +35,12 @@ func (p *program) exportCommand() *cli.Command {
 			&cli.StringFlag{Name: "volume-size", Usage: "write tar files of at most `SIZE` each, such as 4GB, instead of a layout"},
 			&cli.BoolFlag{Name: "tar", Usage: "write one tar file instead of a layout"},
 			platformFlag(),
-			&cli.StringFlag{Name: "since", Usage: "inventory `FILE` of the site, - is stdin: what it lists is not written"},
+			&cli.StringFlag{Name: "since", Usage: "inventory `FILE` of the site, - is stdin; listed content is left out"},
 			&cli.StringFlag{Name: "site", Usage: "reject an inventory that is not of the site `NAME`"},
 			&cli.StringSliceFlag{Name: "inventory-key", Usage: "public key `FILE` of the site; the inventory must be signed with it; may be repeated, one signature is enough"},
 		}, reportsFlags("write the reports of the site's devices, and nothing else"), siteVerifyFlags(), budgetFlags(), siteFlags()),
-		run: p.budgeted(p.export),
-	})
+		run: (*call).export,
+	}
 }
 
 type exportResult struct {
@@ -55,7 +55,7 @@ type exportResult struct {
 	Omitted    int64    `json:"omitted,omitempty"` // bytes of blobs that the site has
 }
 
-func (r exportResult) essence() string { return fmt.Sprint(r.Bytes) }
+func (r exportResult) quietText() string { return fmt.Sprint(r.Bytes) }
 
 func (r exportResult) text(w io.Writer) {
 	carried := size(r.Carried)
@@ -76,24 +76,19 @@ func (r exportResult) text(w io.Writer) {
 	}
 }
 
-func (p *program) export(c *cli.Context, args []string) error {
+func (c *call) export(args []string) error {
 	if c.Bool("reports") {
-		return p.exportReports(c, args[0], args[1])
+		return c.exportReports(args[0], args[1])
 	}
-	client, err := p.client(c)
+	s, err := c.carry(args[0], nil, true)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	s, err := p.carry(c, client, args[0], nil, true)
+	had, err := c.inventory(s.states)
 	if err != nil {
 		return err
 	}
-	had, err := p.inventory(c, s.states)
-	if err != nil {
-		return err
-	}
-	volumes, each, err := volumeSize(c)
+	volumes, each, err := c.volumeSize()
 	if err != nil {
 		return err
 	}
@@ -102,11 +97,11 @@ func (p *program) export(c *cli.Context, args []string) error {
 		return err
 	}
 	parts := had.Parts(s.closure)
-	omitted := omissions{all: map[digest.Digest]int64{}}
+	omitted := omittedBlobs{all: map[digest.Digest]int64{}}
 	m := &site.Mirror{From: s.from, Concurrency: 1, To: func(_ context.Context, repository string) (*registry.Repository, error) {
 		return s.OpenCarried(draft.Layout, repository, registry.Carried{Had: parts[repository], Sparse: len(s.platforms) > 0, Omitted: omitted.add})
 	}, Platforms: s.platforms, Since: had, Omitted: omitted.add}
-	made, err := p.runMirror(c, m, s.closure)
+	made, err := c.runMirror(m, s.closure)
 	if err != nil {
 		return err
 	}
@@ -118,42 +113,42 @@ func (p *program) export(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.show(c, exportResult{made, args[0], args[1], had != nil, e.Site, e.Taken, written.Volumes, written.Bytes, omitted.bytes()})
+	return c.show(exportResult{made, args[0], args[1], had != nil, e.Site, e.Taken, written.Volumes, written.Bytes, omitted.bytes()})
 }
 
-// omissions are blobs that an export leaves out, because the site has them.
-type omissions struct {
+// omittedBlobs are the blobs that an export leaves out, because the site has them.
+type omittedBlobs struct {
 	mu  sync.Mutex
 	all map[digest.Digest]int64
 }
 
-func (o *omissions) add(d ocispec.Descriptor) {
+func (o *omittedBlobs) add(d ocispec.Descriptor) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.all[d.Digest] = d.Size
 }
 
-func (o *omissions) bytes() (sum int64) {
+func (o *omittedBlobs) bytes() (sum int64) {
 	for _, size := range o.all {
 		sum += size
 	}
 	return sum
 }
 
-// volumeSize reads whether volumes are wanted, and of which size; 0: any.
-func volumeSize(c *cli.Context) (volumes bool, each int64, err error) {
+// volumeSize reads --tar and --volume-size; size 0 means any.
+func (c *call) volumeSize() (volumes bool, each int64, err error) {
 	text := c.String("volume-size")
 	if text == "" {
 		return c.Bool("tar"), 0, nil
 	}
-	if each, err = sizeFlag(c, "volume-size"); err != nil {
+	if each, err = c.sizeFlag("volume-size"); err != nil {
 		return false, 0, err
 	}
 	switch {
 	case c.Bool("tar"):
-		err = misused(c, "--tar excludes --volume-size")
+		err = c.misused("--tar excludes --volume-size")
 	case each < volume.MinSize:
-		err = misused(c, "--volume-size %q is less than 1MiB", text)
+		err = c.misused("--volume-size %q is less than 1MiB", text)
 	}
 	return true, each, err
 }

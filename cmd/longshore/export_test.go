@@ -106,7 +106,7 @@ func TestImportRefuses(t *testing.T) {
 	s.write("source.json", s.do(outcome.OK, "site", "inventory", states, host))
 	s.do(outcome.OK, "export", releaseKeyPublic, "--since", "source.json", states, "difference")
 	for code, how := range map[int]string{outcome.Verification: releaseKeyPublic, outcome.NotFound: "--no-verify"} { // the signatures are not there either
-		s.refuses(code, []string{"hint: the export leaves out what the inventory of a site without a name, "}, "import", how, "difference", siteHost)
+		s.refuses(code, []string{"hint: the export leaves out the content that the inventory of an unnamed site, "}, "import", how, "difference", siteHost)
 	}
 	// A layer that is not what its name says, and one that is gone.
 	var layer string
@@ -226,7 +226,7 @@ func TestSignedInventory(t *testing.T) {
 	}
 	// The site has lost what its inventory lists, signatures too.
 	s.write("certs.d/"+siteHost+"/hosts.toml", "server = \""+testenv.Registry(t, testenv.Distribution).URL+"\"\n")
-	s.refuses(outcome.Verification, []string{"hint: the export leaves out what the inventory of graz, " + made.Taken + ", lists"}, "import", releaseKeyPublic, "stick", siteHost)
+	s.refuses(outcome.Verification, []string{"hint: the export leaves out the content that the inventory of graz, " + made.Taken + ", lists"}, "import", releaseKeyPublic, "stick", siteHost)
 }
 
 // A site whose tag of a device was not set before an import ended: a difference to its inventory carries the state again, and the next

@@ -24,13 +24,13 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-func (p *program) fleetCommands() *cli.Command {
+func fleetCommands() command {
 	return group("fleet", "manage a fleet of devices from files",
-		p.fleetInitCommand(), p.fleetCheckCommand(), p.fleetPlanCommand(), p.fleetPublishCommand(), p.fleetStatusCommand(), p.fleetDiffCommand(),
-		p.fleetRolloutCommands(), p.fleetWatchCommand(), p.fleetRollbackCommand(), p.fleetPruneCommand(), p.fleetPromoteCommand())
+		fleetInitCommand(), fleetCheckCommand(), fleetPlanCommand(), fleetPublishCommand(), fleetStatusCommand(), fleetDiffCommand(),
+		fleetRolloutCommands(), fleetWatchCommand(), fleetRollbackCommand(), fleetPruneCommand(), fleetPromoteCommand())
 }
 
-// fleetDirectory is the directory of a fleet that a command line names.
+// fleetDirectory is the directory of a fleet in the command line.
 func fleetDirectory(args []string) string {
 	if len(args) == 0 {
 		return "."
@@ -38,10 +38,10 @@ func fleetDirectory(args []string) string {
 	return args[0]
 }
 
-// readFleet reads a fleet; its faults have the files' names as the caller would write them.
+// readFleet reads a fleet; errors name the files with their directory.
 func readFleet(dir string) (*fleet.Fleet, error) { return readFleetAs(dir, dir) }
 
-// readFleetAs reads a fleet in a directory that people know by another name.
+// readFleetAs reads a fleet; errors use another name for its directory.
 func readFleetAs(dir, name string) (*fleet.Fleet, error) {
 	root, err := openDirectory(dir)
 	switch {
@@ -49,7 +49,7 @@ func readFleetAs(dir, name string) (*fleet.Fleet, error) {
 		return nil, fault.WithHint(fmt.Errorf("read fleet %s: %w", name, syscall.ENOTDIR), "name the directory that holds fleet.yaml")
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, fault.WithHint(fmt.Errorf("read fleet %s: there is no such directory: %w", name, fault.ErrNotFound),
-			"name the directory of a fleet, or begin one: longshore fleet init")
+			"name the directory of a fleet, or create one: longshore fleet init")
 	case err != nil:
 		return nil, err
 	}
@@ -61,23 +61,22 @@ func readFleetAs(dir, name string) (*fleet.Fleet, error) {
 	return f, inDirectory(name, err)
 }
 
-func (p *program) fleetCheckCommand() *cli.Command {
-	return p.command("fleet", command{
+func fleetCheckCommand() command {
+	return command{
 		name: "check", args: "[DIRECTORY]", max: 1,
 		usage: "check the files of a fleet",
-		about: "Reads fleet.yaml and the files that it includes, looks up the applications' versions and descriptions, validates " +
-			"every parameter, and places every deployment on the devices that it selects. For every device it then checks that all " +
-			"components, images and layers are in their registries and in the mirrors of --mirror, that the signatures satisfy " +
-			"--policy, and that no two deployments use the same port, serial line or network. All errors are reported in one run, " +
-			"with their position or their devices; exit code 6 means that a device cannot get its deployments. --offline sends no " +
-			"requests and skips the checks of parameters and placements.",
+		about: "Reads fleet.yaml and the files that it includes, resolves the versions of applications, validates every parameter, and " +
+			"assigns deployments to devices. Then it checks for every device that all components, images and layers are in their " +
+			"registries and in the mirrors of --mirror, that --policy accepts the signatures, and that no two deployments use the " +
+			"same port, serial line or network. One run reports all errors, with their position or their devices; exit code 6 means " +
+			"that a device cannot get its deployments. --offline sends no requests, and does not check parameters and assignments.",
 		examples: []string{"", "--offline plants/graz", "--policy trust.yaml --mirror harbor.acme.example=https://mirror.graz.example plant"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.BoolFlag{Name: "offline", Usage: "send no requests to registries"},
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that must accept components and images"},
 		}, contentFlags(), endpointFlags(), registryFlags()),
-		run: p.fleetCheck,
-	})
+		run: (*call).fleetCheck,
+	}
 }
 
 type fleetInfo struct {
@@ -87,7 +86,7 @@ type fleetInfo struct {
 	Deployments  int               `json:"deployments"`
 	Placements   int               `json:"placements"` // of a deployment on a device
 	Applications []fleetAppVersion `json:"applications"`
-	Notes        []string          `json:"notes,omitempty"` // what could not be found out
+	Notes        []string          `json:"notes,omitempty"` // what could not be checked
 }
 
 type fleetAppVersion struct {
@@ -97,7 +96,7 @@ type fleetAppVersion struct {
 	Digest     digest.Digest `json:"digest,omitempty"`
 }
 
-func (r fleetInfo) essence() string { return "" }
+func (r fleetInfo) quietText() string { return "" }
 
 func (r fleetInfo) text(w io.Writer) {
 	row(w, "valid", "fleet %s: %s, %s, %s", r.Fleet, fleet.Counted(r.Devices, "device"), fleet.Counted(r.Groups, "group"), fleet.Counted(r.Deployments, "deployment"))
@@ -114,7 +113,7 @@ func (r fleetInfo) text(w io.Writer) {
 	}
 }
 
-func (p *program) fleetCheck(c *cli.Context, args []string) error {
+func (c *call) fleetCheck(args []string) error {
 	dir := fleetDirectory(args)
 	f, err := readFleet(dir)
 	if err != nil {
@@ -125,17 +124,12 @@ func (p *program) fleetCheck(c *cli.Context, args []string) error {
 		for _, a := range f.Applications {
 			r.Applications = append(r.Applications, fleetAppVersion{Name: a.Name, Repository: fleet.Absolute(f.Registry, a.Package+a.Component)})
 		}
-		return p.show(c, r)
+		return c.show(r)
 	}
-	if err := p.equip(c, f); err != nil {
+	if err := c.loadCapabilities(f); err != nil {
 		return err
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	compiled, err := compileFleet(c.Context, client, dir, f)
+	compiled, err := compileFleet(c.Context, c.registry, dir, f)
 	if err != nil {
 		return err
 	}
@@ -147,16 +141,17 @@ func (p *program) fleetCheck(c *cli.Context, args []string) error {
 		r.Placements += len(a.Placements)
 	}
 	var o fleet.Options
-	if err := p.looking(c, client, &o); err != nil {
+	if err := c.contentOptions(&o); err != nil {
 		return err
 	}
-	if r.Notes, err = compiled.Check(c.Context, client, o); err != nil {
+	if r.Notes, err = compiled.Check(c.Context, c.registry, o); err != nil {
 		return err
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// compileFleet looks up what a fleet runs and places it. What is not there, and what is wrong with the rest, is told in one run.
+// compileFleet resolves the applications of a fleet and assigns them to devices. It returns all errors, also if applications are
+// missing.
 func compileFleet(ctx context.Context, client *registry.Client, dir string, f *fleet.Fleet) (*fleet.Compiled, error) {
 	releases, err := fleet.Resolve(ctx, f, registry.Upstream{Client: client})
 	var missing *strict.Error
@@ -170,7 +165,7 @@ func compileFleet(ctx context.Context, client *registry.Client, dir string, f *f
 	return compiled, nil
 }
 
-// fleetServices reads a component's project as devices do.
+// fleetServices reads a component's project as a device does.
 func fleetServices(ctx context.Context, archive *artifacts.Archive, env map[string]string, platform string) ([]fleet.Service, error) {
 	project, err := compose.Load(ctx, archive, compose.Options{
 		Deployment: "00000000-0000-0000-0000-000000000000", Component: archive.Root, Environment: env, Platform: platform,
@@ -190,12 +185,12 @@ func fleetServices(ctx context.Context, archive *artifacts.Archive, env map[stri
 	return out, nil
 }
 
-func (p *program) fleetInitCommand() *cli.Command {
-	return p.command("fleet", command{
+func fleetInitCommand() command {
+	return command{
 		name: "init", args: "[DIRECTORY]", max: 1,
 		usage: "create the files of a fleet",
-		about: "Creates a directory with fleet.yaml and its JSON schema for editors. With --component and --device the fleet is ready " +
-			"to be published. Existing files are not overwritten.",
+		about: "Creates a directory with fleet.yaml and its JSON schema for editors. With --component and --device you can publish the " +
+			"fleet at once. Existing files are not overwritten.",
 		examples: []string{
 			"--registry harbor.acme.example/plant --component components/line-monitor:1.4.0 --device press-07 plant",
 			"--name graz --registry harbor.acme.example/plant --package apps/line:~1.4 plants/graz",
@@ -207,8 +202,8 @@ func (p *program) fleetInitCommand() *cli.Command {
 			&cli.StringFlag{Name: "package", Usage: "`REPOSITORY:VERSION` of an application package to deploy on every device"},
 			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device; may be repeated"},
 		},
-		run: p.fleetInit,
-	})
+		run: (*call).fleetInit,
+	}
 }
 
 type fleetInitResult struct {
@@ -216,14 +211,14 @@ type fleetInitResult struct {
 	Files     []string `json:"files"`
 }
 
-func (r fleetInitResult) essence() string { return r.Directory }
+func (r fleetInitResult) quietText() string { return r.Directory }
 func (r fleetInitResult) text(w io.Writer) {
 	for _, f := range r.Files {
 		row(w, "wrote", "%s", filepath.Join(r.Directory, f))
 	}
 }
 
-func (p *program) fleetInit(c *cli.Context, args []string) error {
+func (c *call) fleetInit(args []string) error {
 	dir := fleetDirectory(args)
 	o := fleet.Beginning{
 		Name: c.String("name"), Registry: c.String("registry"), Component: c.String("component"), Package: c.String("package"), Devices: c.StringSlice("device"),
@@ -236,7 +231,7 @@ func (p *program) fleetInit(c *cli.Context, args []string) error {
 		o.Name = filepath.Base(full)
 	}
 	if o.Component != "" && o.Package != "" {
-		return misused(c, "--component and --package exclude each other")
+		return c.misused("--component and --package exclude each other")
 	}
 	files, err := o.Files()
 	if err != nil {
@@ -249,18 +244,21 @@ func (p *program) fleetInit(c *cli.Context, args []string) error {
 	for _, f := range files {
 		name := filepath.Join(dir, f.Name)
 		if err := writeNew(name, f.Data, 0o644); errors.Is(err, fs.ErrExist) {
-			return fault.WithHint(fmt.Errorf("begin fleet %s: %s is there already: %w", o.Name, name, fault.ErrConflict),
-				"change that one, or name another directory")
+			return fault.WithHint(fmt.Errorf("create fleet %s: %s already exists: %w", o.Name, name, fault.ErrConflict),
+				"edit that file, or name another directory")
 		} else if err != nil {
 			return err
 		}
 		r.Files = append(r.Files, f.Name)
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// fleetPublisher publishes states.
-type fleetPublisher struct{ *session }
+// fleetPublisher publishes the states of a fleet.
+type fleetPublisher struct {
+	*registry.Client
+	signer *signer // nil: states stay unsigned
+}
 
 func (f fleetPublisher) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
 	repo, err := f.OpenName(ctx, repository)
@@ -278,7 +276,7 @@ func (f fleetPublisher) Publish(ctx context.Context, repository string, a *artif
 	return err
 }
 
-// fleetSigner signs for many at once, and keeps nothing of it.
+// fleetSigner signs for many devices at once, and does not record the signatures.
 type fleetSigner struct{ *signer }
 
 var _ release.FreshSigner = fleetSigner{}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -20,21 +19,21 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-// contentFlags say what has to hold before anything is published.
+// contentFlags control the checks before a publication.
 func contentFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "mirror", Usage: "`HOST=ENDPOINT` of a mirror that must also have what devices load from HOST; HOST alone: its mirrors in --certs-dir; may be repeated"},
+		&cli.StringSliceFlag{Name: "mirror", Usage: "`HOST=ENDPOINT` of a mirror that must also have what devices load from HOST; HOST without ENDPOINT: its mirrors in --certs-dir; may be repeated"},
 		&cli.BoolFlag{Name: "no-content", Usage: "do not check whether components and images are in their registries"},
 	}
 }
 
-// looking sets what a plan finds out about the content that devices would load.
-func (p *program) looking(c *cli.Context, client *registry.Client, o *fleet.Options) error {
-	o.Services, o.Unused, o.Layers, o.Concurrency = fleetServices, composefile.Unused, client.ImageLayers, c.Int("parallel")
-	if c.Value("no-content") == nil { // the command only shows what is there
+// contentOptions sets how a plan checks the content that devices would load.
+func (c *call) contentOptions(o *fleet.Options) error {
+	o.Services, o.Unused, o.Layers, o.Concurrency = fleetServices, composefile.Unused, c.registry.ImageLayers, c.Int("parallel")
+	if c.Value("no-content") == nil { // the command has no flags for it: it does not publish
 		return nil
 	}
-	places := contentPlaces{client: client, mirrors: map[string][]string{}}
+	places := contentChecker{call: c, mirrors: map[string][]string{}}
 	for _, text := range c.StringSlice("mirror") {
 		host, address, _ := strings.Cut(text, "=")
 		if host == "" || strings.Contains(host, "/") {
@@ -48,22 +47,22 @@ func (p *program) looking(c *cli.Context, client *registry.Client, o *fleet.Opti
 	if !c.Bool("no-content") {
 		o.Content = places.look
 	}
-	policy, err := p.policy(c)
+	policy, err := c.policy()
 	if err != nil || policy == nil {
 		return err
 	}
-	o.Trusted = places.vouched(policy, p.now())
+	o.Trusted = places.verifyContent(policy)
 	return nil
 }
 
-// contentPlaces are where content has to be.
-type contentPlaces struct {
-	client  *registry.Client
-	mirrors map[string][]string // by host: addresses; "" stands for those of hosts.toml
+// contentChecker checks that content is in its registry and in mirrors, and that a policy accepts it.
+type contentChecker struct {
+	*call
+	mirrors map[string][]string // addresses by host; "" stands for those of hosts.toml
 }
 
-// open gives the repository of content.
-func (x contentPlaces) open(c fleet.Content) (*registry.Repository, error) {
+// repository opens the repository of content.
+func (x contentChecker) repository(c fleet.Content) (*registry.Repository, error) {
 	parse, name := registry.ParseReference, c.Repository
 	if c.Kind == fleet.ContentImage {
 		parse, name = registry.ParseImage, c.Reference
@@ -72,12 +71,12 @@ func (x contentPlaces) open(c fleet.Content) (*registry.Repository, error) {
 	if err != nil {
 		return nil, err
 	}
-	return x.client.OpenNamed(ref)
+	return x.registry.OpenNamed(ref)
 }
 
-// look tells what of the content is not where it has to be.
-func (x contentPlaces) look(ctx context.Context, c fleet.Content) (f fleet.Finding, err error) {
-	repo, err := x.open(c)
+// look returns what is missing at the registry and at the mirrors.
+func (x contentChecker) look(ctx context.Context, c fleet.Content) (f fleet.Finding, err error) {
+	repo, err := x.repository(c)
 	if err != nil {
 		return f, err
 	}
@@ -87,7 +86,7 @@ func (x contentPlaces) look(ctx context.Context, c fleet.Content) (f fleet.Findi
 	case ctx.Err() != nil:
 		return f, ctx.Err()
 	case err != nil:
-		f.Notes = append(f.Notes, fmt.Sprintf("%s could not be looked for: %v", c.Name(), err))
+		f.Notes = append(f.Notes, fmt.Sprintf("%s could not be checked: %v", c.Name(), err))
 	case missing != "":
 		f.Wrong = append(f.Wrong, fmt.Sprintf("%s: %s is not at %s", c.Name(), missing, origin.Where()))
 	}
@@ -101,7 +100,7 @@ func (x contentPlaces) look(ctx context.Context, c fleet.Content) (f fleet.Findi
 			return f, fmt.Errorf("mirror %s: %w", m.Where(), err)
 		}
 		if err != nil {
-			f.Wrong = append(f.Wrong, fmt.Sprintf("%s could not be looked for at the mirror %s: %v", c.Name(), m.Where(), err))
+			f.Wrong = append(f.Wrong, fmt.Sprintf("%s could not be checked at the mirror %s: %v", c.Name(), m.Where(), err))
 		} else if missing != "" {
 			f.Wrong = append(f.Wrong, fmt.Sprintf("%s: %s is not at the mirror %s", c.Name(), missing, m.Where()))
 		}
@@ -109,8 +108,8 @@ func (x contentPlaces) look(ctx context.Context, c fleet.Content) (f fleet.Findi
 	return f, nil
 }
 
-// mirrorsOf opens the mirrors that were named.
-func (x contentPlaces) mirrorsOf(repo *registry.Repository) ([]*registry.Repository, error) {
+// mirrorsOf opens the mirrors of --mirror.
+func (x contentChecker) mirrorsOf(repo *registry.Repository) ([]*registry.Repository, error) {
 	var out []*registry.Repository
 	host := repo.Reference().Registry
 	for _, address := range x.mirrors[host] {
@@ -124,14 +123,14 @@ func (x contentPlaces) mirrorsOf(repo *registry.Repository) ([]*registry.Reposit
 		}
 		all := repo.Mirrors()
 		if len(all) == 0 {
-			return nil, outcome.Usagef("", "--mirror %s: no hosts.toml names a mirror of it; write --mirror %s=ENDPOINT", host, host)
+			return nil, outcome.Usagef("", "--mirror %s: hosts.toml has no mirror of it; use --mirror %s=ENDPOINT", host, host)
 		}
 		out = append(out, all...)
 	}
 	return out, nil
 }
 
-// absent says what of the content a place lacks; "" when it has all.
+// absent returns what is missing of the content; "" if it is complete.
 func absent(ctx context.Context, at *registry.Repository, c fleet.Content) (string, error) {
 	for _, d := range []digest.Digest{c.Digest, c.Platform} {
 		missing, err := at.Missing(ctx, d)
@@ -150,20 +149,20 @@ func absent(ctx context.Context, at *registry.Repository, c fleet.Content) (stri
 	return "", nil
 }
 
-// vouched tells whether a device with this policy would take the content.
-func (x contentPlaces) vouched(policy *trust.Policy, now time.Time) func(context.Context, fleet.Content) error {
+// verifyContent returns an error if a device with this policy would reject the content.
+func (x contentChecker) verifyContent(policy *trust.Policy) func(context.Context, fleet.Content) error {
 	return func(ctx context.Context, c fleet.Content) error {
-		repo, err := x.open(c)
+		repo, err := x.repository(c)
 		if err != nil {
 			return err
 		}
 		return policy.Decide(ctx, trust.Question{
-			Source: repo, Kind: c.Kind, Subject: ocispec.Descriptor{Digest: c.Digest}, Now: now, Elsewhere: elsewhere(x.client),
+			Source: repo, Kind: c.Kind, Subject: ocispec.Descriptor{Digest: c.Digest}, Now: x.now(), Elsewhere: x.Place,
 		}).Err
 	}
 }
 
-// claims are what each service has for itself; those of networks go with the first one.
+// claims are the exclusive resources of each service; the first service has those of networks.
 func claims(project *workload.Project) map[string][]fleet.Claim {
 	out := map[string][]fleet.Claim{}
 	for _, c := range project.Claims() {

@@ -27,10 +27,10 @@ import (
 
 const endpointCategory = "Fleet endpoint"
 
-// maxEndpointFile bounds a password, a token, certificates.
+// maxEndpointFile limits a file with a password, a token or certificates.
 const maxEndpointFile = 1 << 20
 
-// endpointFlags are how to ask what devices report.
+// endpointFlags configure the access to the reports of devices.
 func endpointFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "endpoint", Category: endpointCategory, Usage: "`URL` of the fleet endpoint that devices report to; default: endpoint in fleet.yaml"},
@@ -40,7 +40,7 @@ func endpointFlags() []cli.Flag {
 	}
 }
 
-// asked is where devices tell how they are. Close it.
+// asked reads the reports of devices. Close it.
 type asked struct {
 	rollout.Endpoint
 	registry *reported.Source // nil: devices do not report through the registry
@@ -53,7 +53,7 @@ func (a *asked) Close() {
 	}
 }
 
-// unverified tells why what a device reported in the registry does not count; "": it counts, or there is nothing.
+// unverified is why a device's report in the registry does not count; "": it counts, or there is none.
 func (a *asked) unverified(id artifacts.DeviceID) string {
 	if a.registry == nil {
 		return ""
@@ -61,10 +61,10 @@ func (a *asked) unverified(id artifacts.DeviceID) string {
 	return a.registry.Unverified(id)
 }
 
-// endpoint asks the endpoint that the flags name, or the fleet's files, and reads the reports in the registry where the files say
-// that there are some; nil when there is neither. Close it.
-func (p *program) endpoint(c *cli.Context, f *fleet.Fleet) (*asked, error) {
-	e, err := p.http(c, f)
+// endpoint opens the fleet endpoint of the flags or the files, and the reports in the registry if the files enable them; nil if
+// there is neither. Close it.
+func (c *call) endpoint(f *fleet.Fleet) (*asked, error) {
+	e, err := c.http(f)
 	if err != nil {
 		return nil, err
 	}
@@ -73,13 +73,7 @@ func (p *program) endpoint(c *cli.Context, f *fleet.Fleet) (*asked, error) {
 		out.Endpoint, out.close = e, append(out.close, e.Close)
 	}
 	if f.Reports != nil {
-		client, err := p.client(c)
-		if err != nil {
-			out.Close()
-			return nil, err
-		}
-		out.close = append(out.close, client.Close)
-		out.registry = &reported.Source{Fleet: f, Read: readReports(client, f), Now: p.now}
+		out.registry = &reported.Source{Fleet: f, Read: readReports(c.registry, f), Now: c.now}
 		if e == nil {
 			out.Endpoint = out.registry
 		} else {
@@ -92,7 +86,7 @@ func (p *program) endpoint(c *cli.Context, f *fleet.Fleet) (*asked, error) {
 	return out, nil
 }
 
-// readReports reads and verifies what devices report in the registry.
+// readReports reads and verifies the reports of devices in the registry.
 func readReports(client *registry.Client, f *fleet.Fleet) func(context.Context, *fleet.Device) (*artifacts.CurrentState, error) {
 	return func(ctx context.Context, d *fleet.Device) (*artifacts.CurrentState, error) {
 		at := f.ReportRepository(d)
@@ -111,7 +105,7 @@ func readReports(client *registry.Client, f *fleet.Fleet) func(context.Context, 
 			}
 			keys = append(keys, key)
 		}
-		r, err := current.Read(ctx, repo.Upstream(), d.ID.Tag(), keys) // a mirror may show an old one
+		r, err := current.Read(ctx, repo.Upstream(), d.ID.Tag(), keys) // a mirror may show an old report
 		if err == nil {
 			return r.CurrentState, nil
 		}
@@ -122,8 +116,8 @@ func readReports(client *registry.Client, f *fleet.Fleet) func(context.Context, 
 	}
 }
 
-// http is the endpoint that the flags name, or the fleet's files; nil when neither does. Close it.
-func (p *program) http(c *cli.Context, f *fleet.Fleet) (*endpoint.Client, error) {
+// http is the fleet endpoint of the flags or of the files; nil if neither names one. Close it.
+func (c *call) http(f *fleet.Fleet) (*endpoint.Client, error) {
 	o := endpoint.Options{URL: c.String("endpoint"), UserAgent: "longshore/" + build.Version(), Proxy: http.ProxyFromEnvironment}
 	typed := o.URL != ""
 	if !typed {
@@ -134,9 +128,9 @@ func (p *program) http(c *cli.Context, f *fleet.Fleet) (*endpoint.Client, error)
 	}
 	for flag, into := range map[string]*string{"endpoint-password-file": &o.Password, "endpoint-token-file": &o.Token} {
 		if file := c.String(flag); file != "" {
-			if !typed { // whoever may change the file would name a host of theirs
-				return nil, fault.WithHint(fmt.Errorf("fleet endpoint %s: what --%s holds is not sent to an address that only the fleet's files name: %w", o.URL, flag, fault.ErrDenied),
-					"if it is meant for that address, add --endpoint "+o.URL+" (LONGSHORE_ENDPOINT)")
+			if !typed { // an attacker who can change the file could name another host
+				return nil, fault.WithHint(fmt.Errorf("fleet endpoint %s: --%s is not sent to an address that only the fleet's files name: %w", o.URL, flag, fault.ErrDenied),
+					"if the address is right, add --endpoint "+o.URL+" (LONGSHORE_ENDPOINT)")
 			}
 			data, err := bounded.File(os.Open, file, maxEndpointFile)
 			if err != nil {
@@ -155,9 +149,9 @@ func (p *program) http(c *cli.Context, f *fleet.Fleet) (*endpoint.Client, error)
 	return endpoint.New(o)
 }
 
-// equip gives devices the capabilities that they have reported, where the files say so.
-func (p *program) equip(c *cli.Context, f *fleet.Fleet) error {
-	e, err := p.endpoint(c, f)
+// loadCapabilities reads the reported capabilities of devices with capabilities: reported.
+func (c *call) loadCapabilities(f *fleet.Fleet) error {
+	e, err := c.endpoint(f)
 	if err != nil {
 		return err
 	}
@@ -168,9 +162,9 @@ func (p *program) equip(c *cli.Context, f *fleet.Fleet) error {
 	return rollout.LoadCapabilities(c.Context, f, e)
 }
 
-// sightings are what devices have reported last, those that choose chooses (nil: all); nil where there is no endpoint to ask.
-func (p *program) sightings(c *cli.Context, f *fleet.Fleet, choose func(*fleet.Device) bool) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
-	e, err := p.endpoint(c, f)
+// deviceReports are the newest reports of the chosen devices (nil: all); nil without a fleet endpoint.
+func (c *call) deviceReports(f *fleet.Fleet, choose func(*fleet.Device) bool) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
+	e, err := c.endpoint(f)
 	if e == nil || err != nil {
 		return nil, err
 	}
@@ -183,18 +177,17 @@ func (p *program) sightings(c *cli.Context, f *fleet.Fleet, choose func(*fleet.D
 	}
 	seen, err := e.Look(c.Context, ids)
 	if err != nil {
-		return nil, fmt.Errorf("ask how devices are: %w", err)
+		return nil, fmt.Errorf("read device reports: %w", err)
 	}
 	return seen, nil
 }
 
-// accepted returns what fleet.Options.Accepted is for devices of a fleet; nil where there is no endpoint. The endpoint is asked when the
-// first device needs it, once for all of them.
-func (p *program) accepted(c *cli.Context, f *fleet.Fleet) func(context.Context, artifacts.DeviceID) (uint64, error) {
+// accepted returns fleet.Options.Accepted; nil without a fleet endpoint. The first call reads the reports of all devices.
+func (c *call) accepted(f *fleet.Fleet) func(context.Context, artifacts.DeviceID) (uint64, error) {
 	if c.String("endpoint") == "" && f.Endpoint == "" && f.Reports == nil {
 		return nil
 	}
-	seen := sync.OnceValues(func() (map[artifacts.DeviceID]*rollout.DeviceReport, error) { return p.sightings(c, f, nil) })
+	seen := sync.OnceValues(func() (map[artifacts.DeviceID]*rollout.DeviceReport, error) { return c.deviceReports(f, nil) })
 	return func(_ context.Context, device artifacts.DeviceID) (uint64, error) {
 		all, err := seen()
 		if err != nil || all[device] == nil {

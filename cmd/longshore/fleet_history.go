@@ -7,7 +7,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
@@ -16,19 +15,19 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-func (p *program) rolloutHistoryCommand() *cli.Command {
-	return p.command("fleet rollout", command{
+func rolloutHistoryCommand() command {
+	return command{
 		name: "history", args: "[DIRECTORY]", max: 1,
-		usage: "list the rollouts of a fleet: when, by whom, and how they ended",
-		about: "Lists the fleet's rollouts from the registry, the newest first: when each began and last changed, its phase and the " +
-			"reason, how many devices it is about, who ran it, who signed its last record, and the revision of the files. Signers " +
-			"are verified with --verify-key or --policy; then the exit code is 5 if a listed record has no trusted signature. " +
-			"Otherwise they are what the signatures claim. For a single device, and for fleets without waves, use longshore state " +
+		usage: "list the rollouts of a fleet: when, by whom, and with which result",
+		about: "Lists the fleet's rollouts from the registry, the newest first: when each began and last changed, its phase and reason, " +
+			"its number of devices, who ran it, who signed its last record, and the revision of the files. With --verify-key or " +
+			"--policy the signers are verified, and the exit code is 5 if a listed record has no trusted signature; otherwise the " +
+			"list shows what the signatures claim. For a single device, and for fleets without waves, use longshore state " +
 			"history.",
 		examples: []string{"--verify-key release.pub plant", "--limit 3 -o json plant"},
 		flags:    append(historyFlags(), registryFlags()...),
-		run:      p.rolloutHistory,
-	})
+		run:      (*call).rolloutHistory,
+	}
 }
 
 type rolloutHistory struct {
@@ -53,7 +52,7 @@ type rolloutEntry struct {
 	signersInfo
 }
 
-func (r rolloutHistory) essence() string { return r.Rollouts[0].Digest.String() }
+func (r rolloutHistory) quietText() string { return r.Rollouts[0].Digest.String() }
 
 func (r rolloutHistory) text(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
@@ -72,8 +71,8 @@ func (r rolloutHistory) text(w io.Writer) {
 	}
 }
 
-func (p *program) rolloutHistory(c *cli.Context, args []string) error {
-	limit, err := historyLimit(c)
+func (c *call) rolloutHistory(args []string) error {
+	limit, err := c.historyLimit()
 	if err != nil {
 		return err
 	}
@@ -81,21 +80,16 @@ func (p *program) rolloutHistory(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
+	signersOf, verifies, err := c.signersOf(trust.KindState)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	signersOf, verifies, err := p.signersOf(c, client, trust.KindState)
-	if err != nil {
-		return err
-	}
-	l := rollout.Of(f, registry.Upstream{Client: client}, nil, nil)
+	l := rollout.Of(f, registry.Upstream{Client: c.registry}, nil, nil)
 	all, more, err := l.History(c.Context, limit)
 	if err != nil {
 		return err
 	}
-	repo, err := client.OpenName(c.Context, l.Repository())
+	repo, err := c.registry.OpenName(c.Context, l.Repository())
 	if err != nil {
 		return err
 	}
@@ -115,7 +109,7 @@ func (p *program) rolloutHistory(c *cli.Context, args []string) error {
 		}
 		r.Rollouts = append(r.Rollouts, e)
 	}
-	if err := p.show(c, r); err != nil {
+	if err := c.show(r); err != nil {
 		return err
 	}
 	if unverified > 0 {

@@ -114,7 +114,7 @@ func TestStatePastAStaleMirror(t *testing.T) {
 		t.Errorf("signed:\n%s", signed)
 	}
 	state(outcome.OK, "rollback", "-q", releaseKey, "--to=1")
-	if all := state(outcome.OK, "history"); !strings.Contains(all, "4 *") || !strings.Contains(all, "as generation 1") {
+	if all := state(outcome.OK, "history"); !strings.Contains(all, "4 *") || !strings.Contains(all, "repeats generation 1") {
 		t.Errorf("history:\n%s", all)
 	}
 }

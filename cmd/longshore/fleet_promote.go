@@ -18,17 +18,17 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func (p *program) fleetPromoteCommand() *cli.Command {
-	return p.command("fleet", command{
+func fleetPromoteCommand() command {
+	return command{
 		name: "promote", args: "FROM TO", min: 2, max: 2,
 		usage: "promote applications from one environment to another, by digest",
-		about: "FROM and TO are directories of fleets, such as staging and production. The command determines which version of every " +
-			"application is published for the devices of FROM, independent of what tags name now, and writes it to TO/fleet.lock: " +
-			"the version, its digest and those of its components. If TO has another registry, packages and components are copied " +
-			"there with their signatures; images stay where components name them. fleet plan and fleet publish of TO use the lock; " +
-			"promote itself publishes nothing. The exit code is 6 if devices of FROM have different versions, or others than its " +
-			"files define, or if a device of TO would get a profile that no device of FROM has. With a fleet endpoint of FROM, " +
-			"every device must also report that it runs what is published. Repeat an interrupted run.",
+		about: "FROM and TO are directories of fleets, such as staging and production. The command finds the version of every application " +
+			"that is published for the devices of FROM, whatever tags name now, and writes the version, its digest and those of its " +
+			"components to TO/fleet.lock. If TO has another registry, packages and components are copied there with their " +
+			"signatures; images are not copied. fleet plan and fleet publish of TO use the lock; promote publishes nothing. The " +
+			"exit code is 6 if devices of FROM have different versions, or versions that its files do not define, or if a device " +
+			"of TO would get a profile that no device of FROM has. With a fleet endpoint of FROM, every device must also report that " +
+			"it runs its published state. Repeat an interrupted run.",
 		examples: []string{
 			"--verify-key release.pub --dry-run staging production",
 			"--verify-key release.pub --endpoint https://fleet.acme.example staging production",
@@ -42,8 +42,8 @@ func (p *program) fleetPromoteCommand() *cli.Command {
 			&cli.BoolFlag{Name: "dry-run", Usage: "print what would be promoted, without copying or writing"},
 			parallelFlag(),
 		}, endpointFlags(), registryFlags()),
-		run: p.fleetPromote,
-	})
+		run: (*call).fleetPromote,
+	}
 }
 
 type promoteResult struct {
@@ -64,16 +64,16 @@ type promotedApplication struct {
 	Digest     digest.Digest       `json:"digest"`
 	Components []promotedComponent `json:"components"`
 	Devices    int                 `json:"devices"` // that have it
-	Same       bool                `json:"same"`    // the lock said so already
+	Same       bool                `json:"same"`    // the lock is unchanged
 }
 
 type promotedComponent struct {
 	Reference  string        `json:"reference"` // as the package names it
 	Digest     digest.Digest `json:"digest"`
-	Repository string        `json:"repository,omitempty"` // where devices get it; "": there
+	Repository string        `json:"repository,omitempty"` // where devices get it; "": from there
 }
 
-func (r promoteResult) essence() string { return "" }
+func (r promoteResult) quietText() string { return "" }
 
 func (r promoteResult) text(w io.Writer) {
 	changed := 0
@@ -100,14 +100,14 @@ func (r promoteResult) text(w io.Writer) {
 	case r.DryRun:
 		row(w, "done", "%s would change in %s; nothing was written", fleet.Counted(changed, "application"), r.Lock)
 	case changed == 0:
-		row(w, "done", "%s says so already", r.Lock)
+		row(w, "done", "%s is up to date", r.Lock)
 	default:
 		row(w, "wrote", "%s", r.Lock)
 		row(w, "next", "longshore fleet plan %s", r.To)
 	}
 }
 
-// carrier brings artifacts from one repository to another.
+// carrier copies artifacts from one repository to another.
 type carrier struct {
 	client *registry.Client
 	copied *registry.Copied
@@ -141,7 +141,7 @@ func sameDirectory(a, b string) (bool, error) {
 	return err == nil && os.SameFile(one, other), err
 }
 
-func (p *program) fleetPromote(c *cli.Context, args []string) error {
+func (c *call) fleetPromote(args []string) error {
 	source, err := readFleet(args[0])
 	if err != nil {
 		return err
@@ -151,14 +151,9 @@ func (p *program) fleetPromote(c *cli.Context, args []string) error {
 		return err
 	}
 	if same, err := sameDirectory(args[0], args[1]); err != nil || same {
-		return cmp.Or(err, misused(c, "FROM and TO are both %s", args[0]))
+		return cmp.Or(err, c.misused("FROM and TO are both %s", args[0]))
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	versions, err := p.publishedVersions(c, client, args[0], source)
+	versions, err := c.publishedVersions(args[0], source)
 	if err != nil {
 		return err
 	}
@@ -174,7 +169,7 @@ func (p *program) fleetPromote(c *cli.Context, args []string) error {
 		if r.DryRun {
 			continue
 		}
-		if err := x.Carry(c.Context, carrier{client, &r.Copied}); err != nil {
+		if err := x.Carry(c.Context, carrier{c.registry, &r.Copied}); err != nil {
 			return err
 		}
 	}
@@ -183,23 +178,23 @@ func (p *program) fleetPromote(c *cli.Context, args []string) error {
 			return err
 		}
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// publishedVersions are what the devices of a fleet have, and, where they tell, run.
-func (p *program) publishedVersions(c *cli.Context, client *registry.Client, dir string, f *fleet.Fleet) ([]*fleet.Promoted, error) {
-	o, err := p.fleetOptions(c, client, nil)
+// publishedVersions are the versions that are published for the devices of a fleet, and that run, if devices report.
+func (c *call) publishedVersions(dir string, f *fleet.Fleet) ([]*fleet.Promoted, error) {
+	o, err := c.fleetOptions()
 	if err != nil {
 		return nil, err
 	}
-	if err := p.equip(c, f); err != nil {
+	if err := c.loadCapabilities(f); err != nil {
 		return nil, err
 	}
-	compiled, err := compileFleet(c.Context, client, dir, f)
+	compiled, err := compileFleet(c.Context, c.registry, dir, f)
 	if err != nil {
 		return nil, err
 	}
-	seen, err := p.sightings(c, f, o.Devices)
+	seen, err := c.deviceReports(f, o.Devices)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +202,7 @@ func (p *program) publishedVersions(c *cli.Context, client *registry.Client, dir
 	if seen != nil {
 		runs = func(t artifacts.RolloutTarget, deployment string) string { return seen[t.Device].Lacks(t, deployment) }
 	}
-	return compiled.Published(c.Context, registry.Upstream{Client: client}, o, c.StringSlice("application"), runs)
+	return compiled.Published(c.Context, registry.Upstream{Client: c.registry}, o, c.StringSlice("application"), runs)
 }
 
 func describePromotion(x *fleet.Promotion) promotedApplication {
@@ -227,7 +222,7 @@ func describePromotion(x *fleet.Promotion) promotedApplication {
 	return a
 }
 
-// replace writes a file whole or not at all.
+// replace writes a file completely or not at all.
 func replace(name string, data []byte, mode os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
 	if err != nil {

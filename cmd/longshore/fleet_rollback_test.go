@@ -82,7 +82,7 @@ func TestFleetRollbackLooks(t *testing.T) {
 	back := []string{"fleet", "rollback", "--previous", "--key", "release.key", "one"}
 	s.server.Faults.Add(testenv.Rule{Method: http.MethodHead, Path: "/library/nats/blobs/", Effect: testenv.Status(http.StatusNotFound, 0)})
 	s.refuses(outcome.Refused, []string{
-		"press-07: generation 1 cannot be had again: image " + host + "/library/nats:2.12@sha256:", "of it is not at ", "push what is gone again", "0 devices went back",
+		"press-07: generation 1 cannot be had again: image " + host + "/library/nats:2.12@sha256:", "of it is not at ", "push the missing content again", "0 devices rolled back",
 	}, back...)
 	s.do(outcome.OK, append([]string{"fleet", "rollback", "--no-content", "--dry-run"}, back[2:]...)...)
 	s.server.Faults.Clear()

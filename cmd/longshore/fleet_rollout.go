@@ -22,77 +22,77 @@ import (
 )
 
 func noWaitFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "no-wait", Usage: "do what can be done now and end with exit code 0; the same command continues"}
+	return &cli.BoolFlag{Name: "no-wait", Usage: "do only what can be done now, and end with exit code 0; run the command again to continue"}
 }
 
 func lookFlag() cli.Flag {
 	return &cli.DurationFlag{Name: "look-every", Value: 10 * time.Second, Usage: "`TIME` between two queries of the device reports"}
 }
 
-func (p *program) fleetRolloutCommands() *cli.Command {
+func fleetRolloutCommands() command {
 	return group("rollout", "show, halt, continue and undo a rollout in waves",
-		p.rolloutShowCommand(), p.rolloutHistoryCommand(), p.rolloutContinueCommand(), p.rolloutHaltCommand(), p.rolloutUndoCommand())
+		rolloutShowCommand(), rolloutHistoryCommand(), rolloutContinueCommand(), rolloutHaltCommand(), rolloutUndoCommand())
 }
 
-// rolloutCommand makes a command about the newest rollout of a fleet: all name its directory, and whose signatures count.
-func (p *program) rolloutCommand(d command) *cli.Command {
+// rolloutCommand adds the argument and the flags that all commands about the newest rollout have.
+func rolloutCommand(d command) command {
 	d.args, d.max = "[DIRECTORY]", 1
-	d.flags = slices.Concat(d.flags, vouchFlags(publishedNow, ""), registryFlags())
-	return p.command("fleet rollout", d)
+	d.flags = slices.Concat(d.flags, signedByFlags(publishedNow, ""), registryFlags())
+	return d
 }
 
-func (p *program) rolloutShowCommand() *cli.Command {
-	return p.rolloutCommand(command{
+func rolloutShowCommand() command {
+	return rolloutCommand(command{
 		name:  "show",
 		usage: "show the progress of a rollout",
-		about: "Reads the newest rollout of a fleet from the registry and, with a fleet endpoint, the device reports of each wave. " +
-			"Only the fleet's name, registry and endpoint are read from the files. Exit code 0 means done, 1 in progress, 6 halted " +
-			"or rolled back.",
+		about: "Shows the newest rollout of a fleet from the registry and, with a fleet endpoint, the device reports of each wave. Of the " +
+			"files it uses only the fleet's name, registry and endpoint. Exit code 0 means done, 1 in progress, 6 halted or rolled " +
+			"back.",
 		examples: []string{"plant", "--endpoint https://fleet.acme.example --verify-key release.pub -o json plant"},
 		flags:    slices.Concat(keyFlags(), endpointFlags()),
-		run:      p.rolloutShow,
+		run:      (*call).rolloutShow,
 	})
 }
 
-func (p *program) rolloutContinueCommand() *cli.Command {
-	return p.rolloutCommand(command{
+func rolloutContinueCommand() command {
+	return rolloutCommand(command{
 		name:  "continue",
 		usage: "continue a rollout that was halted, or that runs on another machine",
-		about: "Continues the rollout and evaluates a failed wave again. With --promote NAME that wave, failed or not complete, " +
-			"counts as passed whatever its devices report. The files must be those that the rollout was started with. Another " +
-			"process that runs the rollout reports this and ends with exit code 6.",
+		about: "Continues the rollout and evaluates a failed wave again. With --promote NAME this wave counts as passed, whatever its " +
+			"devices report. The files must be those that the rollout was started with. If another process runs the rollout, that " +
+			"one ends with exit code 6.",
 		examples: []string{"--key release.key plant", "--promote canary --key release.key --endpoint https://fleet.acme.example plant"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringSliceFlag{Name: "promote", Usage: "`NAME` of a failed or incomplete wave to count as passed, GROUP/NAME for a group's wave; may be repeated"}, noWaitFlag(), lookFlag(), unsignedFlag(),
 			skipUnfitFlag(), parallelFlag(),
 		}, endpointFlags(), signFlags()),
-		run: p.rolloutContinue,
+		run: (*call).rolloutContinue,
 	})
 }
 
-func (p *program) rolloutHaltCommand() *cli.Command {
-	return p.rolloutCommand(command{
+func rolloutHaltCommand() command {
+	return rolloutCommand(command{
 		name:  "halt",
 		usage: "stop a rollout",
-		about: "Stops publication; published states stay. The process that runs the rollout ends with exit code 6. Afterwards you can " +
-			"continue or undo the rollout, or publish another release.",
+		about: "Stops publication; published states stay. The process that runs the rollout ends with exit code 6. Then you can continue " +
+			"or undo the rollout, or publish another release.",
 		examples: []string{"--key release.key plant", "--reason 'line 4 must not stop tonight' --key release.key plant"},
 		flags:    append(signFlags(), reasonFlag(), unsignedFlag()),
-		run:      p.rolloutHalt,
+		run:      (*call).rolloutHalt,
 	})
 }
 
-func (p *program) rolloutUndoCommand() *cli.Command {
-	return p.rolloutCommand(command{
+func rolloutUndoCommand() command {
+	return rolloutCommand(command{
 		name:  "undo",
-		usage: "restore what devices had before a rollout",
-		about: "Publishes, for each device that the newest rollout has reached, its previous content as a new generation, because " +
-			"devices reject older generations. A device that got another state since keeps it, and so does one that had nothing " +
-			"before. First the command checks everything that devices would load, like fleet rollback: if something is missing for " +
-			"a device, nothing is published. Exit code 0 means that all other devices were restored.",
+		usage: "roll devices back to what they had before a rollout",
+		about: "Publishes the previous content of each device that the newest rollout has reached, as a new generation, because devices " +
+			"reject older generations. A device that has got another state since then is unchanged, and so is a device that had no " +
+			"state before. First the command checks everything that devices would load: if something is missing for a device, " +
+			"nothing is published. Exit code 0 means that all other devices were rolled back.",
 		examples: []string{"--key release.key plant", "--reason 'vision loses frames' --key release.key plant"},
 		flags:    slices.Concat(contentFlags(), signFlags(), []cli.Flag{reasonFlag(), unsignedFlag(), parallelFlag()}),
-		run:      p.rolloutUndo,
+		run:      (*call).rolloutUndo,
 	})
 }
 
@@ -122,11 +122,11 @@ type waveInfo struct {
 	Soak      string       `json:"soak"`
 	Success   int          `json:"success"` // percent; 0: not waited for
 	Published string       `json:"published,omitempty"`
-	Well      string       `json:"well,omitempty"` // since when enough devices are
+	Well      string       `json:"well,omitempty"` // since when enough devices are well
 	Ended     string       `json:"ended,omitempty"`
 	Reason    string       `json:"reason,omitempty"`
-	Left      int          `json:"left"`              // devices that do not count any more
-	Reports   *reportsInfo `json:"reports,omitempty"` // left out: nobody was asked
+	Left      int          `json:"left"`              // devices that no longer count
+	Reports   *reportsInfo `json:"reports,omitempty"` // left out: not requested
 }
 
 type reportsInfo struct {
@@ -159,7 +159,7 @@ func describeRollout(l rollout.Store, rec *rollout.Record, tallies []rollout.Wav
 	return r
 }
 
-func (r rolloutInfo) essence() string { return r.Digest.String() }
+func (r rolloutInfo) quietText() string { return r.Digest.String() }
 
 func (r rolloutInfo) text(w io.Writer) {
 	width := len("WAVE")
@@ -173,7 +173,7 @@ func (r rolloutInfo) text(w io.Writer) {
 		case x.Reports != nil:
 			reports = x.Reports.text
 		case x.State != string(artifacts.WavePending):
-			reports = "not asked: longshore fleet rollout show"
+			reports = "see longshore fleet rollout show"
 		}
 		fmt.Fprintf(w, "%-*s  %7d  %-12s  %s\n", width, x.title(), x.Devices, x.State, reports)
 	}
@@ -191,42 +191,42 @@ func (w waveInfo) title() string {
 	return w.Name
 }
 
-// conduct is what a rollout is run with.
-func (p *program) conduct(c *cli.Context, f *fleet.Fleet, s *session, o fleet.Options) rollout.Config {
+// conduct configures the run of a rollout.
+func (c *call) conduct(f *fleet.Fleet, o fleet.Options) rollout.Config {
 	k := rollout.Config{
-		Store: rollout.Of(f, registry.Upstream{Client: s.Client}, fleetPublisher{s}, o.Verify), Now: p.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: p.whoami(), Claim: uuid.NewString(),
+		Store: rollout.Of(f, registry.Upstream{Client: c.registry}, fleetPublisher{c.registry, c.signer}, o.Verify), Now: c.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: c.whoami(), Claim: uuid.NewString(),
 		Parallel: c.Int("parallel"),
 	}
 	if !c.Bool("quiet") {
-		k.Event = func(line string) { fmt.Fprintln(p.stderr, line) }
+		k.Event = func(line string) { fmt.Fprintln(c.stderr, line) }
 	}
 	return k
 }
 
-// whoami names who runs this, for others to read.
+// whoami names the user and the machine, for other people.
 func (p *program) whoami() string {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "unknown"
 	}
-	return cmp.Or(p.getenv("USER"), p.getenv("LOGNAME"), "somebody") + "@" + host
+	return cmp.Or(p.getenv("USER"), p.getenv("LOGNAME"), "unknown") + "@" + host
 }
 
-// rollOut begins or takes up a rollout, runs it, and shows what came of it.
-func (p *program) rollOut(c *cli.Context, s *session, compiled *fleet.Compiled, o fleet.Options, start rollout.Start, show func(result) error) error {
-	return p.runRollout(c, s, compiled, o, show, func(k rollout.Config) (*rollout.Run, *fleet.Plan, error) {
+// rollOut starts or continues a rollout, runs it, and prints the result.
+func (c *call) rollOut(compiled *fleet.Compiled, o fleet.Options, start rollout.Start, show func(result) error) error {
+	return c.runRollout(compiled, o, show, func(k rollout.Config) (*rollout.Run, *fleet.Plan, error) {
 		return rollout.Begin(c.Context, compiled, k, o, start)
 	})
 }
 
-func (p *program) runRollout(c *cli.Context, s *session, compiled *fleet.Compiled, o fleet.Options, show func(result) error, begin func(rollout.Config) (*rollout.Run, *fleet.Plan, error)) error {
-	k := p.conduct(c, compiled.Fleet, s, o)
-	e, err := p.endpoint(c, compiled.Fleet)
+func (c *call) runRollout(compiled *fleet.Compiled, o fleet.Options, show func(result) error, begin func(rollout.Config) (*rollout.Run, *fleet.Plan, error)) error {
+	k := c.conduct(compiled.Fleet, o)
+	e, err := c.endpoint(compiled.Fleet)
 	if err != nil {
 		return err
 	}
 	if e == nil {
-		return fault.WithHint(misused(c, "the files define waves, and no fleet endpoint is named that reports how devices are"),
+		return fault.WithHint(c.misused("the files define waves, but no fleet endpoint that has the device reports"),
 			"name the fleet endpoint with --endpoint, or as endpoint in fleet.yaml; or publish to all devices at once with --at-once")
 	}
 	defer e.Close()
@@ -236,10 +236,10 @@ func (p *program) runRollout(c *cli.Context, s *session, compiled *fleet.Compile
 		return err
 	}
 	if run == nil {
-		if err := someDevices(c, plan); err != nil {
+		if err := c.checkSelection(plan); err != nil {
 			return err
 		}
-		return show(&fleetPublished{Fleet: plan.Fleet, Published: []fleetState{}, Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: s.signer != nil})
+		return show(&fleetPublished{Fleet: plan.Fleet, Published: []fleetState{}, Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot), Signed: c.signer != nil})
 	}
 	err = run.Go(c.Context)
 	if err == nil || errors.Is(err, fault.ErrRejected) {
@@ -250,46 +250,44 @@ func (p *program) runRollout(c *cli.Context, s *session, compiled *fleet.Compile
 	return err
 }
 
-// rolloutOnly opens what looking at a rollout and ending one need: no applications, no placements.
-func (p *program) rolloutOnly(c *cli.Context, args []string, do func(f *fleet.Fleet, k rollout.Config) error) error {
+// rolloutOnly opens what contentOptions at a rollout and ending one need: no applications, no placements.
+func (c *call) rolloutOnly(args []string, do func(f *fleet.Fleet, k rollout.Config) error) error {
 	f, err := readFleet(fleetDirectory(args))
 	if err != nil {
 		return err
 	}
-	s, err := p.session(c, nil, true)
+	if err := c.openSigner(nil, true); err != nil {
+		return err
+	}
+	o, err := c.fleetOptions()
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	o, err := p.fleetOptions(c, s.Client, s.signer)
-	if err != nil {
-		return err
-	}
-	k := p.conduct(c, f, s, o)
+	k := c.conduct(f, o)
 	if o.Content != nil || o.Trusted != nil {
-		k.Loader = fleet.NewLoader(registry.Upstream{Client: s.Client}, o)
+		k.Loader = fleet.NewLoader(registry.Upstream{Client: c.registry}, o)
 	}
 	return do(f, k)
 }
 
-func (p *program) rolloutShow(c *cli.Context, args []string) error {
-	return p.rolloutOnly(c, args, func(f *fleet.Fleet, k rollout.Config) error {
+func (c *call) rolloutShow(args []string) error {
+	return c.rolloutOnly(args, func(f *fleet.Fleet, k rollout.Config) error {
 		rec, err := k.Store.Read(c.Context)
 		if err != nil {
 			return err
 		}
 		var tallies []rollout.WaveCount
-		e, err := p.endpoint(c, f)
+		e, err := c.endpoint(f)
 		if err != nil {
 			return err
 		}
 		if e != nil {
 			defer e.Close()
-			if tallies, err = rollout.CountWaves(c.Context, e, rec.Rollout, p.now()); err != nil {
+			if tallies, err = rollout.CountWaves(c.Context, e, rec.Rollout, c.now()); err != nil {
 				return err
 			}
 		}
-		if err := p.show(c, describeRollout(k.Store, rec, tallies)); err != nil {
+		if err := c.show(describeRollout(k.Store, rec, tallies)); err != nil {
 			return err
 		}
 		switch rec.Rollout.Phase {
@@ -302,52 +300,50 @@ func (p *program) rolloutShow(c *cli.Context, args []string) error {
 	})
 }
 
-func (p *program) rolloutContinue(c *cli.Context, args []string) error {
-	if err := whoSigns(c); err != nil {
+func (c *call) rolloutContinue(args []string) error {
+	if err := c.whoSigns(); err != nil {
 		return err
 	}
-	s, err := p.session(c, nil, true)
+	if err := c.openSigner(nil, true); err != nil {
+		return err
+	}
+	compiled, o, err := c.readyFleet(fleetDirectory(args), true)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	compiled, o, err := p.readyFleet(c, s, fleetDirectory(args), true)
-	if err != nil {
-		return err
-	}
-	show := func(r result) error { return p.show(c, r) }
-	return p.runRollout(c, s, compiled, o, show, func(k rollout.Config) (*rollout.Run, *fleet.Plan, error) {
+	show := func(r result) error { return c.show(r) }
+	return c.runRollout(compiled, o, show, func(k rollout.Config) (*rollout.Run, *fleet.Plan, error) {
 		return rollout.Continue(c.Context, compiled, k, o, rollout.Start{Promote: c.StringSlice("promote"), Skip: c.Bool("skip-unfit")})
 	})
 }
 
-func (p *program) rolloutHalt(c *cli.Context, args []string) error {
-	if err := whoSigns(c); err != nil {
+func (c *call) rolloutHalt(args []string) error {
+	if err := c.whoSigns(); err != nil {
 		return err
 	}
-	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Config) error {
+	return c.rolloutOnly(args, func(_ *fleet.Fleet, k rollout.Config) error {
 		rec, err := rollout.Halt(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
 		if err != nil {
 			return err
 		}
-		return p.show(c, describeRollout(k.Store, rec, nil))
+		return c.show(describeRollout(k.Store, rec, nil))
 	})
 }
 
-func (p *program) rolloutUndo(c *cli.Context, args []string) error {
-	if err := whoSigns(c); err != nil {
+func (c *call) rolloutUndo(args []string) error {
+	if err := c.whoSigns(); err != nil {
 		return err
 	}
-	return p.rolloutOnly(c, args, func(_ *fleet.Fleet, k rollout.Config) error {
+	return c.rolloutOnly(args, func(_ *fleet.Fleet, k rollout.Config) error {
 		run, err := rollout.Undo(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
 		if err != nil {
 			return err
 		}
-		// That it was undone is what was asked for.
+		// A rollout that was rolled back is what the user wants.
 		if err := run.Go(c.Context); err != nil && run.Rollout().Phase != artifacts.RolloutRolledBack {
 			return err
 		}
-		if err := p.show(c, describeRollout(k.Store, run.Record(), nil)); err != nil {
+		if err := c.show(describeRollout(k.Store, run.Record(), nil)); err != nil {
 			return err
 		}
 		if run.Kept() > 0 {

@@ -186,11 +186,11 @@ func TestFleetRollout(t *testing.T) {
 	}
 	const key = "--key=release.key"
 	at := "--endpoint=" + f.url
-	command(outcome.Misused, "", "no fleet endpoint is named", "fleet", "publish", key)
+	command(outcome.Misused, "", "no fleet endpoint that has", "fleet", "publish", key)
 	command(outcome.NotFound, "", "there is no rollout in", "fleet", "rollout", "show")
 	command(outcome.Differs, "wave canary: 1 device, then 1 of them well\nwave rest: 5 devices, then 4 of them well\n", "", "fleet", "plan")
-	command(outcome.Temporary, "", "ask how devices are", "fleet", "publish", key, "--no-wait", "--endpoint=http://127.0.0.1:1")
-	command(outcome.Misused, "", "sign with --key", "fleet", "rollout", "halt")
+	command(outcome.Temporary, "", "read device reports", "fleet", "publish", key, "--no-wait", "--endpoint=http://127.0.0.1:1")
+	command(outcome.Misused, "", "use --key, --keyless", "fleet", "rollout", "halt")
 	command(outcome.OK, "rollout 1 of acme-plant: halted: lunch", "", "fleet", "rollout", "halt", key, "--reason", "lunch")
 	command(outcome.Refused, "", "there is nothing to halt", "fleet", "rollout", "halt", key)
 	command(outcome.Refused, "", "was of the same and is halted: lunch", "fleet", "publish", key, at)

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -15,18 +14,18 @@ import (
 	"github.com/longshore-dev/longshore/fleet/rollout"
 )
 
-func (p *program) fleetStatusCommand() *cli.Command {
-	return p.command("fleet", command{
+func fleetStatusCommand() command {
+	return command{
 		name: "status", args: "[DIRECTORY]", max: 1,
 		usage: "show what is published for each device",
-		about: "Compares for each device the generation in the registry with the files: current, behind, never published, or not " +
-			"possible; with --resign also not signed by a known signer. With a fleet endpoint it also shows what the device " +
-			"reports: well, in progress, failed with the reason, offline with the time, or nothing. Exit code 1 means that a " +
+		about: "Shows for each device whether its generation in the registry matches the files: current, behind, new (never published), or " +
+			"cannot (get its deployments); with --resign also unsigned (by no known signer). With a fleet endpoint it also shows the " +
+			"report of the device: well, working, failed with the reason, offline with the time, or silent. Exit code 1 means that a " +
 			"device is not current, or does not report that it is well.",
 		examples: []string{"", "--select line=a -o json plant", "--endpoint https://fleet.acme.example plant"},
 		flags:    slices.Concat(planFlags(), keyFlags(), registryFlags()),
-		run:      p.fleetStatus,
-	})
+		run:      (*call).fleetStatus,
+	}
 }
 
 type fleetStatusResult struct {
@@ -42,21 +41,21 @@ type deviceStatus struct {
 	Generation uint64         `json:"generation,omitempty"` // that is published; 0: none
 	Digest     digest.Digest  `json:"digest,omitempty"`
 	Reasons    []string       `json:"reasons,omitempty"`
-	Reported   *reportedState `json:"reported,omitempty"` // left out: nobody was asked
+	Reported   *reportedState `json:"reported,omitempty"` // left out: there is no fleet endpoint
 }
 
-// reportedState is what a device tells of what is published for it.
+// reportedState is what a device reports about its published state.
 type reportedState struct {
 	State     string `json:"state"` // well, working, failed, silent, offline, later, unverified
 	Reason    string `json:"reason,omitempty"`
 	Heard     string `json:"heard,omitempty"`        // "": never
-	Offline   string `json:"offlineSince,omitempty"` // not heard since, which is too long; "": it reports
+	Offline   string `json:"offlineSince,omitempty"` // the time of the last report; "": it is online
 	Agent     string `json:"agent,omitempty"`        // version of longshore-agent
 	Accepted  uint64 `json:"accepted"`               // generations; 0: none
-	Committed uint64 `json:"committed"`              // that ran completely
+	Committed uint64 `json:"committed"`              // generation that ran completely
 }
 
-func (r fleetStatusResult) essence() string { return "" }
+func (r fleetStatusResult) quietText() string { return "" }
 
 func (r fleetStatusResult) text(w io.Writer) {
 	width := len("DEVICE")
@@ -91,12 +90,12 @@ func (r fleetStatusResult) text(w io.Writer) {
 		if d.Generation > 0 {
 			generation = fmt.Sprint(d.Generation)
 		}
-		told := ""
+		report := ""
 		if d.Reported != nil {
-			told = d.Reported.State
-			counts["is "+told]++
+			report = d.Reported.State
+			counts["is "+report]++
 		}
-		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-*s  %-8s  %10s  %s%s", width, d.Device, d.State, generation, column(told), d.Group), " "))
+		fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf("%-*s  %-8s  %10s  %s%s", width, d.Device, d.State, generation, column(report), d.Group), " "))
 		for _, why := range d.Reasons {
 			fmt.Fprintf(w, "  %s\n", why)
 		}
@@ -114,13 +113,12 @@ func (r fleetStatusResult) text(w io.Writer) {
 	fmt.Fprintln(w)
 }
 
-func (p *program) fleetStatus(c *cli.Context, args []string) error {
-	plan, s, err := p.planOnly(c, args)
+func (c *call) fleetStatus(args []string) error {
+	plan, err := c.planToShow(args)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	e, err := p.endpoint(c, plan.Definition())
+	e, err := c.endpoint(plan.Definition())
 	if err != nil {
 		return err
 	}
@@ -161,7 +159,7 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 		}
 		r.Devices = append(r.Devices, s)
 	}
-	if err := p.show(c, r); err != nil {
+	if err := c.show(r); err != nil {
 		return err
 	}
 	if differs {
@@ -170,17 +168,17 @@ func (p *program) fleetStatus(c *cli.Context, args []string) error {
 	return nil
 }
 
-func (p *program) fleetDiffCommand() *cli.Command {
-	return p.command("fleet", command{
+func fleetDiffCommand() command {
+	return command{
 		name: "diff", args: "[DIRECTORY]", max: 1,
 		usage: "show what publishing would change in the documents, line by line",
-		about: "Compares each device's ApplicationDeployments in the registry with those that the files define; devices with the same " +
-			"changed lines are listed together. Exit code 1 means that there is a difference, 6 that a device cannot run its " +
-			"deployments; these are not shown.",
+		about: "Compares each device's ApplicationDeployments in the registry with those that the files define. Devices with the same " +
+			"changed lines are listed together. Exit code 1 means that there is a difference, 6 that a device cannot get its " +
+			"deployments; such devices are not shown.",
 		examples: []string{"", "--select device=press-07 plant"},
 		flags:    slices.Concat(planFlags(), keyFlags(), registryFlags()),
-		run:      p.fleetDiff,
-	})
+		run:      (*call).fleetDiff,
+	}
 }
 
 type fleetDiffResult struct {
@@ -188,24 +186,23 @@ type fleetDiffResult struct {
 	Diffs []*fleet.DocumentDiff `json:"diffs"`
 }
 
-func (r fleetDiffResult) essence() string { return "" }
+func (r fleetDiffResult) quietText() string { return "" }
 func (r fleetDiffResult) text(w io.Writer) {
 	for _, d := range r.Diffs {
 		fmt.Fprintf(w, "# %s\n%s\n", strings.Join(d.Devices, ", "), strings.Join(d.Lines, "\n"))
 	}
 }
 
-func (p *program) fleetDiff(c *cli.Context, args []string) error {
-	plan, s, err := p.planOnly(c, args)
+func (c *call) fleetDiff(args []string) error {
+	plan, err := c.planToShow(args)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	diffs, err := plan.Diffs(c.Context, s.Client)
+	diffs, err := plan.Diffs(c.Context, c.registry)
 	if err != nil {
 		return err
 	}
-	if err := p.show(c, fleetDiffResult{plan.Fleet, diffs}); err != nil {
+	if err := c.show(fleetDiffResult{plan.Fleet, diffs}); err != nil {
 		return err
 	}
 	switch {
@@ -217,16 +214,10 @@ func (p *program) fleetDiff(c *cli.Context, args []string) error {
 	return nil
 }
 
-// planOnly plans for a command that shows. The session is to be closed.
-func (p *program) planOnly(c *cli.Context, args []string) (*fleet.Plan, *session, error) {
-	s, err := p.session(c, nil, true)
-	if err != nil {
-		return nil, nil, err
+// planToShow plans for a command that does not publish.
+func (c *call) planToShow(args []string) (*fleet.Plan, error) {
+	if err := c.openSigner(nil, true); err != nil {
+		return nil, err
 	}
-	plan, err := p.planFleet(c, s, fleetDirectory(args), true)
-	if err != nil {
-		s.Close()
-		return nil, nil, err
-	}
-	return plan, s, nil
+	return c.planFleet(fleetDirectory(args), true)
 }

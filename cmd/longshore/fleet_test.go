@@ -177,7 +177,7 @@ func TestFleetResign(t *testing.T) {
 	s.do(outcome.OK, "app", "push", "-q", "./app", host+"/plant/apps/line")
 	s.do(outcome.OK, "fleet", "publish", "-q", "--unsigned", "plant")
 	s.do(outcome.OK, "fleet", "status", "--key", "release.key", "plant") // who signed what stays is not asked
-	s.expect(outcome.Misused, "whose signature counts", "fleet", "plan", "--resign", "plant")
+	s.expect(outcome.Misused, "--resign needs", "fleet", "plan", "--resign", "plant")
 	if out := s.do(outcome.Differs, "fleet", "status", "--key", "release.key", "--resign", "plant"); strings.Count(out, "unsigned") != 3 {
 		t.Errorf("status says\n%s", out)
 	}

@@ -20,20 +20,20 @@ import (
 	"github.com/longshore-dev/longshore/fleet/rollout"
 )
 
-// leastInterval is how often a Git server is asked at most.
+// leastInterval is the shortest time between two polls of a Git server.
 const leastInterval = time.Second
 
-func (p *program) fleetWatchCommand() *cli.Command {
-	return p.command("fleet", command{
+func fleetWatchCommand() command {
+	return command{
 		name: "watch", args: "REPOSITORY|DIRECTORY", min: 1, max: 1,
 		usage: "publish a fleet from a branch of a Git repository, continuously",
-		about: "Polls a branch of a Git repository for its newest commit and publishes the fleet in it; it prints one line per " +
-			"change. REPOSITORY is an address as for git clone, with git's credentials; for a DIRECTORY in a checkout its commits " +
-			"are used, not its files. Every state contains its commit, so the command stores nothing. It rejects a commit without " +
-			"the last published commit in its history, because the branch was reset. Failed attempts are retried with increasing " +
-			"delays. --once publishes the newest commit and ends with the exit codes of fleet publish; otherwise SIGTERM ends the " +
-			"command with exit code 0. Waves in the files are followed; a newer commit waits for the rollout of the previous one, " +
-			"or for longshore fleet rollout halt.",
+		about: "Polls a branch of a Git repository, publishes the fleet in its newest commit, and prints one line per change. " +
+			"REPOSITORY is an address for git clone, with git's credentials; of a DIRECTORY in a checkout the commits are used, not " +
+			"the files. Every state contains its commit, so the command stores nothing. It rejects a commit if the last published " +
+			"commit is not in its history, because the branch was reset. Failed attempts are retried with increasing delays. --once " +
+			"publishes the newest commit and ends with the exit codes of fleet publish; otherwise SIGTERM ends the command with " +
+			"exit code 0. If the files define waves, a newer commit waits for the rollout of the previous one, or for longshore " +
+			"fleet rollout halt.",
 		examples: []string{
 			"--key release.key --path plants/graz https://git.acme.example/plants.git",
 			"--key release.key --once --branch release .",
@@ -47,11 +47,11 @@ func (p *program) fleetWatchCommand() *cli.Command {
 			unsignedFlag(), lookFlag(),
 		}, planFlags(), contentFlags(), signFlags(), registryFlags()),
 		formats: []string{"text", "json"},
-		run:     p.fleetWatch,
-	})
+		run:     (*call).fleetWatch,
+	}
 }
 
-// watched tells of one commit that was published.
+// watched describes a published commit.
 type watched struct {
 	Branch string `json:"branch"`
 	Commit string `json:"commit"`
@@ -65,26 +65,24 @@ func (r watched) text(w io.Writer) {
 	}
 	skipped := ""
 	if r.Skipped > 0 {
-		skipped = ", " + fleet.Counted(r.Skipped, "device") + " cannot run it"
+		skipped = ", " + fleet.Counted(r.Skipped, "device") + " skipped"
 	}
 	fmt.Fprintf(w, "%s %.12s: %s published%s, %s up to date%s\n", r.Branch, r.Commit, fleet.Counted(len(r.Published), "state"), signed, fleet.Counted(r.Same, "device"), skipped)
 }
 
-// watcher is what publishing a commit needs.
+// watcher publishes the commits of a branch.
 type watcher struct {
-	p      *program
-	c      *cli.Context
+	*call
 	branch *git.Branch
-	*session
 }
 
-func (p *program) fleetWatch(c *cli.Context, args []string) (err error) {
-	if err := whoSigns(c); err != nil {
+func (c *call) fleetWatch(args []string) (err error) {
+	if err := c.whoSigns(); err != nil {
 		return err
 	}
 	interval, err := time.ParseDuration(c.String("interval"))
 	if err != nil || interval < leastInterval {
-		return misused(c, "--interval %q is no time like 1m, of at least %s", c.String("interval"), leastInterval)
+		return c.misused("--interval %q is not a time such as 1m, of at least %s", c.String("interval"), leastInterval)
 	}
 	dir, err := os.MkdirTemp("", "longshore-watch-")
 	if err != nil {
@@ -95,18 +93,17 @@ func (p *program) fleetWatch(c *cli.Context, args []string) (err error) {
 			err = gone
 		}
 	}()
-	w := &watcher{p: p, c: c}
+	w := &watcher{call: c}
 	program := git.Program{Environ: os.Environ()}
 	if w.branch, err = program.Follow(c.Context, args[0], c.String("branch"), c.String("path"), dir); err != nil {
 		return err
 	}
-	if w.session, err = p.session(c, nil, true); err != nil {
+	if err := c.openSigner(nil, true); err != nil {
 		return err
 	}
-	defer w.Close()
 	watch := fleet.Watch{
 		Newest: w.branch.Newest, Publish: w.publish, Interval: interval,
-		Error: func(_ string, err error) { outcome.Tell(p.stderr, "longshore", err) },
+		Error: func(_ string, err error) { outcome.Tell(c.stderr, "longshore", err) },
 	}
 	if c.Bool("once") {
 		return watch.Once(c.Context)
@@ -129,78 +126,78 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 	name := w.branch.Path
 	f, err := readFleetAs(w.branch.Directory(tree), name)
 	if err != nil {
-		return fmt.Errorf("%s: %w", w.c.String("branch")+" "+short12(commit), err)
+		return fmt.Errorf("%s: %w", w.String("branch")+" "+short12(commit), err)
 	}
-	annotations, err := pairs("annotation", w.c.StringSlice("annotation"))
+	annotations, err := w.pairs("annotation")
 	if err != nil {
 		return err
 	}
-	compiled, o, err := w.p.ready(w.c, w.session, f, name, annotated(annotations, w.branch.Source, commit, false))
+	compiled, o, err := w.ready(f, name, annotated(annotations, w.branch.Source, commit, false))
 	if err != nil {
 		return err
 	}
 	follows := func(plan *fleet.Plan) error { return w.follows(ctx, commit, plan) }
 	if f.Staged() {
-		return w.p.rollOut(w.c, w.session, compiled, o, rollout.Start{Skip: w.c.Bool("skip-unfit"), Check: follows}, func(r result) error {
+		return w.rollOut(compiled, o, rollout.Start{Skip: w.Bool("skip-unfit"), Check: follows}, func(r result) error {
 			return w.tell(commit, r)
 		})
 	}
-	plan, err := planReady(w.c, w.Client, compiled, o)
+	plan, err := w.planReady(compiled, o)
 	if err != nil {
 		return err
 	}
 	if err := follows(plan); err != nil {
 		return err
 	}
-	if plan.Count(fleet.Cannot) > 0 && !w.c.Bool("skip-unfit") {
+	if plan.Count(fleet.Cannot) > 0 && !w.Bool("skip-unfit") {
 		return plan.Unfit()
 	}
-	published, err := w.p.publishPlan(w.c, plan, w.session, nil)
+	published, err := w.publishPlan(plan, nil)
 	if published == nil {
 		return err
 	}
 	return cmp.Or(err, w.tell(commit, published))
 }
 
-// follows refuses a plan of a commit that has what devices have no longer in its history.
+// follows rejects a plan if the commit of a published state is not in the history of the new one.
 func (w *watcher) follows(ctx context.Context, commit string, plan *fleet.Plan) error {
 	err := plan.Follows(ctx, func(ctx context.Context, published string) (bool, error) {
 		return w.branch.Contains(ctx, commit, published)
-	}, w.c.StringSlice("rewritten"))
+	}, w.StringSlice("rewritten"))
 	if errors.Is(err, fault.ErrRollback) && w.branch.Shallow(ctx) {
-		err = fault.WithHint(err, "the repository is a clone without its history, where nothing is found: name its URL, or fetch all of it (git fetch --unshallow)")
+		err = fault.WithHint(err, "the repository is a shallow clone: name its URL, or fetch its history (git fetch --unshallow)")
 	}
 	return err
 }
 
-// tell shows what came of a commit.
+// tell prints the result of a commit.
 func (w *watcher) tell(commit string, r result) error {
-	branch := w.c.String("branch")
+	branch := w.String("branch")
 	switch x := r.(type) {
 	case *fleetPublished:
 		r = watched{Branch: branch, Commit: commit, fleetPublished: *x}
 	case rolloutInfo:
 		r = watchedRollout{branch, commit, x}
 	}
-	if w.c.String("output") == "json" { // a line each: there will be more
-		return json.NewEncoder(w.p.stdout).Encode(r)
+	if w.String("output") == "json" { // one line each: more follow
+		return json.NewEncoder(w.stdout).Encode(r)
 	}
-	return w.p.show(w.c, r)
+	return w.show(r)
 }
 
-// watchedRollout tells of one commit that went through the waves.
+// watchedRollout describes a commit that was published in waves.
 type watchedRollout struct {
 	Branch  string      `json:"branch"`
 	Commit  string      `json:"commit"`
 	Rollout rolloutInfo `json:"rollout"`
 }
 
-func (r watchedRollout) essence() string { return r.Commit }
+func (r watchedRollout) quietText() string { return r.Commit }
 
 func (r watchedRollout) text(w io.Writer) {
 	fmt.Fprintf(w, "%s %.12s: rollout %d is %s\n", r.Branch, r.Commit, r.Rollout.Rollout, r.Rollout.Phase)
 }
 
-func (r watched) essence() string { return r.Commit }
+func (r watched) quietText() string { return r.Commit }
 
 func short12(commit string) string { return commit[:min(12, len(commit))] }

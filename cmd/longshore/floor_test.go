@@ -42,15 +42,15 @@ import (
 type floor struct {
 	most, passed atomic.Int64 // device tags that may be set before the next one hangs, and those that were; most 0: all may
 
-	t        *testing.T
-	url      string // of the endpoint
-	dir      string
-	client   *registry.Client
-	trustees []signing.Verifier
-	web      *http.Transport
-	ctx      context.Context
-	devices  map[string]*floorDevice // by id
-	running  sync.WaitGroup
+	t         *testing.T
+	url       string // of the endpoint
+	dir       string
+	client    *registry.Client
+	verifiers []signing.Verifier
+	web       *http.Transport
+	ctx       context.Context
+	devices   map[string]*floorDevice // by id
+	running   sync.WaitGroup
 }
 
 type floorDevice struct {
@@ -126,7 +126,7 @@ func newFloor(t *testing.T, s *shell, ids []string) *floor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.trustees = signing.Verifiers(keys...)
+	f.verifiers = signing.Verifiers(keys...)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	f.ctx = ctx
 	t.Cleanup(func() { cancel(); f.running.Wait() })
@@ -216,7 +216,7 @@ func (f *floor) Verify(ctx context.Context, kind intake.Kind, repository string,
 	if err != nil {
 		return intake.Verdict{}, err
 	}
-	if _, err := signing.Verify(ctx, repo, d, f.trustees); err != nil {
+	if _, err := signing.Verify(ctx, repo, d, f.verifiers); err != nil {
 		return intake.Verdict{}, err
 	}
 	return intake.Verdict{SignedBy: []string{"release"}}, nil

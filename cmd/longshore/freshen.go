@@ -29,16 +29,16 @@ import (
 
 const maxRecord = 64 << 20 // bytes of --record: a line for each device
 
-func (p *program) freshenCommand() *cli.Command {
-	return p.command("", command{
+func freshenCommand() command {
+	return command{
 		name: "freshen", args: "HOST/PATH[:TAG]...", min: 1, max: -1,
 		usage: "sign freshness timestamps for states",
-		about: "Signs, for each device's tag, that it names the newest generation now, and until when this statement is valid. " +
-			"Devices with a freshness policy then detect that new states are withheld. Run it from a schedule: statements that are " +
-			"valid for more than half of --for are left alone, expired statements of the same key are deleted if the registry " +
-			"allows it, and the exit code shows whether every state is fresh. A tag that was moved back to an older generation is " +
-			"an error; with --record also if the newer generation was deleted. Use a key that signs nothing else. With --keyless " +
-			"also give --trusted-root; otherwise earlier statements are not found, and every run signs new ones.",
+		about: "Signs for each device's tag a statement that it names the newest generation, which is valid for the time of --for. With " +
+			"a freshness policy, devices then detect that new states are withheld. Run the command from a schedule: a statement " +
+			"that is valid for more than half of --for is not renewed, expired statements of the same key are deleted if the " +
+			"registry allows it, and the exit code shows whether every state is fresh. A tag that was moved back to an older " +
+			"generation is an error; with --record also if the newer generation was deleted. Use a key that signs nothing else. " +
+			"With --keyless also use --trusted-root: without it, every run signs new statements.",
 		examples: []string{
 			"--key pulse.key --for 48h harbor.acme.example/plant/state:press-07",
 			"--key pulse.key --for 48h --verify-key release.pub --record freshness.json --all -o json harbor.acme.example/plant/state",
@@ -49,24 +49,24 @@ func (p *program) freshenCommand() *cli.Command {
 			&cli.StringFlag{Name: "record", Usage: "`FILE` that stores the newest generation of each state between runs"},
 			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that must have signed the states; may be repeated"},
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that must accept the states' signatures"},
-		}, keyFlags(), keylessFlags(), registryFlags()), // the format is the state's
-		run: p.freshen,
-	})
+		}, keyFlags(), keylessFlags(), registryFlags()), // no signature format: the statement has that of the state's signatures
+		run: (*call).freshen,
+	}
 }
 
-// Outcomes of freshening one state.
+// Outcomes of freshener one state.
 const (
 	freshRenewed = "renewed"
-	freshEnough  = "fresh" // for longer than half of --for
+	freshEnough  = "fresh" // valid for more than half of --for
 	freshFailed  = "failed"
 )
 
 type freshenResult struct {
 	Renewed int          `json:"renewed"`
-	Fresh   int          `json:"fresh"` // were fresh for long enough already
+	Fresh   int          `json:"fresh"` // not renewed, because they are valid for long enough
 	Failed  int          `json:"failed"`
 	States  []freshState `json:"states"`
-	Skipped []string     `json:"skipped,omitempty"` // tags that are no device's, with --all
+	Skipped []string     `json:"skipped,omitempty"` // with --all: tags that are not tags of devices
 	Notes   []string     `json:"notes,omitempty"`
 }
 
@@ -78,13 +78,13 @@ type freshState struct {
 	Outcome    string        `json:"outcome"`
 	IssuedAt   string        `json:"issuedAt,omitempty"`
 	NotAfter   string        `json:"notAfter,omitempty"`
-	Pruned     int           `json:"pruned,omitempty"` // statements that had ended and were taken away
+	Pruned     int           `json:"pruned,omitempty"` // expired statements that were deleted
 	Error      string        `json:"error,omitempty"`
 
 	err error
 }
 
-func (r freshenResult) essence() string {
+func (r freshenResult) quietText() string {
 	var all []string
 	for _, s := range r.States {
 		if s.Outcome == freshRenewed {
@@ -101,7 +101,7 @@ func (r freshenResult) text(w io.Writer) {
 	for _, s := range r.States {
 		switch {
 		case s.Outcome == freshFailed:
-			row(w, s.Outcome, "%s", s.Reference) // the error comes on stderr, or in JSON
+			row(w, s.Outcome, "%s", s.Reference) // the error is on stderr, or in JSON
 			continue
 		case shown == shownStates:
 			row(w, "", "and more; -o json lists them all")
@@ -113,27 +113,25 @@ func (r freshenResult) text(w io.Writer) {
 	for _, n := range r.Notes {
 		row(w, "note", "%s", n)
 	}
-	row(w, "in all", "%d renewed, %d fresh already, %d failed", r.Renewed, r.Fresh, r.Failed)
+	row(w, "in all", "%d renewed, %d still fresh, %d failed", r.Renewed, r.Fresh, r.Failed)
 }
 
-// freshening is one run of the command.
-type freshening struct {
-	*session
-	life   time.Duration
-	now    time.Time
-	vouch  voucher
-	record *generationRecord
-	place  func(context.Context, *registry.Repository) (*registry.Repository, error) // where statements are
+// freshener is one run of the command.
+type freshener struct {
+	*call
+	life    time.Duration
+	now     time.Time
+	trusted verifyState
+	record  *generationRecord
 
-	noPrune atomic.Bool // the registry lets nobody delete, as was found out
+	noPrune atomic.Bool // the registry does not allow deletion
 }
 
-func (p *program) freshen(c *cli.Context, args []string) error {
-	f, err := p.newFreshening(c)
+func (c *call) freshen(args []string) error {
+	f, err := c.newFreshener()
 	if err != nil {
 		return err
 	}
-	defer f.Close()
 	r := freshenResult{States: []freshState{}}
 	type job struct {
 		repo *registry.Repository
@@ -147,13 +145,13 @@ func (p *program) freshen(c *cli.Context, args []string) error {
 			return err
 		}
 		if (ref.Target() == "") != c.Bool("all") || ref.Digest != "" {
-			return misused(c, "%s: name one state as HOST/PATH:TAG, or a repository with --all", arg)
+			return c.misused("%s: name one state as HOST/PATH:TAG, or a repository with --all", arg)
 		}
-		repo, err := originOf(c.Context, f.Client, ref)
+		repo, err := c.upstream(ref)
 		if err != nil {
 			return err
 		}
-		from := &tagsOnce{Repository: repo}
+		from := &cachedTags{Repository: repo}
 		if ref.Tag != "" {
 			jobs = append(jobs, job{repo, from, ref.Tag})
 			continue
@@ -163,7 +161,7 @@ func (p *program) freshen(c *cli.Context, args []string) error {
 			return err
 		}
 		for _, t := range tags {
-			if !notDevices.MatchString(t) {
+			if !otherTags.MatchString(t) {
 				jobs = append(jobs, job{repo, from, t})
 			}
 		}
@@ -177,7 +175,7 @@ func (p *program) freshen(c *cli.Context, args []string) error {
 			return nil
 		})
 	}
-	_ = g.Wait() // never an error: each state has its own
+	_ = g.Wait() // no error: each state has its own
 	var first error
 	for i, s := range states {
 		switch {
@@ -185,7 +183,7 @@ func (p *program) freshen(c *cli.Context, args []string) error {
 			r.Skipped = append(r.Skipped, jobs[i].repo.Name()+":"+jobs[i].tag)
 			continue
 		case s.err != nil:
-			s.Outcome, s.Error = freshFailed, s.err.Error()
+			s.Outcome, s.Error = freshFailed, fault.Summary(s.err)
 			r.Failed++
 			if first == nil || errors.Is(first, fault.ErrTemporary) && !errors.Is(s.err, fault.ErrTemporary) {
 				first = s.err
@@ -198,52 +196,48 @@ func (p *program) freshen(c *cli.Context, args []string) error {
 		r.States = append(r.States, *s)
 	}
 	if f.noPrune.Load() {
-		r.Notes = append(r.Notes, "the registry does not let statements that have ended be taken away; a new generation leaves them behind")
+		r.Notes = append(r.Notes, "the registry does not allow the deletion of expired statements")
 	}
 	if err := f.record.save(); err != nil {
 		return err
 	}
-	if err := p.show(c, r); err != nil {
+	if err := c.show(r); err != nil {
 		return err
 	}
 	switch {
 	case r.Failed > 1:
 		return fmt.Errorf("freshen: %d of %d states failed, the first: %w", r.Failed, len(r.States), first)
 	case len(r.States) == 0:
-		err := fmt.Errorf("freshen: no device's state is there: %w", fault.ErrNotFound)
+		err := fmt.Errorf("freshen: there are no states of devices: %w", fault.ErrNotFound)
 		return fault.WithHint(err, "publish one: longshore state push --device DEVICE …")
 	}
 	return first
 }
 
-// notDevices are tags that are never a device's own: history, a device's report, and what tools keep beside artifacts.
-var notDevices = regexp.MustCompile(`\.v[1-9][0-9]*$|\.current$|^sha256-[0-9a-f]{64}`)
+// otherTags are tags that never name a device's state: history, device reports, and signatures.
+var otherTags = regexp.MustCompile(`\.v[1-9][0-9]*$|\.current$|^sha256-[0-9a-f]{64}`)
 
-func (p *program) newFreshening(c *cli.Context) (*freshening, error) {
-	f := &freshening{life: c.Duration("for").Truncate(time.Second), now: p.now().UTC().Truncate(time.Second)}
+func (c *call) newFreshener() (*freshener, error) {
+	f := &freshener{call: c, life: c.Duration("for").Truncate(time.Second), now: c.now().UTC().Truncate(time.Second)}
 	if f.life < time.Minute || f.life > signing.MaxFreshness {
-		return nil, misused(c, "--for %v is not from 1m to %v", c.Duration("for"), signing.MaxFreshness)
+		return nil, c.misused("--for %v is not from 1m to %v", c.Duration("for"), signing.MaxFreshness)
 	}
-	s, err := p.session(c, nil, false)
-	if err != nil {
+	if err := c.openSigner(nil, false); err != nil {
 		return nil, err
 	}
-	if s.signer == nil {
-		s.Close()
-		return nil, misused(c, "with which key? use --key, or --keyless")
+	if c.signer == nil {
+		return nil, c.misused("use --key, or --keyless")
 	}
-	f.session, f.place = s, p.signedAt
-	if f.vouch, err = p.vouching(c, s.Client, nil); err == nil {
-		f.record, err = readRecord(c.String("record"))
+	var err error
+	if f.trusted, err = c.stateVerifier(nil); err != nil { // the key for freshness signs no states
+		return nil, err
 	}
-	if err != nil {
-		s.Close()
-	}
+	f.record, err = readRecord(c.String("record"))
 	return f, err
 }
 
-// one freshens one state; nil: it is none, where a whole repository is looked at.
-func (f *freshening) one(ctx context.Context, repo *registry.Repository, from release.Repository, tag string, all bool) *freshState {
+// one handles one state; nil if the tag is not one of a device, with --all.
+func (f *freshener) one(ctx context.Context, repo *registry.Repository, from release.Repository, tag string, all bool) *freshState {
 	s := &freshState{Reference: repo.Reference().WithTag(tag).String()}
 	var device artifacts.DeviceID
 	if device, s.err = deviceAt(ctx, repo, tag); s.err != nil {
@@ -260,7 +254,7 @@ func (f *freshening) one(ctx context.Context, repo *registry.Repository, from re
 		s.err = fmt.Errorf("%s is the state of %s, whose tag is %s: %w", s.Reference, device, device.Tag(), fault.ErrConflict)
 		return s
 	}
-	cur, err := release.Newest(ctx, from, device, f.vouch.of(repo))
+	cur, err := release.Newest(ctx, from, device, f.trusted.of(repo))
 	if err != nil {
 		s.err = fmt.Errorf("freshen %s: %w", s.Reference, err)
 		return s
@@ -276,7 +270,7 @@ func (f *freshening) one(ctx context.Context, repo *registry.Repository, from re
 	return s
 }
 
-// deviceAt reads whose state a tag names.
+// deviceAt returns the device of the state that a tag names.
 func deviceAt(ctx context.Context, repo *registry.Repository, tag string) (artifacts.DeviceID, error) {
 	d, err := repo.Resolve(ctx, tag)
 	if err != nil {
@@ -293,8 +287,8 @@ func deviceAt(ctx context.Context, repo *registry.Repository, tag string) (artif
 	return x.Device, nil
 }
 
-// renew makes a statement unless there is one that lasts, and takes away those that have ended.
-func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *release.Current, tag string, s *freshState) error {
+// renew signs a statement, unless a valid one lasts long enough, and deletes expired ones.
+func (f *freshener) renew(ctx context.Context, repo *registry.Repository, cur *release.Current, tag string, s *freshState) error {
 	q := signing.FreshnessQuery{Tag: tag, Generation: s.Generation}
 	if self := f.signer.Self(); self != nil {
 		q.Verifiers = append(q.Verifiers, self)
@@ -307,7 +301,7 @@ func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *
 		}
 		return nil
 	}
-	at, err := f.place(ctx, repo)
+	at, err := f.signaturesOf(ctx, repo)
 	if err != nil {
 		return fmt.Errorf("freshen %s: %w", s.Reference, err)
 	}
@@ -315,7 +309,7 @@ func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *
 		q.Enough = func(all []signing.FreshnessSignature) bool { return lasts(all) != nil }
 	}
 	var there []signing.FreshnessSignature
-	if len(q.Verifiers) > 0 { // an identity without a trusted root cannot tell what it said before
+	if len(q.Verifiers) > 0 { // an identity without a trusted root cannot find its earlier statements
 		there, err = signing.FindFreshness(ctx, at, cur.Descriptor, q)
 	}
 	if err != nil && !errors.Is(err, fault.ErrUnsigned) && !errors.Is(err, fault.ErrBadSignature) && !errors.Is(err, fault.ErrTooLarge) {
@@ -342,16 +336,16 @@ func (f *freshening) renew(ctx context.Context, repo *registry.Repository, cur *
 		case err == nil:
 			s.Pruned++
 		case errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil:
-			return nil // the next run does it
+			return nil // the next run deletes it
 		default:
-			f.noPrune.Store(true) // it may not: nothing is worse for it
+			f.noPrune.Store(true) // not allowed, which does no harm
 		}
 	}
 	return nil
 }
 
-// ended lists the statements of cosign's older format that have ended: a new one takes their place.
-func (f *freshening) ended(all []signing.FreshnessSignature) []digest.Digest {
+// ended lists expired statements in cosign's older format, which the new one replaces.
+func (f *freshener) ended(all []signing.FreshnessSignature) []digest.Digest {
 	var out []digest.Digest
 	for _, s := range all {
 		if s.Format == signing.FormatLegacy && !f.now.Before(s.NotAfter) {
@@ -361,8 +355,8 @@ func (f *freshening) ended(all []signing.FreshnessSignature) []digest.Digest {
 	return out
 }
 
-// tagsOnce asks for the tags of a repository once: each device's history is in them.
-type tagsOnce struct {
+// cachedTags lists the tags of a repository once, for the history of all devices.
+type cachedTags struct {
 	*registry.Repository
 	once sync.Once
 	tags []string
@@ -370,15 +364,15 @@ type tagsOnce struct {
 }
 
 // Tags implements release.Repository.
-func (t *tagsOnce) Tags(ctx context.Context) ([]string, error) {
+func (t *cachedTags) Tags(ctx context.Context) ([]string, error) {
 	t.once.Do(func() { t.tags, t.err = t.Repository.Tags(ctx) })
 	return t.tags, t.err
 }
 
-// generationRecord remembers the newest generation of each state, in a file that the job keeps: whoever may write to the
-// registry can delete a newer generation with its history, and cannot write here.
+// generationRecord stores the newest generation of each state in a file outside the registry: an attacker with write access to
+// the registry can delete a newer generation with its history, but cannot change this file.
 type generationRecord struct {
-	file string // "": nothing is remembered
+	file string // "": nothing is stored
 
 	mu      sync.Mutex
 	changed bool
@@ -404,8 +398,8 @@ func readRecord(file string) (*generationRecord, error) {
 	}
 	r.States = nil
 	if err := json.Unmarshal(data, r); err != nil || r.States == nil {
-		err := fmt.Errorf("%s: %w: it is no record of generations", file, fault.ErrInvalid)
-		return nil, fault.WithHint(err, "bring back the file of the last run; a new one forgets which generations there were")
+		err := fmt.Errorf("%s: %w: it is not a file of --record", file, fault.ErrInvalid)
+		return nil, fault.WithHint(err, "restore the file of the last run; a new file does not know earlier generations")
 	}
 	return r, nil
 }
@@ -416,10 +410,10 @@ func (r *generationRecord) check(reference string, generation uint64, d digest.D
 	old, known := r.States[reference]
 	switch {
 	case known && generation < old.Generation:
-		err := fmt.Errorf("freshen %s: generation %d is there, and %s knows %d: %w", reference, generation, r.file, old.Generation, fault.ErrRollback)
-		return fault.WithHint(err, "the tag was moved back and removed what was newer; publish a new generation")
+		err := fmt.Errorf("freshen %s: the tag names generation %d, but %s has %d: %w", reference, generation, r.file, old.Generation, fault.ErrRollback)
+		return fault.WithHint(err, "an attacker, or a restored backup, moved the tag back and removed newer generations: publish a new one")
 	case known && generation == old.Generation && d != old.Digest:
-		return fmt.Errorf("freshen %s: generation %d is %s, and %s knows it as %s: %w", reference, generation, d, r.file, old.Digest, fault.ErrConflict)
+		return fmt.Errorf("freshen %s: generation %d is %s, but %s has %s: %w", reference, generation, d, r.file, old.Digest, fault.ErrConflict)
 	}
 	return nil
 }
@@ -432,7 +426,7 @@ func (r *generationRecord) note(reference string, generation uint64, d digest.Di
 	}
 }
 
-// save puts a whole new file in the place of the old one.
+// save replaces the file.
 func (r *generationRecord) save() error {
 	if r.file == "" || !r.changed {
 		return nil

@@ -36,8 +36,8 @@ func deviceFlag() cli.Flag {
 	return &cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of the device"}
 }
 
-// stateOf reads which device is meant, and in which repository its states are.
-func (p *program) stateOf(c *cli.Context, arg string) (registry.Reference, artifacts.DeviceID, error) {
+// stateOf returns the repository of states, and the device of --device.
+func (c *call) stateOf(arg string) (registry.Reference, artifacts.DeviceID, error) {
 	ref, err := registry.ParseReference(arg)
 	if err != nil {
 		return ref, "", err
@@ -47,35 +47,35 @@ func (p *program) stateOf(c *cli.Context, arg string) (registry.Reference, artif
 		if device == "" {
 			device = string(deviceOfTag(ref.Tag))
 		}
-		return ref, "", fault.WithHint(fmt.Errorf("%s: %s: name the repository alone, the device with --device: %w", name, arg, fault.ErrInvalid),
+		return ref, "", fault.WithHint(fmt.Errorf("%s: %s: name the repository only, and the device with --device: %w", name, arg, fault.ErrInvalid),
 			"longshore "+name+" --device "+device+" "+ref.Name())
 	}
 	if c.String("device") == "" {
-		return ref, "", misused(c, "which device? use --device")
+		return ref, "", c.misused("use --device ID")
 	}
 	id, err := artifacts.ParseDeviceID(c.String("device"))
 	return ref, id, err
 }
 
-func (p *program) stateHistoryCommand() *cli.Command {
-	return p.command("state", command{
+func stateHistoryCommand() command {
+	return command{
 		name: "history", args: "HOST/PATH", min: 1, max: 1,
 		usage: "list the published generations of a device: when, by whom, what changed",
-		about: "Lists the generations that have a history tag, the newest first: when and by whom each was signed, its deployments, " +
-			"what it changed, and the revision of the files that it was made of. The one that the device's tag names is marked; a " +
-			"generation that does not match its tag is reported. Signers are verified with --verify-key or --policy; then the exit " +
-			"code is 5 if a listed generation has no trusted signature. Otherwise they are what the signatures claim. The command " +
-			"reads from the registry, not from mirrors.",
+		about: "Lists the generations with a history tag, the newest first: when and by whom each was signed, its deployments, its changes, " +
+			"and the revision of its source files. * marks the generation that the device's tag names; a generation that does not " +
+			"match its tag is reported. With --verify-key or --policy the signers are verified, and the exit code is 5 if a listed " +
+			"generation has no trusted signature; otherwise the list shows what the signatures claim. The command reads from the " +
+			"registry, not from mirrors.",
 		examples: []string{
 			"--device press-07 --verify-key release.pub harbor.acme.example/plant/state",
 			"--device press-07 --limit 3 -o json harbor.acme.example/plant/state",
 		},
 		flags: slices.Concat([]cli.Flag{deviceFlag()}, historyFlags(), registryFlags()),
-		run:   p.stateHistory,
-	})
+		run:   (*call).stateHistory,
+	}
 }
 
-// historyFlags choose how much of a history is listed, and whose signatures count.
+// historyFlags choose how much of a history is listed, and who must have signed it.
 func historyFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.IntFlag{Name: "limit", Value: historyLines, Usage: "`NUMBER` of lines, the newest first"},
@@ -84,15 +84,15 @@ func historyFlags() []cli.Flag {
 	}
 }
 
-func historyLimit(c *cli.Context) (int, error) {
+func (c *call) historyLimit() (int, error) {
 	limit := c.Int("limit")
 	if limit < 1 || limit > maxHistory {
-		return 0, misused(c, "--limit %d is not from 1 to %d", limit, maxHistory)
+		return 0, c.misused("--limit %d is not from 1 to %d", limit, maxHistory)
 	}
 	return limit, nil
 }
 
-// signedBy is the head of a column with signers.
+// signedBy is the heading of a column with signers.
 func signedBy(verified bool) string {
 	if verified {
 		return "SIGNED BY"
@@ -100,19 +100,18 @@ func signedBy(verified bool) string {
 	return "SIGNED BY (NOT VERIFIED)"
 }
 
-// seeHistory says where a device's generations are listed, to who asked for one that is not there. device is "" where only
-// the tag was named.
-func seeHistory(err error, device artifacts.DeviceID, ref registry.Reference) error {
+// hintHistory adds a hint to the error about a missing generation. device is "" if only its tag is known.
+func hintHistory(err error, device artifacts.DeviceID, ref registry.Reference) error {
 	if !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) != "" || device == "" && ref.Tag == "" {
 		return err
 	}
 	if device == "" {
 		device = deviceOfTag(ref.Tag)
 	}
-	return fault.WithHint(err, "see what there is: longshore state history --device "+string(device)+" "+ref.Name())
+	return fault.WithHint(err, "list all generations: longshore state history --device "+string(device)+" "+ref.Name())
 }
 
-// deviceOfTag is the device that a tag of a state says; "ID" where it does not: no tag tells which id it is a digest of.
+// deviceOfTag is the device of a state's tag; "ID" if the tag is a digest of the id.
 func deviceOfTag(tag string) artifacts.DeviceID {
 	tag = regexp.MustCompile(`\.v[0-9]+$`).ReplaceAllString(tag, "")
 	if id := artifacts.DeviceID(strings.ReplaceAll(tag, "__", "/")); tag != "" && id.Tag() == tag {
@@ -124,7 +123,7 @@ func deviceOfTag(tag string) artifacts.DeviceID {
 type historyResult struct {
 	Device      string        `json:"device"`
 	Repository  string        `json:"repository"`
-	Total       int           `json:"total"`    // generations that there are
+	Total       int           `json:"total"`    // generations in the registry
 	Verified    bool          `json:"verified"` // a key or a policy was given to verify signers with
 	Generations []historyLine `json:"generations"`
 }
@@ -135,18 +134,18 @@ type historyLine struct {
 	Digest      digest.Digest    `json:"digest,omitempty"`
 	Current     bool             `json:"current"` // the device's tag names it
 	Created     string           `json:"created,omitempty"`
-	Revision    string           `json:"revision,omitempty"` // of the files that it was made of
+	Revision    string           `json:"revision,omitempty"` // of its source files
 	Expires     string           `json:"expires,omitempty"`
 	Previous    digest.Digest    `json:"previous,omitempty"`
-	Repeats     digest.Digest    `json:"repeats,omitempty"`            // the earlier generation whose content it has again
-	Repeated    uint64           `json:"repeatedGeneration,omitempty"` // the number of that one, where it is among these
+	Repeats     digest.Digest    `json:"repeats,omitempty"`            // the earlier generation with the same content
+	Repeated    uint64           `json:"repeatedGeneration,omitempty"` // its number, if it is listed
 	Deployments []deploymentInfo `json:"deployments"`
-	Changes     []fleet.Change   `json:"changes"`           // against what it followed; null: that is not known
-	Problem     string           `json:"problem,omitempty"` // why it is not what its tag says
+	Changes     []fleet.Change   `json:"changes"`           // compared with its predecessor; null: unknown
+	Problem     string           `json:"problem,omitempty"` // why it does not match its tag
 	signersInfo
 }
 
-func (r historyResult) essence() string {
+func (r historyResult) quietText() string {
 	for _, g := range r.Generations {
 		if g.Current {
 			return g.Digest.String()
@@ -175,9 +174,9 @@ func (r historyResult) text(w io.Writer) {
 			runs = "nothing"
 		}
 		if g.Repeated != 0 {
-			notes = append(notes, fmt.Sprintf("as generation %d", g.Repeated))
+			notes = append(notes, fmt.Sprintf("repeats generation %d", g.Repeated))
 		} else if g.Repeats != "" {
-			notes = append(notes, "as "+short(g.Repeats))
+			notes = append(notes, "repeats "+short(g.Repeats))
 		}
 		if g.Expires != "" {
 			notes = append(notes, "expires "+g.Expires)
@@ -196,7 +195,7 @@ func (r historyResult) text(w io.Writer) {
 	}
 }
 
-// details are the lines below a generation: what it changed, where it is from, and what is wrong with its signatures.
+// details are the lines below a generation: its changes, its source, and errors of its signatures.
 func (g historyLine) details() []string {
 	var out []string
 	for _, c := range g.Changes {
@@ -213,34 +212,29 @@ func (g historyLine) details() []string {
 	return out
 }
 
-func (p *program) stateHistory(c *cli.Context, args []string) error {
-	ref, device, err := p.stateOf(c, args[0])
+func (c *call) stateHistory(args []string) error {
+	ref, device, err := c.stateOf(args[0])
 	if err != nil {
 		return err
 	}
-	limit, err := historyLimit(c)
+	limit, err := c.historyLimit()
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
+	repo, err := c.upstream(ref) // a mirror may show old content
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	repo, err := originOf(c.Context, client, ref) // a mirror may show what was
+	signersOf, verifies, err := c.signersOf(trust.KindState)
 	if err != nil {
 		return err
 	}
-	signersOf, verifies, err := p.signersOf(c, client, trust.KindState)
-	if err != nil {
-		return err
-	}
-	all, total, err := release.History(c.Context, repo, device, limit+1) // one more: the last line says what it changed, too
+	all, total, err := release.History(c.Context, repo, device, limit+1) // one more, to show the changes of the last one
 	if err != nil {
 		return err
 	}
 	if total == 0 {
-		err := fmt.Errorf("%s: nothing was published for %s: %w", args[0], device, fault.ErrNotFound)
+		err := fmt.Errorf("%s: no state was published for %s: %w", args[0], device, fault.ErrNotFound)
 		return fault.WithHint(err, "publish a state: longshore state push --device "+string(device)+" …")
 	}
 	r := historyResult{Device: string(device), Repository: repo.Name(), Total: total, Verified: verifies}
@@ -265,7 +259,7 @@ func (p *program) stateHistory(c *cli.Context, args []string) error {
 	if err := work.Wait(); err != nil {
 		return err
 	}
-	if err := p.show(c, r); err != nil {
+	if err := c.show(r); err != nil {
 		return err
 	}
 	unverified := 0
@@ -280,7 +274,7 @@ func (p *program) stateHistory(c *cli.Context, args []string) error {
 	return nil
 }
 
-// describeGeneration is a line about one generation, without its signers; read are the generations that are known.
+// describeGeneration describes one generation without its signers; read are the generations that were read.
 func describeGeneration(ctx context.Context, g release.Published, read map[digest.Digest]*release.Published) (historyLine, error) {
 	line := historyLine{
 		Generation: g.Generation, Tag: g.Tag, Digest: g.Digest, Current: g.Current, Previous: g.Previous, Repeats: g.Repeats, Revision: g.Revision,
@@ -290,7 +284,7 @@ func describeGeneration(ctx context.Context, g release.Published, read map[diges
 		line.Repeated = x.Generation
 	}
 	if g.Problem != nil {
-		line.Problem = g.Problem.Error()
+		line.Problem = fault.Summary(g.Problem)
 		return line, nil
 	}
 	for _, d := range g.Deployments {
@@ -307,7 +301,7 @@ func describeGeneration(ctx context.Context, g release.Published, read map[diges
 	return line, err
 }
 
-// stamp writes a time for machines; "" for none.
+// stamp formats a time for machines; "" for the zero time.
 func stamp(t time.Time) string {
 	if t.IsZero() {
 		return ""
@@ -315,15 +309,15 @@ func stamp(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-func (p *program) stateRollbackCommand() *cli.Command {
-	return p.command("state", command{
+func stateRollbackCommand() command {
+	return command{
 		name: "rollback", args: "HOST/PATH", min: 1, max: 1,
-		usage: "publish an earlier generation's content as a new one",
-		about: "Devices reject generations below the one that they accepted. So a rollback is a new generation with the deployments " +
-			"of an earlier one, the same pinned components, and a note of which one it repeats. The earlier state must be signed " +
-			"like the current one: by --key, --verify-key, or as --policy requires. Before it publishes, the command checks that " +
-			"everything that the device would load is still in its registry and in the mirrors of --mirror, and that --policy " +
-			"accepts it; otherwise the exit code is 6.",
+		usage: "publish an earlier generation again, as a new one",
+		about: "Devices reject generations below the one that they accepted. So a rollback is a new generation with the deployments and " +
+			"pinned components of an earlier one; an annotation names the generation that it repeats. The earlier state must be " +
+			"signed by --key, by --verify-key, or as --policy requires. Before it publishes, the command checks that everything that " +
+			"the device would load is still in its registry and in the mirrors of --mirror, and that --policy accepts it; otherwise " +
+			"the exit code is 6.",
 		examples: []string{
 			"--device press-07 --to 41 --key release.key harbor.acme.example/plant/state",
 			"--device press-07 --to 41 --key release.key --verify-key old-release.pub harbor.acme.example/plant/state",
@@ -331,26 +325,24 @@ func (p *program) stateRollbackCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			deviceFlag(),
 			&cli.Uint64Flag{Name: "to", Usage: "`NUMBER` of the generation to roll back to; required", DefaultText: "none"},
-		}, nextFlags(), vouchFlags("the states", "; also checks components and images"), contentFlags(), proposalFlags(), signFlags(), registryFlags()),
-		run: p.stateRollback,
-	})
+		}, nextFlags(), signedByFlags("the states", "; also checks components and images"), contentFlags(), proposalFlags(), signFlags(), registryFlags()),
+		run: (*call).stateRollback,
+	}
 }
 
-func (p *program) stateRollback(c *cli.Context, args []string) error {
-	ref, device, err := p.stateOf(c, args[0])
+func (c *call) stateRollback(args []string) error {
+	ref, device, err := c.stateOf(args[0])
 	if err != nil {
 		return err
 	}
 	if c.Uint64("to") == 0 {
-		return misused(c, "to which generation? use --to; longshore state history lists them")
+		return c.misused("use --to; longshore state history lists the generations")
 	}
-	if err := whoSigns(c); err != nil {
+	if err := c.whoSigns(); err != nil {
 		return err
 	}
-	s, err := p.session(c, nil, false)
-	if err != nil {
+	if err := c.openSigner(nil, false); err != nil {
 		return err
 	}
-	defer s.Close()
-	return p.publishOne(c, s, ref, fleet.One{Device: device, To: c.Uint64("to")}, nil)
+	return c.publishOne(ref, fleet.One{Device: device, To: c.Uint64("to")}, nil)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/signing/keyless"
 )
 
-// identityFlags name who must have signed, where no key does, as cosign spells them.
+// identityFlags name the identity that must have signed, if no key does; spelled as in cosign.
 func identityFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "certificate-identity", Category: identityCategory, Usage: "`SUBJECT` of the signer's certificate: an e-mail address, or the URL of a workflow"},
@@ -26,12 +26,12 @@ func identityFlags() []cli.Flag {
 
 const identityCategory = "Identity"
 
-// identity is who the flags ask for; nil when they ask for nobody.
-func (p *program) identity(c *cli.Context) (signing.Verifier, error) {
+// identity is the identity that the flags require; nil if they require none.
+func (c *call) identity() (signing.Verifier, error) {
 	subject, issuer := c.String("certificate-identity"), c.String("certificate-oidc-issuer")
 	o := keyless.IdentityOptions{Name: cmp.Or(subject, c.String("certificate-identity-regexp")), Unlogged: c.Bool("insecure-ignore-tlog")}
 	if o.Name == "" && issuer == "" && c.String("certificate-oidc-issuer-regexp") == "" &&
-		(c.String("trusted-root") == "" || p.getenv("LONGSHORE_TRUSTED_ROOT") != "") { // the variable may be set for other commands
+		(c.String("trusted-root") == "" || c.getenv("LONGSHORE_TRUSTED_ROOT") != "") { // the variable may be meant for other commands
 		return nil, nil
 	}
 	var err error
@@ -43,7 +43,7 @@ func (p *program) identity(c *cli.Context) (signing.Verifier, error) {
 	}
 	file := c.String("trusted-root")
 	if file == "" {
-		return nil, misused(c, "an identity is held against --trusted-root, a file: nothing is fetched")
+		return nil, c.misused("an identity needs --trusted-root: nothing is downloaded")
 	}
 	data, err := bounded.File(os.Open, file, artifacts.MaxTrustedRoot)
 	if err != nil {
@@ -56,14 +56,14 @@ func (p *program) identity(c *cli.Context) (signing.Verifier, error) {
 	return keyless.NewIdentity(o, root)
 }
 
-// pattern is what one of two flags says: the name itself, or an expression.
-func pattern(flag string, c *cli.Context) (keyless.Pattern, error) {
+// pattern reads a flag with a name, or the one with a regular expression.
+func pattern(flag string, c *call) (keyless.Pattern, error) {
 	exact, expr := c.String(flag), c.String(flag+"-regexp")
 	switch {
 	case exact != "" && expr != "":
-		return keyless.Pattern{}, misused(c, "--%[1]s and --%[1]s-regexp exclude each other", flag)
+		return keyless.Pattern{}, c.misused("--%[1]s and --%[1]s-regexp exclude each other", flag)
 	case exact == "" && expr == "":
-		return keyless.Pattern{}, misused(c, "an identity is a subject that an issuer vouched for: --%s is missing", flag)
+		return keyless.Pattern{}, c.misused("--%s is missing: an identity is a subject and its issuer", flag)
 	case expr != "":
 		p, err := keyless.Matching(expr)
 		return p, named("--"+flag+"-regexp", err)

@@ -25,14 +25,15 @@ import (
 	"github.com/longshore-dev/longshore/site"
 )
 
-func (p *program) importCommand() *cli.Command {
-	return p.command("", command{
+func importCommand() command {
+	return command{
 		name: "import", args: "DIRECTORY|TAR… DESTINATION", min: 2, max: -1,
 		usage: "copy an export to the registry of a site",
-		about: "Verifies an export, with the keys or the policy of the site, and copies it to the registry DESTINATION. The tags of devices " +
+		about: "Verifies an export with the keys or the policy of the site, and copies it to the registry DESTINATION. The tags of devices " +
 			"are set last, and never to an older generation. Volumes may be in several directories; all of them are checked first. " +
-			"A receipt on the media says what the site has now; with --site-key the site signs it. Repeat an interrupted import: it continues. " +
-			"With --reports it copies device reports, which export --reports wrote, to the repository DESTINATION; an older report never replaces a newer one.",
+			"The command writes a receipt to the media, which lists what the site has now; with --site-key the site signs it. Repeat " +
+			"an interrupted import: it continues. With --reports it copies the device reports of export --reports to the repository " +
+			"DESTINATION; an older report never replaces a newer one.",
 		examples: []string{"--key release.pub /media/stick registry.graz.local:5000", "--policy /etc/longshore/trust.yaml /media/stick registry.graz.local:5000", "--reports /media/stick harbor.acme.example/plant/state"},
 		flags: slices.Concat(siteVerifyFlags(), []cli.Flag{
 			hostPathsFlag(),
@@ -40,8 +41,8 @@ func (p *program) importCommand() *cli.Command {
 			&cli.StringFlag{Name: "site-key", Usage: "private `KEY` of the site to sign the receipt with: a file, pkcs11:…, or a key service: awskms://…"},
 			&cli.StringFlag{Name: "site-key-password-file", Usage: "`FILE` with the password or PIN of --site-key; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"},
 		}, reportsFlags("copy the reports of the site's devices, and nothing else"), budgetFlags(), registryFlags()),
-		run: p.budgeted(p.importMedia),
-	})
+		run: (*call).importMedia,
+	}
 }
 
 type importResult struct {
@@ -52,7 +53,7 @@ type importResult struct {
 	Receipt     string       `json:"receipt,omitempty"` // file
 }
 
-// siteVerified is what an import has checked.
+// siteVerified counts what an import has verified.
 type siteVerified struct {
 	States     int    `json:"states"`
 	Components int    `json:"components"`
@@ -61,7 +62,7 @@ type siteVerified struct {
 	Against    string `json:"against,omitempty"` // files of keys or of a policy, or an identity; "": nothing was verified
 }
 
-func (r importResult) essence() string { return fmt.Sprint(r.Bytes) }
+func (r importResult) quietText() string { return fmt.Sprint(r.Bytes) }
 
 func (r importResult) text(w io.Writer) {
 	v := r.Verified
@@ -71,7 +72,7 @@ func (r importResult) text(w io.Writer) {
 	} else {
 		row(w, "verified", "%s, %s against %s", counts, fleet.Counted(v.Signatures, "signature"), v.Against)
 	}
-	moved := "every tag names its state already"
+	moved := "all tags are up to date"
 	if n := len(r.Devices); n > 0 {
 		moved = "tags moved for " + fleet.Counted(n, "device")
 	}
@@ -84,72 +85,66 @@ func (r importResult) text(w io.Writer) {
 	}
 }
 
-func (p *program) importMedia(c *cli.Context, args []string) error {
+func (c *call) importMedia(args []string) error {
 	if c.Bool("reports") {
-		return p.importReports(c, args)
+		return c.importReports(args)
 	}
-	signer, err := p.siteSigner(c, "site-key", "site-key-password-file")
+	signer, err := c.siteSigner("site-key", "site-key-password-file")
 	if err != nil {
 		return err
 	}
-	defer signer.Close()
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
 	media, there := args[:len(args)-1], args[len(args)-1]
-	e, err := openMedia(c.Context, client, media)
+	e, err := openMedia(c.Context, c.registry, media)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
-	to := destination(c, client, there)
+	to := c.destination(there)
 	from := site.Mapped(func(ctx context.Context, repository string) (*registry.Repository, error) {
 		carried := registry.Carried{}
 		if e.Difference {
 			carried.Below = func(ctx context.Context) (*registry.Repository, error) { return to(ctx, repository) }
 		}
-		return client.OpenCarried(e.Path, repository, carried)
+		return c.registry.OpenCarried(e.Path, repository, carried)
 	})
 	signatures := signatureSet{}
 	o := site.Options{History: maxHistory, Trust: e.Trust}
-	if _, err = p.siteVerify(c, from, &o, signatures.add, site.Mapped(to)); err != nil {
+	if _, err = c.siteVerify(from, &o, signatures.add, site.Mapped(to)); err != nil {
 		return err
 	}
 	var made *site.Mirrored
 	closure, err := site.Close(c.Context, from, e.States, o)
 	if err == nil {
-		made, err = p.runMirror(c, &site.Mirror{From: from, To: to, Platforms: e.Platforms}, closure)
+		made, err = c.runMirror(&site.Mirror{From: from, To: to, Platforms: e.Platforms}, closure)
 	}
 	if e.Difference && (errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrUnsigned)) && !fault.Retryable(err) {
 		since := "an inventory"
 		if e.Taken != "" {
 			since = "the inventory of " + orUnnamed(e.Site) + ", " + e.Taken + ","
 		}
-		err = fault.WithHint(err, "the export leaves out what "+since+" lists: if the site lacks some of it, export again with a new inventory, or without --since")
+		err = fault.WithHint(err, "the export leaves out the content that "+since+" lists: if the site lacks some of it, export again with a new inventory, or without --since")
 	}
 	if gone := e.There(); err != nil && gone != nil {
-		err = fault.WithHint(fmt.Errorf("%s cannot be read any more: %w", e.Path, err), "put it back and run the same import again: it continues, and no tag of a device has moved to what is not whole")
+		err = fault.WithHint(fmt.Errorf("%s can no longer be read: %w", e.Path, err), "insert it and run the same import again: it continues; no device's tag has moved to incomplete content")
 		err = outcome.WithCode(err, outcome.Other)
 	}
 	if err != nil {
 		return err
 	}
-	r := importResult{Mirrored: made, Source: strings.Join(media, " "), Destination: there, Verified: verifiedOf(c, closure, &signatures)}
+	r := importResult{Mirrored: made, Source: strings.Join(media, " "), Destination: there, Verified: c.verifiedOf(closure, &signatures)}
 	receipt := e.Receipt(closure, made)
-	receipt.Destination, receipt.Time, receipt.Program = there, stamp(p.now()), "longshore "+build.Version()
-	if r.Receipt, err = p.writeReceipt(c, e.Path, receipt, signer); err != nil {
+	receipt.Destination, receipt.Time, receipt.Program = there, stamp(c.now()), "longshore "+build.Version()
+	if r.Receipt, err = c.writeReceipt(e.Path, receipt, signer); err != nil {
 		if c.String("receipt") != "" {
 			return err
 		}
-		made.Notes = append(made.Notes, fmt.Sprintf("no receipt was written, say where with --receipt: %v", err))
+		made.Notes = append(made.Notes, fmt.Sprintf("no receipt was written; name a file with --receipt: %v", err))
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// writeReceipt writes a receipt onto the media, or where --receipt says.
-func (p *program) writeReceipt(c *cli.Context, media string, receipt *site.Receipt, signer *signer) (string, error) {
+// writeReceipt writes a receipt to the media, or to the file of --receipt.
+func (c *call) writeReceipt(media string, receipt *site.Receipt, signer *signer) (string, error) {
 	file := c.String("receipt")
 	if file == "" {
 		if info, err := os.Stat(media); err != nil || !info.IsDir() {
@@ -167,7 +162,7 @@ func (p *program) writeReceipt(c *cli.Context, media string, receipt *site.Recei
 	return file, nil
 }
 
-// signatureSet counts signatures once, however many states need what they sign.
+// signatureSet counts every signature once.
 type signatureSet struct {
 	mu  sync.Mutex
 	all map[string]bool
@@ -182,7 +177,7 @@ func (s *signatureSet) add(r *audit.Report) {
 	r.EachSignature(func(of digest.Digest, x audit.Signed) { s.all[fmt.Sprint(of, x.Digest, x.By)] = true })
 }
 
-func verifiedOf(c *cli.Context, closure *site.Closure, signatures *signatureSet) siteVerified {
+func (c *call) verifiedOf(closure *site.Closure, signatures *signatureSet) siteVerified {
 	v := siteVerified{Signatures: len(signatures.all)}
 	for _, n := range closure.Needs {
 		switch n.Kind {
@@ -200,7 +195,7 @@ func verifiedOf(c *cli.Context, closure *site.Closure, signatures *signatureSet)
 	return v
 }
 
-// openMedia opens an export so that the client reads it. The caller closes it.
+// openMedia opens an export and makes the client read it. The caller closes it.
 func openMedia(ctx context.Context, client *registry.Client, paths []string) (*site.Media, error) {
 	m, err := site.OpenMedia(ctx, paths)
 	if err != nil || m.Files == nil {

@@ -10,24 +10,23 @@ import (
 	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/signing/audit"
 )
 
-func (p *program) inspectCommand() *cli.Command {
-	return p.command("", command{
+func inspectCommand() command {
+	return command{
 		name: "inspect", args: "HOST/PATH[:TAG|@DIGEST]|oci-layout:PATH[:TAG]", min: 1, max: 1,
 		usage: "show the type and content of an artifact",
-		about: "Shows type, digest, sizes, annotations and layers of any artifact, the content of those that Longshore knows (states, " +
-			"bundles, components with their locks, application packages, images, signatures), and the claimed signers. Digests and " +
+		about: "Shows type, digest, sizes, annotations and layers of any artifact, its claimed signers, and the content of those that " +
+			"Longshore knows: states, bundles, components with their locks, application packages, images, signatures. Digests and " +
 			"documents are checked, signatures are not: use longshore verify.",
 		examples: []string{"harbor.acme.example/plant/state:press-07", "-o json oci-layout:stick:press-07.v41"},
 		flags:    registryFlags(),
-		run:      p.inspect,
-	})
+		run:      (*call).inspect,
+	}
 }
 
 type inspectResult struct {
@@ -35,13 +34,8 @@ type inspectResult struct {
 	*audit.Inspection
 }
 
-func (p *program) inspect(c *cli.Context, args []string) error {
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	repo, target, err := openTarget(c, client, args[0])
+func (c *call) inspect(args []string) error {
+	repo, target, err := c.openTarget(args[0])
 	if err != nil {
 		return err
 	}
@@ -49,10 +43,10 @@ func (p *program) inspect(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	return p.show(c, inspectResult{repo.Reference().String(), i})
+	return c.show(inspectResult{repo.Reference().String(), i})
 }
 
-func (r inspectResult) essence() string { return r.Digest.String() }
+func (r inspectResult) quietText() string { return r.Digest.String() }
 
 func (r inspectResult) text(w io.Writer) {
 	fmt.Fprintf(w, "%s %s\n", cmp.Or(string(r.Kind), "artifact"), r.Reference)
@@ -61,7 +55,7 @@ func (r inspectResult) text(w io.Writer) {
 	if r.ArtifactType != "" {
 		top.add("type         %s", oneLine(r.ArtifactType))
 	}
-	top.add("media type   %s", oneLine(cmp.Or(r.MediaType, "not told")))
+	top.add("media type   %s", oneLine(cmp.Or(r.MediaType, "unknown")))
 	if r.Manifests == nil {
 		top.add("size         %s, manifest %s", size(r.ContentSize), size(r.Size))
 	} else {
@@ -81,7 +75,7 @@ func (r inspectResult) text(w io.Writer) {
 	top.write(w, "")
 }
 
-// texts shows names with what they stand for.
+// texts shows names and values.
 func texts(b *branch, name string, all map[string]string) {
 	if len(all) == 0 {
 		return
@@ -94,7 +88,7 @@ func texts(b *branch, name string, all map[string]string) {
 
 const maxShownText = 200 // characters of one foreign text
 
-// oneLine shows foreign text without what a terminal would obey.
+// oneLine shows text of others in one line, without control characters.
 func oneLine(s string) string {
 	cut := ""
 	if r := []rune(s); len(r) > maxShownText {
@@ -120,7 +114,7 @@ func pieces(b *branch, name string, all []audit.Blob) {
 	}
 }
 
-// contents shows what is inside.
+// contents shows the content of a known artifact.
 func (r inspectResult) contents(top *branch) {
 	if s := r.State; s != nil {
 		at := top.add("device       %s, generation %d", s.Device, s.Generation)
@@ -137,7 +131,7 @@ func (r inspectResult) contents(top *branch) {
 	for _, d := range r.Deployments {
 		at := top.add("deployment   %s  %s", d.Name, short(d.Digest))
 		for _, c := range d.Components {
-			pin := "not pinned: its tag decides"
+			pin := "not pinned: the tag decides"
 			if c.Digest != "" {
 				pin = short(c.Digest)
 			}
@@ -168,7 +162,7 @@ func (r inspectResult) contents(top *branch) {
 		}
 	}
 	if i := r.Image; i != nil {
-		at := top.add("image        %s", oneLine(cmp.Or(i.Platform, "no platform told")))
+		at := top.add("image        %s", oneLine(cmp.Or(i.Platform, "unknown platform")))
 		if i.Created != "" {
 			at.add("created  %s", i.Created)
 		}
@@ -211,7 +205,7 @@ func (r inspectResult) referrers(top *branch) {
 		}
 		return
 	}
-	at := top.add("referrers    what they say is not checked here")
+	at := top.add("referrers    (not verified)")
 	for _, f := range r.Referrers {
 		line := short(f.Digest) + "  " + oneLine(cmp.Or(f.ArtifactType, "no type"))
 		if f.Tag != "" {
@@ -230,7 +224,7 @@ func (r inspectResult) referrers(top *branch) {
 	}
 }
 
-// addStatement shows what somebody says to have signed.
+// addStatement shows the claims of a statement.
 func (b *branch) addStatement(s audit.Statement) {
 	line := s.Kind
 	if s.Kind == "attestation" {
@@ -245,7 +239,7 @@ func (b *branch) addStatement(s audit.Statement) {
 			line += " (" + oneLine(s.Issuer) + ")"
 		}
 	default:
-		line += " by a key that is not told"
+		line += " by an unknown key"
 	}
 	if at := cmp.Or(s.Time, s.Logged); at != "" {
 		line += ", " + oneLine(at)

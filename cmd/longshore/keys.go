@@ -24,16 +24,16 @@ import (
 
 const maxSecret = 64 << 10 // bytes of a password or token
 
-func (p *program) keyGenerateCommand() *cli.Command {
-	return p.command("key", command{
+func keyGenerateCommand() command {
+	return command{
 		name: "generate", args: "[NAME]", max: 1,
 		usage: "create a key pair",
 		about: "Writes the private key NAME.key, encrypted and readable only by you, and the public key NAME.pub for devices, in " +
 			"cosign's format. NAME may contain a directory; the default is longshore. Existing files are not overwritten.",
 		examples: []string{"release", "--key-password-file password.txt keys/release"},
 		flags:    []cli.Flag{keyPasswordFlag()},
-		run:      p.keyGenerate,
-	})
+		run:      (*call).keyGenerate,
+	}
 }
 
 type keyResult struct {
@@ -47,23 +47,23 @@ func (r keyResult) text(w io.Writer) {
 	row(w, "wrote", "%s (encrypted), %s", r.Private, r.Public)
 	fmt.Fprintf(w, "  Fingerprint: %s\n", r.Fingerprint)
 }
-func (r keyResult) essence() string { return r.Fingerprint }
+func (r keyResult) quietText() string { return r.Fingerprint }
 
-func (p *program) keyGenerate(c *cli.Context, args []string) error {
+func (c *call) keyGenerate(args []string) error {
 	name := "longshore"
 	if len(args) == 1 {
 		name = strings.TrimSuffix(args[0], ".key")
 	}
 	if base := filepath.Base(name); name == "" || base == "." || base == string(filepath.Separator) {
-		return misused(c, "%q is no name for a file", name)
+		return c.misused("%q is not a file name", name)
 	}
 	for _, file := range []string{name + ".key", name + ".pub"} {
 		if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) {
 			err = fmt.Errorf("generate key %s: %w: %s", name, fault.ErrConflict, cmp.Or(errText(err), file+" is there already"))
-			return fault.WithHint(err, "choose another name; whoever trusts the old key still needs it")
+			return fault.WithHint(err, "choose another name: devices that trust the old key still need it")
 		}
 	}
-	password, err := p.keyPassword(c.String("key-password-file"), name+".key", true)
+	password, err := c.keyPassword(c.String("key-password-file"), name+".key", true)
 	if err != nil {
 		return err
 	}
@@ -81,17 +81,17 @@ func (p *program) keyGenerate(c *cli.Context, args []string) error {
 	if err := writeNew(name+".pub", public, 0o644); err != nil {
 		return errors.Join(err, os.Remove(name+".key"))
 	}
-	return p.show(c, keyResult{name + ".key", name + ".pub", key.Algorithm, key.Fingerprint.String()})
+	return c.show(keyResult{name + ".key", name + ".pub", key.Algorithm, key.Fingerprint.String()})
 }
 
-func (p *program) keyShowCommand() *cli.Command {
-	return p.command("key", command{
+func keyShowCommand() command {
+	return command{
 		name: "show", args: "FILE", min: 1, max: 1,
 		usage:    "show the type and fingerprint of a public key",
 		about:    "Shows the type of a public key and its fingerprint, as policies and signatures use it.",
 		examples: []string{"release.pub", "-q release.pub"},
-		run:      p.keyShow,
-	})
+		run:      (*call).keyShow,
+	}
 }
 
 type keyInfo struct {
@@ -104,14 +104,14 @@ func (r keyInfo) text(w io.Writer) {
 	row(w, "key", "%s (%s)", r.Public, r.Algorithm)
 	fmt.Fprintf(w, "  Fingerprint: %s\n", r.Fingerprint)
 }
-func (r keyInfo) essence() string { return r.Fingerprint }
+func (r keyInfo) quietText() string { return r.Fingerprint }
 
-func (p *program) keyShow(c *cli.Context, args []string) error {
+func (c *call) keyShow(args []string) error {
 	keys, err := publicKeys(args)
 	if err != nil {
 		return err
 	}
-	return p.show(c, keyInfo{args[0], keys[0].Algorithm, keys[0].Fingerprint.String()})
+	return c.show(keyInfo{args[0], keys[0].Algorithm, keys[0].Fingerprint.String()})
 }
 
 func errText(err error) string {
@@ -121,7 +121,7 @@ func errText(err error) string {
 	return err.Error()
 }
 
-// writeNew writes a file that must not be there yet.
+// writeNew writes a file that must not exist.
 func writeNew(name string, data []byte, mode os.FileMode) error {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
@@ -134,14 +134,15 @@ func writeNew(name string, data []byte, mode os.FileMode) error {
 	return nil
 }
 
-// keyPassword finds the password of a key file: in the file from, unless that is "". twice asks a person to repeat it.
+// keyPassword returns the password of a key file: from the file from, the environment, or a prompt. twice makes the user
+// repeat it.
 func (p *program) keyPassword(from, file string, twice bool) ([]byte, error) {
 	if from != "" {
 		data, err := bounded.File(os.Open, from, maxSecret)
 		return bytes.TrimRight(data, "\r\n"), err
 	}
 	for _, name := range []string{"LONGSHORE_KEY_PASSWORD", "COSIGN_PASSWORD"} {
-		if s, set := p.lookup(name); set { // also to nothing: keys without a password have an empty one
+		if s, set := p.lookup(name); set { // even if empty: that is the password of a key without one
 			return []byte(s), nil
 		}
 	}
@@ -149,18 +150,18 @@ func (p *program) keyPassword(from, file string, twice bool) ([]byte, error) {
 	if err != nil || !twice {
 		return password, err
 	}
-	again, err := p.prompt("the same again: ")
+	again, err := p.prompt("repeat the password: ")
 	if err == nil && !bytes.Equal(password, again) {
 		err = outcome.Usagef("key generate", "key generate: the two passwords differ")
 	}
 	return password, err
 }
 
-// prompt asks a person for a secret.
+// prompt asks the user for a secret.
 func (p *program) prompt(question string) ([]byte, error) {
 	f, ok := p.stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
-		err := fmt.Errorf("%s%w: there is no terminal to ask at", question, fault.ErrUnauthenticated)
+		err := fmt.Errorf("%s%w: there is no terminal", question, fault.ErrUnauthenticated)
 		return nil, fault.WithHint(err, "set LONGSHORE_KEY_PASSWORD, or use --key-password-file")
 	}
 	fmt.Fprint(p.stderr, question)
@@ -169,7 +170,7 @@ func (p *program) prompt(question string) ([]byte, error) {
 	return secret, err
 }
 
-// ask asks a person for something that others may see; "" without a terminal.
+// ask asks the user for something that is not secret; "" without a terminal.
 func (p *program) ask(question string) (string, error) {
 	f, ok := p.stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
@@ -177,7 +178,7 @@ func (p *program) ask(question string) (string, error) {
 	}
 	fmt.Fprint(p.stderr, question)
 	var line []byte
-	for b := make([]byte, 1); len(line) < maxSecret; { // no more than the line: the password may follow
+	for b := make([]byte, 1); len(line) < maxSecret; { // not more than the line: the password may follow
 		n, err := f.Read(b)
 		if n == 1 && b[0] != '\n' {
 			line = append(line, b[0])
@@ -191,37 +192,37 @@ func (p *program) ask(question string) (string, error) {
 	return strings.TrimSpace(string(line)), nil
 }
 
-// registryPassword is the password of a registry, read once when it comes from stdin.
-func (p *program) registryPassword(c *cli.Context) (string, error) {
-	if !c.Bool("password-stdin") || p.stdinSecret != "" {
-		return cmp.Or(p.stdinSecret, c.String("password")), nil
+// registryPassword is the password of a registry; stdin is read only once.
+func (c *call) registryPassword() (string, error) {
+	if !c.Bool("password-stdin") || c.stdinSecret != "" {
+		return cmp.Or(c.stdinSecret, c.String("password")), nil
 	}
-	line, err := bufio.NewReader(io.LimitReader(p.stdin, maxSecret)).ReadString('\n')
+	line, err := bufio.NewReader(io.LimitReader(c.stdin, maxSecret)).ReadString('\n')
 	if err != nil && err != io.EOF {
 		return "", fmt.Errorf("read stdin: %w", err)
 	}
-	if p.stdinSecret = strings.TrimRight(line, "\r\n"); p.stdinSecret == "" {
+	if c.stdinSecret = strings.TrimRight(line, "\r\n"); c.stdinSecret == "" {
 		return "", outcome.Usagef("", "--password-stdin: stdin is empty")
 	}
-	return p.stdinSecret, nil
+	return c.stdinSecret, nil
 }
 
-// keyName is what a key file's name says of the key.
+// keyName is the name of a key: that of its file, without the extension.
 func keyName(file string) string {
 	base := filepath.Base(file)
 	return strings.TrimSuffix(base, filepath.Ext(base))
 }
 
-func (p *program) keyPublicCommand() *cli.Command {
-	return p.command("key", command{
+func keyPublicCommand() command {
+	return command{
 		name: "public", max: 0,
 		usage: "write the public key of a private key",
 		about: "Prints the public key of --key as PEM, or writes it to --out: of a key file, or of a key in a PKCS#11 token or a key " +
 			"management service.",
 		examples: []string{"--key 'pkcs11:token=plant;object=release?module-path=/usr/lib/softhsm/libsofthsm2.so' --out release.pub", "--key awskms:///alias/release"},
 		flags:    append(keyFlags(), &cli.StringFlag{Name: "out", Usage: "write it to `FILE`, which must not exist"}),
-		run:      p.keyPublic,
-	})
+		run:      (*call).keyPublic,
+	}
 }
 
 // publicResult shows a public key.
@@ -232,7 +233,7 @@ type publicResult struct {
 	file        string
 }
 
-func (r publicResult) essence() string { return r.Fingerprint.String() }
+func (r publicResult) quietText() string { return r.Fingerprint.String() }
 
 func (r publicResult) text(w io.Writer) {
 	if r.file == "" {
@@ -243,14 +244,13 @@ func (r publicResult) text(w io.Writer) {
 	fmt.Fprintf(w, "  Fingerprint: %s\n", r.Fingerprint)
 }
 
-func (p *program) keyPublic(c *cli.Context, _ []string) error {
-	signer, err := p.newSigner(c, nil, false)
+func (c *call) keyPublic(_ []string) error {
+	signer, err := c.newSigner(nil, false)
 	if err != nil {
 		return err
 	}
-	defer signer.Close()
 	if signer == nil {
-		return misused(c, "of which key? use --key")
+		return c.misused("use --key")
 	}
 	r := publicResult{Public: string(signer.PublicPEM()), Algorithm: signer.Key().Algorithm, Fingerprint: signer.Key().Fingerprint}
 	if r.file = c.String("out"); r.file != "" {
@@ -259,5 +259,5 @@ func (p *program) keyPublic(c *cli.Context, _ []string) error {
 		}
 		r.Public = r.file
 	}
-	return p.show(c, r)
+	return c.show(r)
 }

@@ -1,8 +1,8 @@
 // Command longshore is the release engineer's tool: it packs and pushes components, publishes signed states for devices,
-// signs, verifies and checks. `longshore help` lists what it does.
+// signs, verifies and checks. `longshore help` lists its commands.
 //
-// It holds no logic: flags become one call into a room, and the result is shown. run is the whole program, without the
-// process around it, so that tests call it as a shell would.
+// It has no logic of its own: a command parses its flags, calls a package, and prints the result. run is the whole program
+// without the process, so that tests can call it.
 package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 
 // run runs one command line and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, lookup func(string) (string, bool)) int {
-	logrus.SetOutput(io.Discard) // compose-go warns there of variables without a value; ours names the file and the line
+	logrus.SetOutput(io.Discard) // compose-go logs variables without a value there; our own message has file and line
 	return newProgram(stdin, stdout, stderr, lookup).run(ctx, args)
 }
 
@@ -49,12 +49,15 @@ func (p *program) run(ctx context.Context, args []string) int {
 	}
 	if err != nil {
 		outcome.Tell(p.stderr, "longshore", err)
+		if p.debug {
+			outcome.TellCauses(p.stderr, err)
+		}
 	}
-	_ = printable.Flush(p.stderr) // there is no other place to say so
+	_ = printable.Flush(p.stderr) // there is nowhere else to report an error of stderr
 	return outcome.Code(err)
 }
 
-// program is what commands share: the process around them, and how results are shown.
+// program is the process that commands run in.
 type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
@@ -63,13 +66,14 @@ type program struct {
 	unlock         func(private, password []byte) (sign.PrivateKey, error)
 	tagWait        time.Duration // see registry.Options
 	stdinSecret    string        // what --password-stdin read
+	debug          bool          // --debug
 }
 
 func newProgram(stdin io.Reader, stdout, stderr io.Writer, lookup func(string) (string, bool)) *program {
 	return &program{stdin: stdin, stdout: printable.NewWriter(stdout), stderr: printable.NewWriter(stderr), lookup: lookup, now: time.Now, unlock: sign.Unlock}
 }
 
-// getenv is a variable's value; "" when it is not set.
+// getenv returns the value of a variable, or "" if it is not set.
 func (p *program) getenv(name string) string {
 	value, _ := p.lookup(name)
 	return value

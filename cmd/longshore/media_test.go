@@ -162,7 +162,7 @@ func TestImportIsCutOff(t *testing.T) {
 		next.ServeHTTP(w, r)
 	}})
 	code, _, stderr := s.try("import", releaseKeyPublic, "stick", siteHost)
-	if code == outcome.OK || !strings.Contains(stderr, "longshore: stick cannot be read any more") || !strings.Contains(stderr, "hint: put it back") {
+	if code == outcome.OK || !strings.Contains(stderr, "longshore: stick can no longer be read") || !strings.Contains(stderr, "hint: insert it") {
 		t.Errorf("a stick that was pulled out: exit %d, %s", code, stderr)
 	}
 	absent("pulled out")

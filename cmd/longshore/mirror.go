@@ -17,22 +17,22 @@ import (
 	"github.com/longshore-dev/longshore/site"
 )
 
-func (p *program) mirrorCommand() *cli.Command {
-	return p.command("", command{
+func mirrorCommand() command {
+	return command{
 		name: "mirror", args: "HOST/PATH DESTINATION", min: 2, max: 2,
-		usage: "copy everything that a site's devices need to its registry",
-		about: "Follows the states of devices in HOST/PATH down to the last layer and copies everything to the registry DESTINATION: " +
-			"states, trust policies, application packages, components and images, with all signatures, attestations and other referrers, in both of " +
-			"cosign's formats, with the same digests. Every state is verified first, as longshore verify does. The tags of devices " +
-			"are set last, and never to an older generation. The command may be repeated: what is there is not sent again. Devices " +
+		usage: "copy everything that a site's devices need to the site's registry",
+		about: "Copies the states of devices in HOST/PATH, and everything that they name, to the registry DESTINATION: trust policies, " +
+			"application packages, components and images, with all signatures, attestations and other referrers, in both of " +
+			"cosign's formats. Digests do not change. Every state is verified first, as longshore verify does. The tags of devices " +
+			"are set last, and never to an older generation. Repeat an interrupted run: existing content is not sent again. Devices " +
 			"find the copies by hosts.toml, see docs/site.md.",
 		examples: []string{
 			"--key release.pub harbor.acme.example/plant/state registry.graz.local:5000",
 			"--policy trust.yaml --device press-07 --history 1 harbor.acme.example/plant/state registry.graz.local:5000",
 		},
 		flags: slices.Concat([]cli.Flag{checkFlag(), platformFlag()}, siteVerifyFlags(), budgetFlags(), siteFlags()),
-		run:   p.budgeted(p.mirror),
-	})
+		run:   (*call).mirror,
+	}
 }
 
 type mirrorResult struct {
@@ -41,7 +41,7 @@ type mirrorResult struct {
 	Destination string `json:"destination"`
 }
 
-func (r mirrorResult) essence() string { return fmt.Sprint(r.Bytes) }
+func (r mirrorResult) quietText() string { return fmt.Sprint(r.Bytes) }
 
 func (r mirrorResult) text(w io.Writer) {
 	row(w, "copied", "%s: %s and %s sent, %s", fleet.Counted(r.Artifacts, "artifact"), fleet.Counted(r.Manifests, "manifest"), fleet.Counted(r.Sent, "blob"), size(r.Bytes))
@@ -49,39 +49,34 @@ func (r mirrorResult) text(w io.Writer) {
 		row(w, "note", "%s", s)
 	}
 	if len(r.Devices) == 0 {
-		row(w, "devices", "every tag names its state already")
+		row(w, "devices", "all tags are up to date")
 		return
 	}
 	row(w, "devices", "%s", strings.Join(r.Devices, ", "))
 }
 
-func (p *program) mirror(c *cli.Context, args []string) error {
-	client, err := p.client(c)
+func (c *call) mirror(args []string) error {
+	to := site.Snapshots(c.destination(args[1]))
+	s, err := c.carry(args[0], to, true)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	to := site.Snapshots(destination(c, client, args[1]))
-	s, err := p.carry(c, client, args[0], to, true)
-	if err != nil {
-		return err
-	}
-	check, err := checkOf(c)
+	check, err := c.checkOf()
 	if err != nil {
 		return err
 	}
 	m := &site.Mirror{From: s.from, To: to.OpenName, Check: check, Platforms: s.platforms}
-	made, err := p.runMirror(c, m, s.closure)
+	made, err := c.runMirror(m, s.closure)
 	if err != nil {
 		return err
 	}
-	return p.show(c, mirrorResult{made, args[0], args[1]})
+	return c.show(mirrorResult{made, args[0], args[1]})
 }
 
-// runMirror copies a closure and shows how far it has come. With --max-bytes it finds out first how much is lacking, to tell how much
+// runMirror copies a closure and shows how far it has come. With --max-bytes it finds out first how much is countSigners, to tell how much
 // is left when they are used up.
-func (p *program) runMirror(c *cli.Context, m *site.Mirror, closure *site.Closure) (*site.Mirrored, error) {
-	show, end := p.progress(c, "copied")
+func (c *call) runMirror(m *site.Mirror, closure *site.Closure) (*site.Mirrored, error) {
+	show, end := c.progress("copied")
 	if show != nil {
 		m.Tell = func(made site.Mirrored) {
 			show(fleet.Progress{Done: made.Done, All: made.Artifacts, Bytes: made.Bytes})

@@ -17,33 +17,33 @@ import (
 	"github.com/longshore-dev/longshore/cmd/longshore/git"
 )
 
-// dirtySuffix is behind the revision of what is not committed.
+// dirtySuffix is appended to the revision of uncommitted files.
 const dirtySuffix = "-dirty"
 
 func dirtyFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "allow-dirty", Usage: "publish uncommitted files, as revision COMMIT" + dirtySuffix}
 }
 
-// material is what goes into an artifact from one directory.
-type material struct {
+// sources are files of one directory that an artifact is made of.
+type sources struct {
 	dir   string   // as the command line names it
-	files []string // that are used of it, with slashes
-	alone bool     // nothing else in the directory counts
+	files []string // the used ones, with slashes
+	alone bool     // ignore all other files in the directory
 }
 
-// origin adds to an artifact's annotations where its material comes from: address and commit of the Git checkout that holds
-// it. What is not committed is refused, unless --allow-dirty. Material of no checkout, or of several, has no origin; a
-// revision that is given already is believed, and Git is not asked.
-func (p *program) origin(c *cli.Context, given map[string]string, all ...material) (map[string]string, error) {
-	return p.findOrigin(c, given, c.Bool("allow-dirty"), false, all)
+// origin adds the address and the commit of the Git checkout with the sources to an artifact's annotations. Uncommitted files
+// are rejected without --allow-dirty. Sources outside a checkout, or in several, have no origin. If the annotations contain a
+// revision, Git is not run.
+func (c *call) origin(given map[string]string, all ...sources) (map[string]string, error) {
+	return c.findOrigin(given, c.Bool("allow-dirty"), false, all)
 }
 
-// lookAtOrigin is origin for a command that only looks: it notes what publishing would refuse.
-func (p *program) lookAtOrigin(c *cli.Context, given map[string]string, all ...material) (map[string]string, error) {
-	return p.findOrigin(c, given, true, true, all)
+// lookAtOrigin is origin for a command that does not publish: it prints notes instead of errors.
+func (c *call) lookAtOrigin(given map[string]string, all ...sources) (map[string]string, error) {
+	return c.findOrigin(given, true, true, all)
 }
 
-func (p *program) findOrigin(c *cli.Context, given map[string]string, allowed, note bool, all []material) (map[string]string, error) {
+func (c *call) findOrigin(given map[string]string, allowed, note bool, all []sources) (map[string]string, error) {
 	if _, told := given[ocispec.AnnotationRevision]; told {
 		return given, nil
 	}
@@ -57,9 +57,9 @@ func (p *program) findOrigin(c *cli.Context, given map[string]string, allowed, n
 			return nil, c.Context.Err()
 		case err != nil && !allowed:
 			return nil, outcome.WithCode(fault.WithHint(fmt.Errorf("%s is in a Git checkout whose commit is unknown: %w", m.dir, err),
-				hintOr(err, "")+"name the commit with --annotation "+ocispec.AnnotationRevision+"=COMMIT, or publish it without one with --allow-dirty"), outcome.Refused)
+				hintOr(err, "")+"name the commit with --annotation "+ocispec.AnnotationRevision+"=COMMIT, or publish without one with --allow-dirty"), outcome.Refused)
 		case err != nil:
-			p.note(c, note, "%s is in a Git checkout whose commit is unknown: %v", m.dir, err)
+			c.note(note, "%s is in a Git checkout whose commit is unknown: %v", m.dir, err)
 			return given, nil
 		case checkout == nil:
 			return given, nil
@@ -79,7 +79,7 @@ func (p *program) findOrigin(c *cli.Context, given map[string]string, allowed, n
 	case dirty != nil && !allowed:
 		return nil, dirty
 	case dirty != nil:
-		p.note(c, note, "%v: publishing it needs --allow-dirty", dirty)
+		c.note(note, "%v: publishing it needs --allow-dirty", dirty)
 	}
 	first := found[0]
 	if slices.ContainsFunc(found, func(o *git.Checkout) bool { return o.Revision != first.Revision || o.Source != first.Source }) {
@@ -88,7 +88,7 @@ func (p *program) findOrigin(c *cli.Context, given map[string]string, allowed, n
 	return annotated(given, first.Source, first.Revision, dirty != nil), nil
 }
 
-// annotated adds source and revision to annotations, where they are known and not given.
+// annotated adds source and revision to annotations, if they are known and not given.
 func annotated(given map[string]string, source, revision string, dirty bool) map[string]string {
 	out := map[string]string{}
 	if source != "" {
@@ -111,14 +111,14 @@ func hintOr(err error, otherwise string) string {
 	return otherwise
 }
 
-// note tells something that is no error and no result.
-func (p *program) note(c *cli.Context, wanted bool, format string, args ...any) {
+// note prints a note on stderr.
+func (c *call) note(wanted bool, format string, args ...any) {
 	if wanted && !c.Bool("quiet") {
-		fmt.Fprintf(p.stderr, "note: "+format+"\n", args...)
+		fmt.Fprintf(c.stderr, "note: "+format+"\n", args...)
 	}
 }
 
-// parts are the files of an artifact whose layers have their names.
+// parts are the file names of an artifact's layers.
 func parts(a *artifacts.Artifact) []string {
 	var out []string
 	for _, b := range a.Blobs {
@@ -129,14 +129,14 @@ func parts(a *artifacts.Artifact) []string {
 	return out
 }
 
-// documentsOf are files that a command line names; nil when one of them is no file.
-func documentsOf(files []string) []material {
-	var out []material
+// documentsOf are the sources of files that a command line names; nil if one of them is stdin.
+func documentsOf(files []string) []sources {
+	var out []sources
 	for _, f := range files {
 		if f == "-" {
 			return nil
 		}
-		out = append(out, material{filepath.Dir(f), []string{filepath.Base(f)}, true})
+		out = append(out, sources{filepath.Dir(f), []string{filepath.Base(f)}, true})
 	}
 	return out
 }

@@ -8,31 +8,30 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/emit"
 )
 
-// result is what a command found or did. Its JSON form has stable keys; text is for people.
+// result is the result of a command. Its JSON form has stable keys; text is for people.
 type result interface {
 	text(w io.Writer)
-	// essence is the one value that a script wants, for --quiet: a digest mostly.
-	essence() string
+	// quietText is what --quiet prints: mostly a digest.
+	quietText() string
 }
 
-// show writes a result to stdout as -o and --quiet ask.
-func (p *program) show(c *cli.Context, r result) error {
+// show writes a result to stdout, in the format of -o or --quiet.
+func (c *call) show(r result) error {
 	format := c.String("output")
 	switch {
 	case format == "markdown":
 		m, ok := r.(interface{ markdown(w io.Writer) })
 		if !ok {
-			return fmt.Errorf("no Markdown of %T", r) // the command offers it and has it
+			return fmt.Errorf("no Markdown of %T", r) // a command that offers Markdown has it
 		}
-		m.markdown(p.stdout)
+		m.markdown(c.stdout)
 		return nil
 	case format == "json":
-		e := json.NewEncoder(p.stdout)
+		e := json.NewEncoder(c.stdout)
 		e.SetEscapeHTML(false)
 		e.SetIndent("", "  ")
 		return e.Encode(r)
@@ -41,31 +40,31 @@ func (p *program) show(c *cli.Context, r result) error {
 		if err != nil {
 			return err
 		}
-		if data, err = emit.FromJSON(data); err != nil { // by way of JSON: the same keys in the same order
+		if data, err = emit.FromJSON(data); err != nil { // via JSON, for the same keys in the same order
 			return err
 		}
-		_, err = p.stdout.Write(data)
+		_, err = c.stdout.Write(data)
 		return err
 	case c.Bool("quiet"):
-		if s := r.essence(); s != "" {
-			_, err := fmt.Fprintln(p.stdout, s)
+		if s := r.quietText(); s != "" {
+			_, err := fmt.Fprintln(c.stdout, s)
 			return err
 		}
 		return nil
 	default:
 		var b bytes.Buffer
 		r.text(&b)
-		_, err := p.stdout.Write(b.Bytes())
+		_, err := c.stdout.Write(b.Bytes())
 		return err
 	}
 }
 
-// row writes one line of a result: two spaces, a label, the text.
+// row writes one line of a result: two spaces, a label, and the text.
 func row(w io.Writer, label, format string, args ...any) {
 	fmt.Fprintf(w, "  %-9s %s\n", label, fmt.Sprintf(format, args...))
 }
 
-// short is a digest for people.
+// short abbreviates a digest for people.
 func short(d digest.Digest) string {
 	algorithm, hex, ok := strings.Cut(d.String(), ":")
 	if !ok || len(hex) <= 12 {
@@ -74,7 +73,7 @@ func short(d digest.Digest) string {
 	return algorithm + ":" + hex[:12] + "…"
 }
 
-// size is a number of bytes for people.
+// size formats a number of bytes for people.
 func size(n int64) string {
 	const unit = 1024
 	if n < unit {

@@ -11,14 +11,13 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-func (p *program) policyTestCommand() *cli.Command {
-	return p.command("policy", command{
+func policyTestCommand() command {
+	return command{
 		name: "test", args: "FILE HOST/PATH[:TAG|@DIGEST]", min: 2, max: 2,
-		usage: "show what a device with a trust policy would decide, and why",
-		about: "Checks the artifact of the reference, and everything below it, against the trust.yaml in FILE, like a device that has " +
-			"not accepted anything before: which rule decides, which signers count, which do not, and why. --at decides for " +
-			"another time. A device stops at the first failed check; this command shows all of them. The order of generations is " +
-			"checked only on the device.",
+		usage: "show what a device with this trust policy would decide, and why",
+		about: "Checks the artifact of the reference, and everything below it, against the trust policy in FILE, like a new device. It " +
+			"shows which rule decides, which signers count, which do not, and why. --at decides for another time. A device stops at " +
+			"the first failed check; this command shows all of them. Only a device itself can check the order of generations.",
 		examples: []string{
 			"trust.yaml harbor.acme.example/plant/state:press-07",
 			"--at 2027-06-01T00:00:00Z -o json trust.yaml harbor.acme.example/plant/state:press-07",
@@ -27,24 +26,24 @@ func (p *program) policyTestCommand() *cli.Command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "at", Usage: "`TIME` to decide at, like 2027-06-01T00:00:00Z; default: now"},
 		}, auditFlags(), registryFlags()),
-		run: p.policyTest,
-	})
+		run: (*call).policyTest,
+	}
 }
 
-func (p *program) policySchemaCommand() *cli.Command {
-	return p.command("policy", command{
+func policySchemaCommand() command {
+	return command{
 		name: "schema", usage: "print the JSON schema of trust.yaml, for editors",
-		about: "With the schema an editor completes keys and marks mistakes. longshore check also reads the keys and finds " +
+		about: "With the schema, an editor completes keys and marks errors. longshore check also reads the key files and finds " +
 			"contradictions.",
 		examples: []string{"", "> trust.schema.json"},
-		run: func(*cli.Context, []string) error {
-			_, err := p.stdout.Write(trust.Schema())
+		run: func(c *call, _ []string) error {
+			_, err := c.stdout.Write(trust.Schema())
 			return err
 		},
-	})
+	}
 }
 
-// policyResult is what a device would decide.
+// policyResult is the decision of a device.
 type policyResult struct {
 	Policy   string   `json:"policy"` // the file
 	Version  uint64   `json:"version,omitempty"`
@@ -60,26 +59,26 @@ func (r policyResult) text(w io.Writer) {
 	for _, warning := range r.Warnings {
 		row(w, "warning", "%s", warning)
 	}
-	says := "a device would take it"
+	says := "a device would accept it"
 	switch {
 	case !r.Allowed:
-		says = "a device would refuse it"
+		says = "a device would reject it"
 	case r.Insecure:
-		says += ", and every status would say that it is not secure"
+		says += ", and show it as insecure in every status"
 	}
 	row(w, "decision", "%s (%s, %s)", says, r.Policy, r.At)
 }
 
-func (p *program) policyTest(c *cli.Context, args []string) error {
-	now := p.now()
+func (c *call) policyTest(args []string) error {
+	now := c.now()
 	if s := c.String("at"); s != "" {
 		t, err := time.Parse(time.RFC3339, s)
 		if err != nil {
-			return misused(c, "--at %q is no time like 2027-06-01T00:00:00Z", s)
+			return c.misused("--at %q is not a time such as 2027-06-01T00:00:00Z", s)
 		}
 		now = t
 	}
-	data, err := p.readDocument(args[0])
+	data, err := c.readDocument(args[0])
 	if err != nil {
 		return err
 	}
@@ -87,12 +86,7 @@ func (p *program) policyTest(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	found, err := p.audit(c, client, args[1], audit.Policy{Policy: policy, Now: now})
+	found, err := c.audit(args[1], audit.Policy{Policy: policy, Now: now})
 	if err != nil {
 		return err
 	}
@@ -105,7 +99,7 @@ func (p *program) policyTest(c *cli.Context, args []string) error {
 	if failed != nil && c.Bool("quiet") {
 		return failed
 	}
-	if err := p.show(c, r); err != nil {
+	if err := c.show(r); err != nil {
 		return err
 	}
 	return failed

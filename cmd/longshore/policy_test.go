@@ -50,7 +50,7 @@ func TestPolicyTest(t *testing.T) {
 	if code, out, _ := s.try("policy", "test", "--at", "2027-02-01T00:00:00Z", "plant.yaml", state); code == outcome.OK || !strings.Contains(out, "expired  release") {
 		t.Errorf("after the key's time: exit %d\n%s", code, out)
 	}
-	if code, out, _ := s.try("policy", "test", "--at", "2027-07-01T00:00:00Z", "trust.yaml", state); code != outcome.OK || !strings.Contains(out, "a device would take it") {
+	if code, out, _ := s.try("policy", "test", "--at", "2027-07-01T00:00:00Z", "trust.yaml", state); code != outcome.OK || !strings.Contains(out, "a device would accept it") {
 		t.Errorf("another policy: exit %d\n%s", code, out)
 	}
 	s.write("revoked.yaml", plantPolicy+"revoked:\n  - {digest: \""+strings.TrimSpace(s.do(outcome.OK, "inspect", "-q", component))+"\", reason: broken}\n")
@@ -104,7 +104,7 @@ func TestVerifyIdentity(t *testing.T) {
 		return append([]string{"verify", "--certificate-identity", identity, "--certificate-oidc-issuer", oidc, "--trusted-root", root, component}, more...)
 	}
 	out := s.do(outcome.OK, flags(subject, issuer, "trusted_root.json")...)
-	if !strings.Contains(out, subject+" of "+issuer) || !strings.Contains(out, "as proven") {
+	if !strings.Contains(out, subject+" of "+issuer) || !strings.Contains(out, "(proven)") {
 		t.Errorf("who signed, and when, is not told:\n%s", out)
 	}
 	s.do(outcome.OK, "verify", "--certificate-identity-regexp", `[a-z]+@acme\.example`, "--certificate-oidc-issuer-regexp", `https://login\..+`, "--trusted-root", "trusted_root.json", component)

@@ -5,7 +5,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/urfave/cli/v2"
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/term"
@@ -14,31 +13,31 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 )
 
-// progressEvery is how often progress is told where there is no terminal.
+// progressEvery is how often progress is printed without a terminal.
 const progressEvery = 5 * time.Second
 
-// progress tells how far what is "published" or "copied" has come: a bar with rate and time left on a terminal, now and then a line
-// elsewhere, nothing with --quiet. The second function ends it.
-func (p *program) progress(c *cli.Context, done string) (func(fleet.Progress), func()) {
+// progress shows how many objects are done ("published", "copied"): on a terminal as a bar with rate and remaining time,
+// otherwise as a line now and then, with --quiet not at all. The second function ends it.
+func (c *call) progress(done string) (func(fleet.Progress), func()) {
 	if c.Bool("quiet") {
 		return nil, func() {}
 	}
-	f, ok := printable.Raw(p.stderr).(*os.File)
+	f, ok := printable.Raw(c.stderr).(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
-		begin, last := p.now(), p.now()
+		begin, last := c.now(), c.now()
 		return func(x fleet.Progress) {
-			now := p.now()
+			now := c.now()
 			if now.Sub(last) < progressEvery {
 				return
 			}
 			last = now
 			rate := float64(x.Done) / now.Sub(begin).Seconds()
-			fmt.Fprintf(p.stderr, "%d of %d %s, %s, %.0f/s\n", x.Done, x.All, done, fleet.Bytes(x.Bytes), rate)
+			fmt.Fprintf(c.stderr, "%d of %d %s, %s, %.0f/s\n", x.Done, x.All, done, fleet.Bytes(x.Bytes), rate)
 		}, func() {}
 	}
 	bars := mpb.New(mpb.WithOutput(f), mpb.WithWidth(40))
 	var bar *mpb.Bar
-	begin := p.now()
+	begin := c.now()
 	var bytes int64
 	return func(x fleet.Progress) {
 			if bytes = x.Bytes; bar == nil {
@@ -46,7 +45,7 @@ func (p *program) progress(c *cli.Context, done string) (func(fleet.Progress), f
 					mpb.PrependDecorators(decor.CountersNoUnit("  %d/%d ")),
 					mpb.AppendDecorators(
 						decor.Any(func(s decor.Statistics) string {
-							rate := float64(s.Current) / max(p.now().Sub(begin).Seconds(), 0.001)
+							rate := float64(s.Current) / max(c.now().Sub(begin).Seconds(), 0.001)
 							left := time.Duration(float64(s.Total-s.Current) / max(rate, 0.001) * float64(time.Second)).Round(time.Second)
 							return fmt.Sprintf(" %.0f/s, %s left", rate, left)
 						})))
@@ -54,9 +53,9 @@ func (p *program) progress(c *cli.Context, done string) (func(fleet.Progress), f
 			bar.SetCurrent(int64(x.Done))
 		}, func() {
 			if bar != nil {
-				bar.Abort(false) // when an error has ended it; no effect on one that is complete
+				bar.Abort(false) // after an error; no effect on a complete bar
 				bars.Wait()
-				fmt.Fprintf(p.stderr, "  %s in %s\n", fleet.Bytes(bytes), p.now().Sub(begin).Round(time.Millisecond*100))
+				fmt.Fprintf(c.stderr, "  %s in %s\n", fleet.Bytes(bytes), c.now().Sub(begin).Round(time.Millisecond*100))
 			}
 		}
 }

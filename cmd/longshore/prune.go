@@ -24,54 +24,54 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-const retentionText = "These generations always stay: the one that a device's tag names and all above it, its predecessor, those that they repeat, those that a rollout " +
-	"may restore, with predecessors and repeated generations, those that any other tag names, and those that do not match their tag. Signatures, attestations " +
-	"and freshness statements of a removed state are removed with it; the registry collects blobs. On a terminal the command asks for confirmation. A registry " +
-	"that does not allow deletion, or keeps tags, ends it with exit code 2 or 6, and nothing is lost. Repeat an interrupted run."
+const retentionText = "These generations always stay: the one that a device's tag names and all above it, its predecessor, the generations that these " +
+	"repeat, those that a rollout may restore, those that another tag names, and those that do not match their tag. Signatures, attestations and freshness " +
+	"statements of a removed state are removed with it; the garbage collection of the registry removes blobs. On a terminal the command asks for " +
+	"confirmation. If the registry does not allow deletion, the exit code is 2, and if it keeps tags, 6; then nothing is lost. Repeat an interrupted run."
 
 func pruneFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.IntFlag{Name: "keep", Value: historyLines, Usage: "`NUMBER` of newest generations to keep for each device"},
 		&cli.StringFlag{Name: "younger-than", Usage: "also keep generations published within this `TIME`, and those without a time: 720h, or since 2026-10-01T00:00:00Z"},
-		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` whose signature times count for --younger-than, and one of which must have signed a rollout; may be repeated"},
+		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` whose signature times count for --younger-than; a rollout must be signed with one of these keys; may be repeated"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print what would be removed, and remove nothing"},
 		yesFlag(),
 	}
 }
 
-func (p *program) statePruneCommand() *cli.Command {
-	return p.command("state", command{
+func statePruneCommand() command {
+	return command{
 		name: "prune", args: "HOST/PATH", min: 1, max: 1,
 		usage: "remove old generations of devices",
-		about: "Removes generations older than the newest --keep ones, for each device with a history in the repository, or for those " +
-			"of --device. The command looks for rollouts beside the repository and above it, where fleets store them; it does not " +
-			"read device reports, fleet prune does. It stops at a rollout that no --verify-key has signed, unless the rollout is " +
-			"of a fleet that --fleet does not name: then nothing of its devices is removed. " + retentionText,
+		about: "Removes all but the newest --keep generations of each device in the repository, or of those of --device. The command looks " +
+			"for rollouts beside the repository and above it, where fleets store them. It does not read device reports, which fleet " +
+			"prune does. It stops at a rollout that no --verify-key has signed. If --fleet names your fleets and the rollout is of " +
+			"another one, its devices keep all generations instead. " + retentionText,
 		examples: []string{"--keep 20 --dry-run harbor.acme.example/plant/state", "--keep 20 --younger-than 2160h --verify-key release.pub --device press-07 harbor.acme.example/plant/state"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device; may be repeated; default: all"},
-			&cli.StringSliceFlag{Name: "fleet", Usage: "`NAME` of your fleet; rollouts of other fleets need no signature by a --verify-key, and nothing of their devices is removed; may be repeated"},
+			&cli.StringSliceFlag{Name: "fleet", Usage: "`NAME` of your fleet; rollouts of other fleets need no signature by a --verify-key, and their devices keep all generations; may be repeated"},
 		}, pruneFlags(), registryFlags()),
-		run: p.statePrune,
-	})
+		run: (*call).statePrune,
+	}
 }
 
-func (p *program) fleetPruneCommand() *cli.Command {
-	return p.command("fleet", command{
+func fleetPruneCommand() command {
+	return command{
 		name: "prune", args: "[DIRECTORY]", max: 1,
 		usage: "remove old generations of a fleet's devices",
-		about: "Removes generations older than the newest --keep ones, for each device in the files. For devices that the files no " +
-			"longer name use longshore state prune. With a fleet endpoint, generations that devices report, with their " +
-			"predecessors and repeated generations, stay. " + retentionText,
+		about: "Removes all but the newest --keep generations of each device in the files. For devices that the files no longer name, use " +
+			"longshore state prune. With a fleet endpoint, the generations that devices report also stay, with their predecessors " +
+			"and the generations that they repeat. " + retentionText,
 		examples: []string{"--keep 20 --dry-run plant", "--keep 20 --select site=graz --endpoint https://fleet.acme.example plant"},
 		flags:    slices.Concat([]cli.Flag{selectFlag()}, pruneFlags(), endpointFlags(), registryFlags()),
-		run:      p.fleetPrune,
-	})
+		run:      (*call).fleetPrune,
+	}
 }
 
-// pruneResult is what is removed, or would be.
+// pruneResult lists what is removed, or would be.
 type pruneResult struct {
-	Devices   []prunedDevice `json:"devices"` // that something is to be told of
+	Devices   []prunedDevice `json:"devices"` // with something to report
 	Looked    int            `json:"looked"`  // devices
 	Removed   int            `json:"removed"` // generations
 	Referrers int            `json:"referrers"`
@@ -83,10 +83,10 @@ type prunedDevice struct {
 	Repository string        `json:"repository"`
 	Tag        string        `json:"tag"`
 	Remove     []release.Old `json:"remove"`
-	Stays      []release.Old `json:"stays"` // older than the newest, and needed
+	Stays      []release.Old `json:"stays"` // old and still needed
 }
 
-func (r pruneResult) essence() string { return "" }
+func (r pruneResult) quietText() string { return "" }
 
 func (r pruneResult) text(w io.Writer) {
 	const most = 20
@@ -102,7 +102,7 @@ func (r pruneResult) text(w io.Writer) {
 	}
 }
 
-// details lists what goes of which device, and what stays and why.
+// details lists what is removed of each device, and what stays and why.
 func (r pruneResult) details(w io.Writer, most int) {
 	for i, d := range r.Devices {
 		if i == most {
@@ -118,7 +118,7 @@ func (r pruneResult) details(w io.Writer, most int) {
 	}
 }
 
-// numbers writes generations: "generations 1 to 4, 6".
+// numbers formats generations: "generations 1 to 4, 6".
 func numbers(all []release.Old) string {
 	out := ""
 	for i := 0; i < len(all); {
@@ -140,13 +140,10 @@ func numbers(all []release.Old) string {
 	return "generations " + out
 }
 
-func (p *program) statePrune(c *cli.Context, args []string) error {
-	ref, err := registry.ParseReference(args[0])
+func (c *call) statePrune(args []string) error {
+	ref, err := c.repositoryOnly(args[0])
 	if err != nil {
 		return err
-	}
-	if ref.Target() != "" {
-		return misused(c, "%s: name the repository only", args[0])
 	}
 	var devices []artifacts.DeviceID
 	for _, s := range c.StringSlice("device") {
@@ -156,22 +153,17 @@ func (p *program) statePrune(c *cli.Context, args []string) error {
 		}
 		devices = append(devices, id)
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	if _, err := client.Open(c.Context, ref); err != nil {
+	if _, err := c.registry.Open(c.Context, ref); err != nil {
 		return err
 	}
 	stay := needs{}
-	if err := p.rolloutsAround(c, client, ref.Name(), stay); err != nil {
+	if err := c.rolloutsAround(ref.Name(), stay); err != nil {
 		return err
 	}
-	return p.prune(c, client, "state prune", map[string][]artifacts.DeviceID{ref.Name(): devices}, stay)
+	return c.prune("state prune", map[string][]artifacts.DeviceID{ref.Name(): devices}, stay)
 }
 
-// needs are states that stay however old they are, by repository and device.
+// needs are states that stay at any age, by repository and device.
 type needs map[string]map[artifacts.DeviceID][]release.Need
 
 func (n needs) add(repository string, device artifacts.DeviceID, need release.Need) {
@@ -181,7 +173,7 @@ func (n needs) add(repository string, device artifacts.DeviceID, need release.Ne
 	n[repository][device] = append(n[repository][device], need)
 }
 
-// rollout adds what a rollout may publish or give back.
+// rollout adds what a rollout may publish or restore.
 func (n needs) rollout(ctx context.Context, l rollout.Store) error {
 	r, err := l.Needs(ctx)
 	if err != nil || r == nil {
@@ -197,31 +189,31 @@ func (n needs) rollout(ctx context.Context, l rollout.Store) error {
 	return nil
 }
 
-// reported adds what devices of a fleet say that they have.
+// reported adds the generations that devices report.
 func (n needs) reported(f *fleet.Fleet, seen map[artifacts.DeviceID]*rollout.DeviceReport) {
 	for _, d := range f.Devices {
-		at, _ := f.Repository(d) // Read has told what is missing
+		at, _ := f.Repository(d) // Read has checked it
 		for _, g := range seen[d.ID].Generations() {
-			n.add(at, d.ID, release.Need{Generation: g, Why: "the device reports that it has it"})
+			n.add(at, d.ID, release.Need{Generation: g, Why: "the device reports it"})
 		}
 	}
 }
 
-// rolloutsAround adds what rollouts need that are kept where a fleet with states in the repository keeps them.
-func (p *program) rolloutsAround(c *cli.Context, client *registry.Client, repository string, stay needs) error {
-	o, err := p.fleetOptions(c, client, nil)
+// rolloutsAround adds what rollouts need. It looks where a fleet with states in the repository stores them.
+func (c *call) rolloutsAround(repository string, stay needs) error {
+	o, err := c.fleetOptions()
 	if err != nil {
 		return err
 	}
 	for at := path.Dir(repository); at != "."; at = path.Dir(at) {
-		l := rollout.Store{Registry: at, From: registry.Upstream{Client: client}, Verify: o.Verify}
+		l := rollout.Store{Registry: at, From: registry.Upstream{Client: c.registry}, Verify: o.Verify}
 		fleets, err := l.Fleets(c.Context)
-		if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrUnauthenticated) { // many say so of what is not there
-			fmt.Fprintf(p.stderr, "note: whether a rollout in %s needs something could not be found out: %v\n", l.Repository(), err)
+		if errors.Is(err, fault.ErrDenied) || errors.Is(err, fault.ErrUnauthenticated) { // many registries answer this if nothing is there
+			fmt.Fprintf(c.stderr, "note: rollouts in %s could not be read, so their needs are unknown: %v\n", l.Repository(), err)
 			continue
 		}
 		if errors.Is(err, fault.ErrInvalid) && !strings.Contains(at, "/") {
-			continue // it has nothing right below its host, and so no rollouts
+			continue // such a repository cannot be directly below this host
 		}
 		if err != nil {
 			return err
@@ -229,7 +221,7 @@ func (p *program) rolloutsAround(c *cli.Context, client *registry.Client, reposi
 		for _, l.Fleet = range fleets {
 			err := stay.rollout(c.Context, l)
 			if fault.Distrusted(err) {
-				err = p.foreign(c, l, stay, err)
+				err = c.foreign(l, stay, err)
 			}
 			if err != nil {
 				return err
@@ -239,11 +231,11 @@ func (p *program) rolloutsAround(c *cli.Context, client *registry.Client, reposi
 	return nil
 }
 
-// foreign lets the devices of a rollout that nobody vouches for keep everything, where --fleet says that it is of others.
-func (p *program) foreign(c *cli.Context, l rollout.Store, stay needs, untrusted error) error {
+// foreign makes the devices of an untrusted rollout keep everything, if --fleet shows that it is of another fleet.
+func (c *call) foreign(l rollout.Store, stay needs, untrusted error) error {
 	mine := c.StringSlice("fleet")
 	if len(mine) == 0 {
-		return fault.WithHint(untrusted, "if another key of yours signed it, name it with --verify-key FILE; if it is of somebody else, name your fleets with --fleet NAME")
+		return fault.WithHint(untrusted, "if you signed it with another key, add --verify-key FILE; if it is not your fleet, name your fleets with --fleet NAME")
 	}
 	if slices.Contains(mine, l.Fleet) {
 		return untrusted
@@ -255,21 +247,16 @@ func (p *program) foreign(c *cli.Context, l rollout.Store, stay needs, untrusted
 	for _, t := range r.Targets {
 		stay.add(t.Repository, t.Device, release.Need{All: true, Why: "rollout " + fmt.Sprint(r.Number) + " of " + l.Fleet + ", which none of your keys has signed, may need it"})
 	}
-	fmt.Fprintf(p.stderr, "note: rollout %d of %s is not signed by any of your keys: %s may need all generations\n", r.Number, l.Fleet, fleet.Counted(len(r.Targets), "device"))
+	fmt.Fprintf(c.stderr, "note: rollout %d of %s is not signed by any of your keys: %s may need all generations\n", r.Number, l.Fleet, fleet.Counted(len(r.Targets), "device"))
 	return nil
 }
 
-func (p *program) fleetPrune(c *cli.Context, args []string) error {
+func (c *call) fleetPrune(args []string) error {
 	f, err := readFleet(fleetDirectory(args))
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	o, err := p.fleetOptions(c, client, nil)
+	o, err := c.fleetOptions()
 	if err != nil {
 		return err
 	}
@@ -278,29 +265,29 @@ func (p *program) fleetPrune(c *cli.Context, args []string) error {
 		return fmt.Errorf("--select %s: %w: no device of the fleet matches", c.String("select"), fault.ErrNotFound)
 	}
 	stay := needs{}
-	if err := stay.rollout(c.Context, rollout.Of(f, registry.Upstream{Client: client}, nil, o.Verify)); err != nil {
+	if err := stay.rollout(c.Context, rollout.Of(f, registry.Upstream{Client: c.registry}, nil, o.Verify)); err != nil {
 		return err
 	}
-	seen, err := p.sightings(c, f, o.Devices)
+	seen, err := c.deviceReports(f, o.Devices)
 	if err != nil {
 		return err
 	}
 	stay.reported(f, seen)
-	return p.prune(c, client, "fleet prune", at, stay)
+	return c.prune("fleet prune", at, stay)
 }
 
-// pruned is what is to be done in one repository.
+// pruned is the plan for one repository.
 type pruned struct {
 	repo, signatures *registry.Repository
 	plan             *release.Pruning
 }
 
-// prune plans, shows and does it, in each repository. No devices: all that there are.
-func (p *program) prune(c *cli.Context, client *registry.Client, command string, at map[string][]artifacts.DeviceID, stay needs) error {
+// prune plans and removes in each repository; without devices, for all that are there.
+func (c *call) prune(command string, at map[string][]artifacts.DeviceID, stay needs) error {
 	var all []pruned
 	r := pruneResult{Devices: []prunedDevice{}, DryRun: c.Bool("dry-run")}
 	for _, name := range slices.Sorted(maps.Keys(at)) {
-		one, err := p.planPrune(c, client, command, name, release.Retention{
+		one, err := c.planPrune(command, name, release.Retention{
 			Devices: ofDevices(at[name]), Needed: func(id artifacts.DeviceID) []release.Need { return stay[name][id] },
 		})
 		if errors.Is(err, fault.ErrNotFound) && command == "fleet prune" {
@@ -327,9 +314,9 @@ func (p *program) prune(c *cli.Context, client *registry.Client, command string,
 		}
 	}
 	if r.DryRun || r.Removed == 0 {
-		return p.show(c, r)
+		return c.show(r)
 	}
-	if err := p.confirm(c, fmt.Sprintf("Remove %s of %s, and keep %d?", fleet.Counted(r.Removed, "generation"), fleet.Counted(r.Looked, "device"), r.Stay)); err != nil {
+	if err := c.confirm(fmt.Sprintf("Remove %s of %s, and keep %d?", fleet.Counted(r.Removed, "generation"), fleet.Counted(r.Looked, "device"), r.Stay)); err != nil {
 		return err
 	}
 	r.Removed = 0
@@ -343,13 +330,13 @@ func (p *program) prune(c *cli.Context, client *registry.Client, command string,
 			if r.Removed == 0 {
 				return err
 			}
-			return cmp.Or(err, p.show(c, r))
+			return cmp.Or(err, c.show(r))
 		}
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// ofDevices chooses the tags of devices; nil: all.
+// ofDevices returns a filter for the tags of devices; nil means all.
 func ofDevices(devices []artifacts.DeviceID) func(tag string) bool {
 	if devices == nil {
 		return nil
@@ -361,26 +348,26 @@ func ofDevices(devices []artifacts.DeviceID) func(tag string) bool {
 	return func(tag string) bool { return tags[tag] }
 }
 
-// planPrune plans for one repository, as the registry itself has it: a mirror may show what is older.
-func (p *program) planPrune(c *cli.Context, client *registry.Client, command, name string, o release.Retention) (pruned, error) {
-	repo, err := client.OpenName(c.Context, name)
+// planPrune plans for one repository, without its mirrors, which may show old content.
+func (c *call) planPrune(command, name string, o release.Retention) (pruned, error) {
+	repo, err := c.registry.OpenName(c.Context, name)
 	if err != nil {
 		return pruned{}, err
 	}
 	one := pruned{repo: repo.Upstream()}
-	if place := p.getenv(signatureRepository); place != "" {
-		if one.signatures, err = besides(c.Context, repo, place); err != nil {
+	if place := c.getenv(signatureVariable); place != "" {
+		if one.signatures, err = signatureRepository(c.Context, repo, place); err != nil {
 			return one, err
 		}
 	}
 	if o.Keep = c.Int("keep"); o.Keep < 1 {
-		return one, outcome.Usagef(command, "--keep %d: at least 1 generation has to stay", o.Keep)
+		return one, outcome.Usagef(command, "--keep %d: at least 1 generation must stay", o.Keep)
 	}
 	if c.String("younger-than") != "" {
-		if o.Younger, err = p.past(c, "younger-than"); err != nil {
+		if o.Younger, err = c.pastTime("younger-than"); err != nil {
 			return one, err
 		}
-		when, err := p.publishedAt(c, client, nil)
+		when, err := c.publishedAt()
 		if err != nil {
 			return one, err
 		}

@@ -152,8 +152,8 @@ func TestPruneKeepsWhatIsNeeded(t *testing.T) {
 	told(outcome.OK, needed, "", append(append([]string{"state", "prune"}, prune...), states)...)
 	told(outcome.OK, needed, "", fleet("--verify-key", "release.pub")...)
 	has["press-0001"] = 1
-	told(outcome.OK, append(needed[:1:1], "press-0001  generation 4\n", "press-0001  generation 1: the device reports that it has it"), "", fleet("--endpoint", endpoint.URL)...)
-	told(outcome.Temporary, []string{"ask how devices are"}, "", fleet("--endpoint", "http://127.0.0.1:1")...)
+	told(outcome.OK, append(needed[:1:1], "press-0001  generation 4\n", "press-0001  generation 1: the device reports it"), "", fleet("--endpoint", endpoint.URL)...)
+	told(outcome.Temporary, []string{"read device reports"}, "", fleet("--endpoint", "http://127.0.0.1:1")...)
 
 	prune = prune[:2]
 	told(outcome.Verification, []string{"what the rollout of acme-plant may go back to", "hint: if another key of yours signed it"}, "", fleet("--verify-key", "other.pub")...)
@@ -199,7 +199,7 @@ func TestStatePruneBesideOthers(t *testing.T) {
 			t.Fatalf("longshore %s: exit %d, want %d\n%s%s", strings.Join(args, " "), code, want, stdout, stderr)
 		}
 	}
-	told(outcome.Verification, prune(), "the rollout of acme-others", "if it is of somebody else, name your fleets with --fleet NAME")
+	told(outcome.Verification, prune(), "the rollout of acme-others", "if it is not your fleet, name your fleets with --fleet NAME")
 	told(outcome.Verification, prune("--fleet", "acme-others"), "the rollout of acme-others")
 	told(outcome.OK, prune("--fleet", "acme-plant", "--yes"), "note: rollout 1 of acme-others is not signed by any of your keys: 1 device may need all generations",
 		"lathe-0000  generation 1: rollout 1 of acme-others, which none of your keys has signed, may need it", "generation 1: rollout 1 of acme-plant, which is running, may need it")

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-// pushed is what every push has in common.
+// pushed is the part of a result that all push commands have.
 type pushed struct {
 	Reference    string          `json:"reference"`
 	Digest       digest.Digest   `json:"digest"`
@@ -29,15 +29,15 @@ type pushed struct {
 	DryRun       bool            `json:"dryRun,omitempty"` // nothing was pushed
 }
 
-// pushedAs is an artifact under a tag.
-func pushedAs(repo *registry.Repository, tag string, d ocispec.Descriptor) pushed {
+// describePushed describes an artifact under a tag.
+func describePushed(repo *registry.Repository, tag string, d ocispec.Descriptor) pushed {
 	return pushed{
 		Reference: repo.Reference().WithTag(tag).String(), Digest: d.Digest, MediaType: d.MediaType, ArtifactType: d.ArtifactType, Size: d.Size,
 		Signatures: []signatureInfo{},
 	}
 }
 
-func (r pushed) essence() string { return r.Digest.String() }
+func (r pushed) quietText() string { return r.Digest.String() }
 
 func (r pushed) text(w io.Writer) {
 	for _, s := range r.Signatures {
@@ -51,42 +51,42 @@ func (r pushed) text(w io.Writer) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
-// overwriteFlag goes with tags that stand for one content for ever.
+// overwriteFlag is for tags that should never move: versions.
 func overwriteFlag() cli.Flag {
 	return &cli.BoolFlag{Name: "overwrite", Usage: "move the version's tag if it already names another digest"}
 }
 
-// once publishes under a version, which stands for one content unless --overwrite.
-func once(c *cli.Context, version string) release.PublishOptions {
+// once publishes under a version, whose content cannot change without --overwrite.
+func (c *call) once(version string) release.PublishOptions {
 	if c.Bool("overwrite") {
 		return release.PublishOptions{Tags: []string{version}}
 	}
 	return release.PublishOptions{HistoryTag: version}
 }
 
-// publish pushes an artifact and says what is there now.
-func publish(c *cli.Context, repo *registry.Repository, a *artifacts.Artifact, s *signer, o release.PublishOptions) (pushed, error) {
+// publish pushes an artifact, and describes it.
+func (c *call) publish(repo *registry.Repository, a *artifacts.Artifact, s *signer, o release.PublishOptions) (pushed, error) {
 	if s != nil && o.Signer == nil {
 		o.Signer = s
 	}
 	var r pushed
 	var err error
 	if c.Bool("dry-run") {
-		r, err = rehearse(c, repo, a, o)
+		r, err = c.previewPublish(repo, a, o)
 	} else {
 		_, err = release.Publish(c.Context, repo, a, o)
-		r = pushedAs(repo, lastTag(o), a.Descriptor)
+		r = describePushed(repo, lastTag(o), a.Descriptor)
 		if s != nil {
 			r.Signatures = signatureInfos(s.made)
 		}
 	}
 	if errors.Is(err, fault.ErrConflict) && o.Tags == nil {
-		err = fault.WithHint(err, "push it as a new version, or move the tag with --overwrite: devices keep what they were given")
+		err = fault.WithHint(err, "push it as a new version, or move the tag with --overwrite; devices keep the content that their state names")
 	}
 	return r, err
 }
 
-// readDocument reads a file, or stdin for "-".
+// readDocument reads a file; "-" is stdin.
 func (p *program) readDocument(file string) ([]byte, error) {
 	if file != "-" {
 		return bounded.File(os.Open, file, artifacts.MaxDocument)

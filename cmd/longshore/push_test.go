@@ -158,7 +158,7 @@ func TestLostHistory(t *testing.T) {
 		t.Errorf("the plan says\n%s", out)
 	}
 	push := []string{"state", "push", "--device", "press-07", "--key", "release.key", "--component", monitor + ":1.4.0"}
-	s.refuses(outcome.NotFound, []string{"keep what press-07 runs", "has accepted generation 11", "--replace"}, append(push, at, states)...)
+	s.refuses(outcome.NotFound, []string{"read what press-07 runs", "has accepted generation 11", "--replace"}, append(push, at, states)...)
 	if out := s.do(outcome.OK, append(push, "--replace", at, states)...); !strings.Contains(out, "generation 12") || !strings.Contains(out, "has accepted generation 11") {
 		t.Errorf("the push says\n%s", out)
 	}

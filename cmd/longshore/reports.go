@@ -17,7 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/site"
 )
 
-// reportsFlags make export and import carry reports in place of states.
+// reportsFlags make export and import copy reports instead of states.
 func reportsFlags(usage string) []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "reports", Category: reportCategory, Usage: usage},
@@ -25,8 +25,8 @@ func reportsFlags(usage string) []cli.Flag {
 	}
 }
 
-// signedReport verifies reports with the keys in a directory; nil: nothing is verified.
-func signedReport(c *cli.Context, dir string) func(tag string, bundle []byte) error {
+// signedReport verifies reports with the keys in a directory; nil without a directory.
+func (c *call) signedReport(dir string) func(tag string, bundle []byte) error {
 	if dir == "" {
 		return nil
 	}
@@ -48,7 +48,7 @@ type reportsResult struct {
 	Reports     []site.CarriedReport `json:"reports"`
 }
 
-func (r reportsResult) essence() string { return "" }
+func (r reportsResult) quietText() string { return "" }
 
 func (r reportsResult) text(w io.Writer) {
 	count := map[string]int{}
@@ -56,7 +56,7 @@ func (r reportsResult) text(w io.Writer) {
 		count[x.Outcome]++
 	}
 	row(w, "carried", "%s to %s", fleet.Counted(r.Carried, "report"), r.Destination)
-	row(w, "", "%d there already, %d older than what is there", count[site.ReportThere], count[site.ReportOlder])
+	row(w, "", "%d already there, %d older than the existing ones", count[site.ReportThere], count[site.ReportOlder])
 	for _, x := range r.Reports {
 		if x.Outcome == site.ReportInvalid {
 			row(w, "invalid", "%s: %s", x.Tag, oneLine(x.Reason))
@@ -64,25 +64,20 @@ func (r reportsResult) text(w io.Writer) {
 	}
 }
 
-// exportReports writes what a site's devices have reported to a medium.
-func (p *program) exportReports(c *cli.Context, repository, medium string) error {
-	return p.carryReports(c, repository, string(registry.SchemeLayout)+":"+site.ReportsPath(medium))
+// exportReports copies the reports of a site's devices to a medium.
+func (c *call) exportReports(repository, medium string) error {
+	return c.carryReports(repository, string(registry.SchemeLayout)+":"+site.ReportsPath(medium))
 }
 
-// importReports brings the reports of a medium to a registry.
-func (p *program) importReports(c *cli.Context, args []string) error {
+// importReports copies the reports on a medium to a registry.
+func (c *call) importReports(args []string) error {
 	if len(args) != 2 {
-		return misused(c, "--reports takes one directory and the repository HOST/PATH that the reports belong to")
+		return c.misused("--reports needs one directory and the repository HOST/PATH of the reports")
 	}
-	return p.carryReports(c, string(registry.SchemeLayout)+":"+site.ReportsPath(args[0]), args[1])
+	return c.carryReports(string(registry.SchemeLayout)+":"+site.ReportsPath(args[0]), args[1])
 }
 
-func (p *program) carryReports(c *cli.Context, source, destination string) error {
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
+func (c *call) carryReports(source, destination string) error {
 	var at [2]*registry.Repository
 	for i, name := range []string{source, destination} {
 		ref, err := registry.ParseReference(name)
@@ -90,19 +85,19 @@ func (p *program) carryReports(c *cli.Context, source, destination string) error
 			return err
 		}
 		if ref.Target() != "" {
-			return misused(c, "%s: leave the tag out: the reports of all devices are carried", name)
+			return c.misused("%s: name the repository without a tag: the reports of all devices are copied", name)
 		}
-		repo, err := client.Open(c.Context, ref)
+		repo, err := c.registry.Open(c.Context, ref)
 		if err != nil {
 			return err
 		}
 		at[i] = repo.Upstream()
 	}
-	reports, err := site.CarryReports(c.Context, at[0], at[1], signedReport(c, c.String("device-keys")))
+	reports, err := site.CarryReports(c.Context, at[0], at[1], c.signedReport(c.String("device-keys")))
 	if err != nil {
 		return err
 	}
-	r := reportsResult{Source: shownPlace(source), Destination: shownPlace(destination), Reports: reports}
+	r := reportsResult{Source: shownReference(source), Destination: shownReference(destination), Reports: reports}
 	invalid := false
 	for _, x := range reports {
 		if x.Outcome == site.ReportCarried {
@@ -111,9 +106,9 @@ func (p *program) carryReports(c *cli.Context, source, destination string) error
 		invalid = invalid || x.Outcome == site.ReportInvalid
 	}
 	if len(reports) == 0 {
-		return fault.WithHint(fmt.Errorf("%s: there is no report of a device: %w", shownPlace(source), fault.ErrNotFound), "set report.registry: true in agent.yaml of the devices; if it has report.repository, name that repository")
+		return fault.WithHint(fmt.Errorf("%s: there are no reports of devices: %w", shownReference(source), fault.ErrNotFound), "set report.registry: true in agent.yaml of the devices; if it has report.repository, name that repository")
 	}
-	if err := p.show(c, r); err != nil {
+	if err := c.show(r); err != nil {
 		return err
 	}
 	if invalid {
@@ -122,7 +117,7 @@ func (p *program) carryReports(c *cli.Context, source, destination string) error
 	return nil
 }
 
-// shownPlace is a place as people typed it.
-func shownPlace(place string) string {
+// shownReference is a reference as the user typed it.
+func shownReference(place string) string {
 	return strings.TrimPrefix(place, string(registry.SchemeLayout)+":")
 }

@@ -6,20 +6,19 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 )
 
-func (p *program) trustedRootShowCommand() *cli.Command {
-	return p.command("trusted-root", command{
+func trustedRootShowCommand() command {
+	return command{
 		name: "show", args: "FILE", min: 1, max: 1,
-		usage: "show what a trusted_root.json trusts, and how old it is",
+		usage: "show what a trusted_root.json trusts, and its date",
 		about: "Shows the certificate authorities, logs and timestamp authorities that are trusted for keyless signatures, and since " +
-			"when. The newest of them dates the trusted root; a device with this root rejects signatures that need newer ones. Use " +
-			"the file of cosign trusted-root create, or the one that a sigstore instance publishes, without changes, and name it " +
-			"in trust.yaml as trustedRoot: {file: trusted_root.json}.",
+			"when. The newest of them is the date of the trusted root: a device rejects signatures that need newer ones. Use the " +
+			"file of cosign trusted-root create, or the one that a sigstore instance publishes, unchanged. In trust.yaml, name it as " +
+			"trustedRoot: {file: trusted_root.json}.",
 		examples: []string{"trusted_root.json", "-o json trusted_root.json"},
-		run:      p.trustedRootShow,
-	})
+		run:      (*call).trustedRootShow,
+	}
 }
 
 // rootResult shows a trusted root.
@@ -37,7 +36,7 @@ type rootMember struct {
 	Until string `json:"until,omitempty"`
 }
 
-func (r rootResult) essence() string { return r.Digest.String() }
+func (r rootResult) quietText() string { return r.Digest.String() }
 
 func (r rootResult) text(w io.Writer) {
 	for _, m := range r.Members {
@@ -68,7 +67,7 @@ func day(t time.Time) string {
 	return t.UTC().Format(time.DateOnly)
 }
 
-func (p *program) trustedRootShow(c *cli.Context, args []string) error {
+func (c *call) trustedRootShow(args []string) error {
 	root, err := readRoot(args[0])
 	if err != nil {
 		return err
@@ -77,5 +76,5 @@ func (p *program) trustedRootShow(c *cli.Context, args []string) error {
 	for _, m := range root.Members() {
 		r.Members = append(r.Members, rootMember{Kind: m.Kind, URI: m.URI, Name: m.Name, From: day(m.From), Until: day(m.Until)})
 	}
-	return p.show(c, r)
+	return c.show(r)
 }

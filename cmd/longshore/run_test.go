@@ -448,7 +448,7 @@ func TestPolicies(t *testing.T) {
 		{[]string{"--policy", "trust.yaml", "--kind", "component", component}, outcome.Verification, ""},
 		{[]string{"--policy", "trust.yaml", "--kind", "image", host + "/library/caddy:2.10"}, outcome.OK, "no signature"},
 		{[]string{"--policy", "trust.yaml", "--kind", "thing", component}, outcome.Misused, ""},
-		{[]string{"--policy", "allow.yaml", states + ":press-07"}, outcome.OK, "not secure"},
+		{[]string{"--policy", "allow.yaml", states + ":press-07"}, outcome.OK, "the policy has allowUnsigned"},
 		{[]string{"--policy", "reject.yaml", states + ":press-07"}, outcome.Refused, ""},
 	} {
 		code, stdout, stderr := s.try(append([]string{"verify"}, c.args...)...)

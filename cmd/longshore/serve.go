@@ -32,23 +32,23 @@ const (
 	maxServed       = 1024 // connections
 )
 
-func (p *program) serveCommand() *cli.Command {
-	return p.command("", command{
+func serveCommand() command {
+	return command{
 		name: "serve", args: "DIRECTORY|TAR…", min: 1, max: -1,
 		usage: "serve an export or an OCI layout as a read-only registry",
-		about: "Answers pulls of states, components, images and signatures from an export, for a site without a registry. It is the " +
-			"read-only part of the OCI distribution API. HOST/PATH of an export is served as PATH. Anyone who can reach the address can " +
-			"read everything. Damaged files are logged and not served. The command ends with Ctrl-C or SIGTERM.",
+		about: "Serves states, components, images and signatures of an export for a site without a registry, with the read-only part of the " +
+			"OCI distribution API. HOST/PATH of an export is served as PATH. Anyone who can reach the address can read everything. " +
+			"Damaged files are logged and not served. The command ends with Ctrl-C or SIGTERM.",
 		examples: []string{"/media/stick", "--listen :5000 --tls-cert registry.crt --tls-key registry.key /media/stick"},
 		flags: []cli.Flag{
 			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:5000", Usage: "`ADDRESS` to listen on"},
 			&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes"},
 			&cli.StringFlag{Name: "tls-key", Usage: "`FILE` with its private key (PEM)"},
 			&cli.BoolFlag{Name: "plain-http", Usage: "allow plain HTTP on an address that is not loopback"},
-			&cli.BoolFlag{Name: "host-paths", Usage: "serve HOST/PATH as HOST/PATH; default: as PATH, whichever HOST it is from"},
+			&cli.BoolFlag{Name: "host-paths", Usage: "serve HOST/PATH as HOST/PATH; default: as PATH, for every HOST"},
 		},
-		run: p.serve,
-	})
+		run: (*call).serve,
+	}
 }
 
 type serveResult struct {
@@ -56,21 +56,21 @@ type serveResult struct {
 	Directory    string   `json:"directory"`
 	Repositories []string `json:"repositories"`
 	Tags         int      `json:"tags"`
-	Difference   bool     `json:"difference"` // it lacks what the site has
+	Difference   bool     `json:"difference"` // it lacks content that the site has
 }
 
-func (r serveResult) essence() string { return r.URL }
+func (r serveResult) quietText() string { return r.URL }
 
 func (r serveResult) text(w io.Writer) {
 	row(w, "serving", "%s", r.URL)
 	row(w, "content", "%s in %s", fleet.Counted(r.Tags, "tag"), strings.Join(r.Repositories, ", "))
 	if r.Difference {
-		row(w, "note", "the export is a difference: what the site had already is not found here")
+		row(w, "note", "the export is a difference: content that the site already had is missing here")
 	}
 }
 
-func (p *program) serve(c *cli.Context, args []string) error {
-	certificate, err := serveTransport(c)
+func (c *call) serve(args []string) error {
+	certificate, err := c.serveTransport()
 	if err != nil {
 		return err
 	}
@@ -87,11 +87,7 @@ func (p *program) serve(c *cli.Context, args []string) error {
 		return err
 	}
 	defer e.Close()
-	level := slog.LevelInfo
-	if c.Bool("debug") {
-		level = slog.LevelDebug
-	}
-	log := slog.New(slog.NewTextHandler(p.stderr, &slog.HandlerOptions{Level: level}))
+	log := c.logger(slog.LevelInfo)
 	s, err := serve.New(c.Context, client, e.Path, serve.Options{Files: e.Files, HostPaths: c.Bool("host-paths"), Logger: log})
 	if err != nil {
 		return err
@@ -108,9 +104,9 @@ func (p *program) serve(c *cli.Context, args []string) error {
 	if certificate != nil {
 		scheme = "https://"
 	}
-	err = p.show(c, serveResult{scheme + l.Addr().String(), strings.Join(args, " "), s.Repositories, s.Tags, e.Difference})
+	err = c.show(serveResult{scheme + l.Addr().String(), strings.Join(args, " "), s.Repositories, s.Tags, e.Difference})
 	if err == nil {
-		err = printable.Flush(p.stdout)
+		err = printable.Flush(c.stdout)
 	}
 	if err != nil {
 		return errors.Join(err, l.Close())
@@ -118,12 +114,12 @@ func (p *program) serve(c *cli.Context, args []string) error {
 	return serving.Until(c.Context, srv, netutil.LimitListener(l, maxServed), log)
 }
 
-// serveTransport decides how connections are protected.
-func serveTransport(c *cli.Context) (*serving.Certificate, error) {
+// serveTransport returns the certificate; nil means plain HTTP.
+func (c *call) serveTransport() (*serving.Certificate, error) {
 	cert, key := c.String("tls-cert"), c.String("tls-key")
 	switch {
 	case (cert == "") != (key == ""):
-		return nil, misused(c, "--tls-cert and --tls-key belong together")
+		return nil, c.misused("--tls-cert needs --tls-key, and the other way round")
 	case cert != "":
 		return serving.NewCertificate(cert, key)
 	case !serving.Loopback(c.String("listen")) && !c.Bool("plain-http"):

@@ -240,7 +240,7 @@ func TestServeRefuses(t *testing.T) {
 	s.refuses(outcome.NotFound, []string{"gone", "no such file"}, "serve", "gone")
 	s.refuses(outcome.NotFound, []string{"empty", "it is no export"}, "serve", "empty")
 	s.refuses(outcome.Misused, []string{"without TLS", "hint: give --tls-cert"}, "serve", "--listen", ":0", "stick")
-	s.refuses(outcome.Misused, []string{"belong together"}, "serve", "--tls-cert", "x", "stick")
+	s.refuses(outcome.Misused, []string{"needs --tls-key"}, "serve", "--tls-cert", "x", "stick")
 	s.refuses(outcome.Misused, []string{"load certificate"}, "serve", "--tls-cert", "release.pub", "--tls-key", "release.key", "stick")
 	server := s.serve("stick")
 	s.refuses(outcome.Other, []string{"listen on", "hint: another program has this port"}, "serve", "--listen", strings.TrimPrefix(server.url, "http://"), "stick")

@@ -9,36 +9,35 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/filebundle"
 )
 
-func (p *program) signCommand() *cli.Command {
-	return p.command("", command{
+func signCommand() command {
+	return command{
 		name: "sign", args: "HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 1,
 		usage: "sign an artifact or a file",
-		about: "Signs the current digest of the reference in cosign's format, without any service except the registry. A signature by " +
-			"the same key with the same annotations is not repeated. Verify it in cosign 3 with --key and --insecure-ignore-tlog. The signature of a " +
-			"file is written beside it as FILE.sigstore.json, for longshore verify and cosign verify-blob --bundle.",
+		about: "Signs the current digest of the reference in cosign's format; the only service that it uses is the registry. A signature " +
+			"by the same key with the same annotations is not repeated. cosign 3 verifies it with --key and --insecure-ignore-tlog. " +
+			"The signature of a file is written to FILE.sigstore.json, for longshore verify and cosign verify-blob --bundle.",
 		examples: []string{
 			"--key release.key harbor.acme.example/plant/components/web:2.0.1",
 			"--key vendor.key --signature-format both -a approved=yes harbor.acme.example/plant/images/web@sha256:…",
 			"--key release.key dist/checksums.txt",
 		},
 		flags: slices.Concat([]cli.Flag{claimFlag()}, signFlags(), registryFlags()),
-		run:   p.sign,
-	})
+		run:   (*call).sign,
+	}
 }
 
-// signResult is who signed something.
+// signResult lists the signatures that were made.
 type signResult struct {
 	Reference  string          `json:"reference"`
 	Digest     digest.Digest   `json:"digest"`
 	Signatures []signatureInfo `json:"signatures"`
 }
 
-func (r signResult) essence() string { return r.Digest.String() }
+func (r signResult) quietText() string { return r.Digest.String() }
 
 func (r signResult) text(w io.Writer) {
 	for _, s := range r.Signatures {
@@ -48,44 +47,42 @@ func (r signResult) text(w io.Writer) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
-func (p *program) sign(c *cli.Context, args []string) error {
-	claims, err := pairs("annotation", c.StringSlice("annotation"))
+func (c *call) sign(args []string) error {
+	claims, err := c.pairs("annotation")
 	if err != nil {
 		return err
 	}
-	s, err := p.session(c, claims, true)
+	if err := c.openSigner(claims, true); err != nil {
+		return err
+	}
+	if c.signer == nil {
+		return c.misused("use --key, or --keyless")
+	}
+	store, subject, err := c.openSubject(args[0])
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	if s.signer == nil {
-		return misused(c, "with which key? use --key, or --keyless")
-	}
-	store, subject, err := openSubject(c, s.Client, args[0])
-	if err != nil {
-		return err
-	}
-	made, err := s.signer.Signer.Sign(c.Context, store, subject)
+	made, err := c.signer.Signer.Sign(c.Context, store, subject)
 	if err != nil {
 		return err
 	}
 	if c.String("signature-format") == string(signing.FormatLegacy) {
-		p.noteLayout(c.Context, store, subject, signing.FormatLegacy)
+		c.noteLayout(c.Context, store, subject, signing.FormatLegacy)
 	}
-	return p.show(c, signResult{Reference: args[0], Digest: subject.Digest, Signatures: signatureInfos(made)})
+	return c.show(signResult{Reference: args[0], Digest: subject.Digest, Signatures: signatureInfos(made)})
 }
 
-// openSubject opens the repository of something that is to be signed, or a file, and describes that by its bytes: they decide
-// what the digest is of, and a lie about the type or size would be signed into the referrer.
-func openSubject(c *cli.Context, client *registry.Client, s string) (signing.Store, ocispec.Descriptor, error) {
+// openSubject opens a file, or the repository of an artifact, to be signed. It describes the artifact by its bytes, because a
+// registry could return a wrong type or size, which would become part of the referrer.
+func (c *call) openSubject(s string) (signing.Store, ocispec.Descriptor, error) {
 	if isFile(s) {
 		return filebundle.Open(s)
 	}
-	repo, target, err := openTarget(c, client, s)
+	repo, target, err := c.openTarget(s)
 	if err != nil {
 		return nil, ocispec.Descriptor{}, err
 	}
-	repo = repo.Upstream() // a mirror may show what a tag named before, and that would be signed
+	repo = repo.Upstream() // a mirror may show what the tag named before
 	subject, err := repo.Resolve(c.Context, target)
 	if err != nil {
 		return nil, subject, err
@@ -94,10 +91,10 @@ func openSubject(c *cli.Context, client *registry.Client, s string) (signing.Sto
 	return repo, subject, err
 }
 
-// maxSubject is how large the manifest of something to be signed may be: what registries take.
+// maxSubject is the maximal size of a manifest to be signed, which is the limit of registries.
 const maxSubject = 4 << 20
 
-// signatureInfo is one signature for people and machines.
+// signatureInfo describes one signature.
 type signatureInfo struct {
 	Key         string            `json:"key"`
 	Algorithm   string            `json:"algorithm,omitempty"`

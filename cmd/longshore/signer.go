@@ -27,7 +27,7 @@ import (
 
 const keylessCategory = "Keyless signing"
 
-// signFlags are how to sign.
+// signFlags configure signing.
 func signFlags() []cli.Flag {
 	return slices.Concat(keyFlags(), []cli.Flag{
 		&cli.StringFlag{Name: "signature-format", Value: string(signing.FormatBundle), Usage: "`FORMAT` of the signature: bundle, legacy or both"},
@@ -41,7 +41,7 @@ func keyFlags() []cli.Flag {
 	}
 }
 
-// signersFlags are signFlags for several who sign at once.
+// signersFlags are signFlags for several signers.
 func signersFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
 		&cli.StringSliceFlag{Name: "key", Usage: "private `KEY` to sign with: a file, pkcs11:…, or a key service: awskms://…; may be repeated"},
@@ -53,7 +53,7 @@ func keyPasswordFlag() cli.Flag {
 	return &cli.StringFlag{Name: "key-password-file", Usage: "`FILE` with the key's password or PIN; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"}
 }
 
-// keylessFlags are spelled as cosign spells them.
+// keylessFlags are spelled as in cosign.
 func keylessFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "keyless", Category: keylessCategory, Usage: "sign with the identity of a token and a short-lived certificate instead of a key"},
@@ -69,19 +69,18 @@ func keylessFlags() []cli.Flag {
 
 // unsignedFlag is for commands that publish the states of many devices.
 func unsignedFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices accept this only if their policy has allowUnsigned"}
+	return &cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices reject such states unless their policy has allowUnsigned"}
 }
 
-// claimFlag is what pairs reads as what is signed together with a digest.
+// claimFlag names annotations that are signed with the digest.
 func claimFlag() cli.Flag {
 	return &cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` annotation to sign with the digest; may be repeated"}
 }
 
-// signer signs while an artifact is published. Close it; nil is no signer, and may be closed too.
+// signer signs while an artifact is published.
 type signer struct {
 	*sign.Signer
-	made  []signing.Signature
-	close func() error // nil: nothing to close
+	made []signing.Signature
 }
 
 var _ release.FreshSigner = (*signer)(nil)
@@ -100,136 +99,91 @@ func (s *signer) SignFresh(ctx context.Context, repo *registry.Repository, subje
 	return err
 }
 
-// Close ends the session with a token.
-func (s *signer) Close() {
-	if s != nil && s.close != nil {
-		_ = s.close() // what was signed is signed
-	}
-}
-
-// session is what a command that signs works with: the way to registries, and who signs. Close it.
-type session struct {
-	*registry.Client
-	signer *signer // nil: nobody
-}
-
-// session opens one as the flags say; claims and once are those of newSigner.
-func (p *program) session(c *cli.Context, claims map[string]string, once bool) (*session, error) {
-	signer, err := p.newSigner(c, claims, once)
-	if err != nil {
-		return nil, err
-	}
-	client, err := p.client(c)
-	if err != nil {
-		signer.Close()
-		return nil, err
-	}
-	return &session{client, signer}, nil
-}
-
-// Close ends both.
-func (s *session) Close() {
-	s.Client.Close()
-	s.signer.Close()
-}
-
-// whoSigns refuses a command line that does not say who signs, or says that somebody does and nobody.
-func whoSigns(c *cli.Context) error {
+// whoSigns rejects a command line without a signer, or with contradictory ones.
+func (c *call) whoSigns() error {
 	switch signs := c.String("key") != "" || c.Bool("keyless"); {
 	case signs && c.Bool("unsigned"):
-		return misused(c, "--unsigned excludes --key and --keyless")
+		return c.misused("--unsigned excludes --key and --keyless")
 	case !signs && !c.Bool("unsigned") && !c.Bool("dry-run") && !c.Bool("propose"):
-		return misused(c, "sign with --key or --keyless, or say --unsigned")
+		return c.misused("use --key, --keyless or --unsigned")
 	}
 	return nil
 }
 
-// newSigner makes the signer of --key or --keyless; nil when there is none. once does not repeat a signature that is there.
-func (p *program) newSigner(c *cli.Context, claims map[string]string, once bool) (*signer, error) {
+// newSigner makes the signer of --key or --keyless; nil without them. With once it does not repeat an existing signature.
+func (c *call) newSigner(claims map[string]string, once bool) (*signer, error) {
 	key, asIdentity := c.String("key"), c.Bool("keyless")
 	switch {
 	case key != "" && asIdentity:
-		return nil, outcome.Usagef("", "--key and --keyless: who signs? Give one of them")
+		return nil, outcome.Usagef("", "--key excludes --keyless")
 	case key == "" && !asIdentity:
-		return nil, p.onlyWithKeyless(c)
+		return nil, c.onlyWithKeyless()
 	}
-	o, err := p.signOptions(c, claims, once)
+	o, err := c.signOptions(claims, once)
 	switch {
 	case err != nil:
 		return nil, err
 	case asIdentity:
-		return p.identitySigner(c, o)
+		return c.identitySigner(o)
 	}
-	return p.keySigner(c, key, c.String("key-password-file"), o)
+	return c.keySigner(key, c.String("key-password-file"), o)
 }
 
-// newSigners makes a signer of each --key, and one of --keyless: those of one person who sign together. None is none.
-func (p *program) newSigners(c *cli.Context) (all []*signer, err error) {
+// newSigners makes a signer of each --key, and one of --keyless.
+func (c *call) newSigners() (all []*signer, err error) {
 	keys, passwords := c.StringSlice("key"), c.StringSlice("key-password-file")
 	if n := len(passwords); n > 1 && n != len(keys) {
-		return nil, outcome.Usagef("", "%d --key and %d --key-password-file: give one file for all, or one for each", len(keys), n)
+		return nil, outcome.Usagef("", "%d --key and %d --key-password-file: use one file for all keys, or one for each", len(keys), n)
 	}
 	if !c.Bool("keyless") {
-		if err := p.onlyWithKeyless(c); err != nil {
+		if err := c.onlyWithKeyless(); err != nil {
 			return nil, err
 		}
 	}
-	o, err := p.signOptions(c, nil, true)
+	o, err := c.signOptions(nil, true)
 	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			closeAll(all)
-			all = nil
-		}
-	}()
 	for i, key := range keys {
 		password := ""
 		if n := len(passwords); n > 0 {
 			password = passwords[min(i, n-1)]
 		}
-		s, err := p.keySigner(c, key, password, o)
+		s, err := c.keySigner(key, password, o)
 		if err != nil {
-			return all, err
+			return nil, err
 		}
 		all = append(all, s)
 	}
 	if c.Bool("keyless") {
-		s, err := p.identitySigner(c, o)
+		s, err := c.identitySigner(o)
 		if err != nil {
-			return all, err
+			return nil, err
 		}
 		all = append(all, s)
 	}
 	return all, nil
 }
 
-func closeAll(all []*signer) {
-	for _, s := range all {
-		s.Close()
-	}
-}
-
-// signOptions are how to sign, whoever does.
-func (p *program) signOptions(c *cli.Context, claims map[string]string, once bool) (sign.Options, error) {
+// signOptions are the options of every signer.
+func (c *call) signOptions(claims map[string]string, once bool) (sign.Options, error) {
 	format, err := sign.ParseFormat(c.String("signature-format"))
 	if err != nil {
 		return sign.Options{}, err
 	}
-	at, err := p.signingTime()
-	return sign.Options{Format: format, Annotations: claims, Time: at, Once: once, Place: p.signaturePlace()}, err
+	at, err := c.signingTime()
+	return sign.Options{Format: format, Annotations: claims, Time: at, Once: once, Place: c.signatureStore()}, err
 }
 
-// keySigner signs with a key, wherever that is. password is the file with its password; "": it comes from elsewhere.
-func (p *program) keySigner(c *cli.Context, key, password string, o sign.Options) (*signer, error) {
+// keySigner signs with a key. password is the file with its password; "" means the environment or a prompt.
+func (c *call) keySigner(key, password string, o sign.Options) (*signer, error) {
 	if remotekey.Is(key) {
-		return p.remoteSigner(c, key, password, o)
+		return c.remoteSigner(key, password, o)
 	}
-	return p.fileSigner(key, password, o)
+	return c.fileSigner(key, password, o)
 }
 
-// signingTime is what a signature says of when it was made.
+// signingTime is the time in signatures.
 func (p *program) signingTime() (time.Time, error) {
 	at, err := p.created()
 	if at.IsZero() {
@@ -238,11 +192,11 @@ func (p *program) signingTime() (time.Time, error) {
 	return at, err
 }
 
-// onlyWithKeyless refuses flags that would otherwise be forgotten in silence. Their variables may be set for other commands.
-func (p *program) onlyWithKeyless(c *cli.Context) error {
+// onlyWithKeyless rejects flags without effect. Their variables may be set for other commands.
+func (c *call) onlyWithKeyless() error {
 	for _, name := range []string{"identity-token", "signing-config", "fulcio-url", "rekor-url", "timestamp-server-url", "oidc-issuer"} {
-		if c.String(name) != "" && p.getenv("LONGSHORE_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))) == "" {
-			return outcome.Usagef("", "--%s goes with --keyless", name)
+		if c.String(name) != "" && c.getenv("LONGSHORE_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))) == "" {
+			return outcome.Usagef("", "--%s needs --keyless", name)
 		}
 	}
 	return nil
@@ -251,7 +205,7 @@ func (p *program) onlyWithKeyless(c *cli.Context) error {
 func (p *program) fileSigner(file, passwordFile string, o sign.Options) (*signer, error) {
 	private, err := bounded.File(os.Open, file, signing.MaxKeyBytes)
 	if errors.Is(err, os.ErrNotExist) {
-		err = fault.WithHint(err, "make one: longshore key generate NAME writes NAME.key and NAME.pub")
+		err = fault.WithHint(err, "create one: longshore key generate NAME writes NAME.key and NAME.pub")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("private key: %w", err)
@@ -278,7 +232,7 @@ func (p *program) fileSigner(file, passwordFile string, o sign.Options) (*signer
 	return &signer{Signer: s}, nil
 }
 
-// checkOpen looks at who else may read a key file. Without a password such a key is everybody's.
+// checkOpen rejects a key file that every user can read, unless a password protects it.
 func (p *program) checkOpen(file string, noPassword bool) error {
 	info, err := os.Stat(file)
 	if err != nil {
@@ -286,49 +240,47 @@ func (p *program) checkOpen(file string, noPassword bool) error {
 	}
 	if mode := info.Mode().Perm(); mode&0o004 != 0 {
 		if noPassword {
-			err := fmt.Errorf("%s: %w: everybody on this machine may read it (mode %04o), and it has no password", file, fault.ErrDenied, mode)
+			err := fmt.Errorf("%s: %w: every user of this machine can read it (mode %04o), and it has no password", file, fault.ErrDenied, mode)
 			return fault.WithHint(err, "chmod 600 "+file+", or give the key a password")
 		}
-		fmt.Fprintf(p.stderr, "notice: everybody on this machine may read %s (mode %04o); only its password protects it\n", file, mode)
+		fmt.Fprintf(p.stderr, "notice: every user of this machine can read %s (mode %04o); only its password protects it\n", file, mode)
 	}
 	return nil
 }
 
 // remoteSigner signs with a key in a token or a key management service.
-func (p *program) remoteSigner(c *cli.Context, ref, passwordFile string, o sign.Options) (*signer, error) {
+func (c *call) remoteSigner(ref, passwordFile string, o sign.Options) (*signer, error) {
 	key, err := remotekey.Open(c.Context, ref, remotekey.Options{
-		PKCS11Module: p.getenv("COSIGN_PKCS11_MODULE_PATH"),
+		PKCS11Module: c.getenv("COSIGN_PKCS11_MODULE_PATH"),
 		PIN: func(token string) ([]byte, error) {
-			if pin, set := p.lookup("COSIGN_PKCS11_PIN"); set {
+			if pin, set := c.lookup("COSIGN_PKCS11_PIN"); set {
 				return []byte(pin), nil
 			}
-			return p.keyPassword(passwordFile, "token "+token, false)
+			return c.keyPassword(passwordFile, "token "+token, false)
 		},
 	})
 	if err != nil {
 		return nil, err
 	}
+	c.atEnd(func() { _ = key.Close() }) // what was signed is signed
 	s, err := sign.NewKeySigner(key, o)
-	if err != nil {
-		_ = key.Close()
-		return nil, err
-	}
-	return &signer{Signer: s, close: key.Close}, nil
+	return &signer{Signer: s}, err
 }
 
-// identitySigner signs as whom a token names.
-func (p *program) identitySigner(c *cli.Context, o sign.Options) (*signer, error) {
-	services, err := p.services(c)
+// identitySigner signs as the identity of a token.
+func (c *call) identitySigner(o sign.Options) (*signer, error) {
+	services, err := c.services()
 	if err != nil {
 		return nil, err
 	}
 	web := &http.Client{Transport: &http.Transport{Proxy: http.ProxyFromEnvironment}}
-	token, err := p.identityToken(c, web)
+	c.atEnd(web.CloseIdleConnections)
+	token, err := c.identityToken(web)
 	if err != nil {
 		return nil, err
 	}
 	if want := c.String("oidc-issuer"); want != "" && want != token.Issuer() {
-		return nil, fmt.Errorf("identity token: %w: it is by %s, where %s is asked for", fault.ErrDenied, token.Issuer(), want)
+		return nil, fmt.Errorf("identity token: %w: its issuer is %s, not %s", fault.ErrDenied, token.Issuer(), want)
 	}
 	seal, err := identity.New(identity.Options{Services: services, Token: token, Client: web})
 	if err != nil {
@@ -342,13 +294,10 @@ func (p *program) identitySigner(c *cli.Context, o sign.Options) (*signer, error
 		}
 	}
 	s, err := sign.NewKeylessSigner(seal, self, o)
-	if err != nil {
-		return nil, err
-	}
-	return &signer{Signer: s, close: func() error { web.CloseIdleConnections(); return nil }}, nil
+	return &signer{Signer: s}, err
 }
 
-// identitySelf knows the earlier signatures of a token's holder.
+// identitySelf verifies earlier signatures of the same identity.
 func identitySelf(file string, token identity.Token) (signing.Verifier, error) {
 	root, err := readRoot(file)
 	if err != nil {
@@ -378,25 +327,25 @@ func readRoot(file string) (*keyless.Root, error) {
 	return root, nil
 }
 
-// services are those of --signing-config, or of the three flags.
-func (p *program) services(c *cli.Context) (identity.Services, error) {
+// services are those of --signing-config, or of the URL flags.
+func (c *call) services() (identity.Services, error) {
 	fulcio, rekor, clock := c.String("fulcio-url"), c.String("rekor-url"), c.String("timestamp-server-url")
 	file := c.String("signing-config")
 	switch {
 	case file != "" && fulcio+rekor+clock != "":
-		return identity.Services{}, outcome.Usagef("", "--signing-config names the services: leave out --fulcio-url, --rekor-url and --timestamp-server-url")
+		return identity.Services{}, outcome.Usagef("", "--signing-config excludes --fulcio-url, --rekor-url and --timestamp-server-url")
 	case file != "":
 		data, err := bounded.File(os.Open, file, identity.MaxConfigBytes)
 		if err != nil {
 			return identity.Services{}, err
 		}
-		s, err := identity.ParseServices(data, p.now())
+		s, err := identity.ParseServices(data, c.now())
 		if err != nil {
 			return s, fmt.Errorf("%s: %w", file, err)
 		}
 		return s, nil
 	case fulcio == "":
-		return identity.Services{}, outcome.Usagef("", "--keyless: whom to ask? Give --signing-config, or --fulcio-url with --rekor-url or --timestamp-server-url")
+		return identity.Services{}, outcome.Usagef("", "--keyless needs --signing-config, or --fulcio-url with --rekor-url or --timestamp-server-url")
 	}
 	s := identity.Services{Fulcio: fulcio}
 	if rekor != "" {
@@ -408,26 +357,26 @@ func (p *program) services(c *cli.Context) (identity.Services, error) {
 	return s, s.Check()
 }
 
-// identityToken finds out as whom to sign.
-func (p *program) identityToken(c *cli.Context, web *http.Client) (identity.Token, error) {
+// identityToken finds the token to sign with.
+func (c *call) identityToken(web *http.Client) (identity.Token, error) {
 	raw := c.String("identity-token")
 	if raw == "" {
-		raw = p.getenv("SIGSTORE_ID_TOKEN")
+		raw = c.getenv("SIGSTORE_ID_TOKEN")
 	}
 	if raw == "" {
-		token, found, err := identity.Ambient(c.Context, web, p.now())
+		token, found, err := identity.Ambient(c.Context, web, c.now())
 		if err != nil || found {
 			return token, err
 		}
 		err = fmt.Errorf("sign with an identity: %w: no identity token", fault.ErrUnauthenticated)
-		return identity.Token{}, fault.WithHint(err, "give --identity-token or SIGSTORE_ID_TOKEN; in GitHub Actions give the job the permission id-token: write")
+		return identity.Token{}, fault.WithHint(err, "use --identity-token or SIGSTORE_ID_TOKEN; in GitHub Actions the job needs the permission id-token: write")
 	}
-	if strings.Count(raw, ".") != 2 || len(raw) < 100 { // no token is so short
+	if strings.Count(raw, ".") != 2 || len(raw) < 100 { // tokens are longer
 		data, err := bounded.File(os.Open, raw, identity.MaxTokenBytes)
 		if err != nil {
 			return identity.Token{}, fmt.Errorf("identity token: %w", err)
 		}
 		raw = string(data)
 	}
-	return identity.ParseToken(raw, p.now())
+	return identity.ParseToken(raw, c.now())
 }

@@ -79,8 +79,8 @@ func TestWhoSigns(t *testing.T) {
 		{"fleet", "watch", "plant"},
 	} {
 		with := func(more ...string) []string { return slices.Concat(args[:2], more, args[2:]) }
-		s.expect(outcome.Misused, "sign with --key or --keyless, or say --unsigned", with()...)
-		s.expect(outcome.Misused, "--keyless: whom to ask?", with("--keyless")...)
+		s.expect(outcome.Misused, "use --key, --keyless or --unsigned", with()...)
+		s.expect(outcome.Misused, "--keyless needs --signing-config", with("--keyless")...)
 		for _, flag := range []string{"--keyless", "--key=release.key"} {
 			s.expect(outcome.Misused, "--unsigned excludes --key and --keyless", with("--unsigned", flag)...)
 		}
@@ -198,9 +198,9 @@ func TestSignRefuses(t *testing.T) {
 		{"check the password", map[string]string{"COSIGN_PASSWORD": "wrong"}, []string{"--key", "release.key"}},
 		{"chmod 600", map[string]string{"COSIGN_PASSWORD": ""}, []string{"--key", "release.key"}},
 		{"private key: invalid: this is a public key", nil, []string{"--key", "release.pub"}},
-		{"give one of them", nil, []string{"--key", "release.key", "--keyless"}},
-		{"goes with --keyless", nil, []string{"--fulcio-url", "https://fulcio.example"}},
-		{"whom to ask", nil, []string{"--keyless"}},
+		{"--key excludes --keyless", nil, []string{"--key", "release.key", "--keyless"}},
+		{"needs --keyless", nil, []string{"--fulcio-url", "https://fulcio.example"}},
+		{"--keyless needs", nil, []string{"--keyless"}},
 		{"certificate authority: no matching", nil, []string{"--keyless", "--signing-config", "empty.json"}},
 		{"no identity token", nil, []string{"--keyless", "--fulcio-url", "https://fulcio.example", "--rekor-url", "https://rekor.example"}},
 		{"neither a transparency log nor", nil, []string{"--keyless", "--fulcio-url", "https://fulcio.example"}},

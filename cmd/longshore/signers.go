@@ -9,7 +9,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
@@ -18,33 +17,33 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-// signersInfo is who signed an artifact.
+// signersInfo describes the signers of an artifact.
 type signersInfo struct {
-	Signers []signerInfo `json:"signers"` // verified ones; without a key or a policy to verify with, all that say so
-	// Unverified is why a device would refuse the signatures, where they were verified; "": it would not, or nobody asked.
+	Signers []signerInfo `json:"signers"` // verified ones; without a key or a policy, the claimed ones
+	// Unverified is why a device would reject the signatures; "": it would not, or they were not verified.
 	Unverified string `json:"unverified,omitempty"`
-	Unread     string `json:"unread,omitempty"` // why some that say so could not be read
+	Unread     string `json:"unread,omitempty"` // why some of them could not be read
 }
 
 type signerInfo struct {
-	Name     string        `json:"name,omitempty"` // that the policy or the key file gives; "": not verified
+	Name     string        `json:"name,omitempty"` // from the policy or the key file; "": not verified
 	Key      digest.Digest `json:"key,omitempty"`  // fingerprint
 	Identity string        `json:"identity,omitempty"`
 	Issuer   string        `json:"issuer,omitempty"`
-	Time     string        `json:"time,omitempty"` // when, as the signer says, or proven by a timestamp or a log
+	Time     string        `json:"time,omitempty"` // as the signer claims, or as a timestamp or a log proves
 	Verified bool          `json:"verified"`
 }
 
-// String is the signer for people.
+// String describes the signer for people.
 func (s signerInfo) String() string {
 	key := ""
 	if s.Key != "" {
 		key = "key " + short(s.Key)
 	}
-	return oneLine(cmp.Or(s.Name, s.Identity, key, "a key that is not told"))
+	return oneLine(cmp.Or(s.Name, s.Identity, key, "an unknown key"))
 }
 
-// String is all of them for people.
+// String lists the signers for people.
 func (i signersInfo) String() string {
 	if i.Unverified != "" {
 		return "! not verified"
@@ -59,7 +58,7 @@ func (i signersInfo) String() string {
 	return strings.Join(all, ", ")
 }
 
-// time is when the first of them signed; "": nobody says.
+// time is when the first of them signed; "" if it is unknown.
 func (i signersInfo) time() string {
 	first := ""
 	for _, s := range i.Signers {
@@ -70,36 +69,36 @@ func (i signersInfo) time() string {
 	return first
 }
 
-// signersOf finds out who signed artifacts of a kind: verified by --verify-key and --policy, if the flags name one, else as the
-// signatures say.
-func (p *program) signersOf(c *cli.Context, client *registry.Client, kind string) (of func(context.Context, *registry.Repository, ocispec.Descriptor) (signersInfo, error), verifies bool, err error) {
-	policy, err := p.policy(c)
+// signersOf returns a function that finds the signers of artifacts of a kind: those that --verify-key or --policy verifies, or,
+// without these flags, those that the signatures claim.
+func (c *call) signersOf(kind string) (of func(context.Context, *registry.Repository, ocispec.Descriptor) (signersInfo, error), verifies bool, err error) {
+	policy, err := c.policy()
 	if err != nil {
 		return nil, false, err
 	}
-	trusted, err := trustees(c, nil)
+	trusted, err := c.verifiers(nil)
 	if err != nil {
 		return nil, false, err
 	}
 	return func(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) (signersInfo, error) {
 		i := signersInfo{Signers: []signerInfo{}}
-		signed, err := p.signedAt(ctx, repo)
+		signed, err := c.signaturesOf(ctx, repo)
 		if err != nil {
 			return i, err
 		}
-		var told error // why nobody has verified it
+		var untrusted error // why it is not verified
 		if len(trusted) > 0 {
 			found, err := signing.Examine(ctx, signed, subject, signing.Query{PredicateType: signing.PredicateSign, Verifiers: trusted})
 			if err != nil {
 				return i, err
 			}
 			if i.verified("", found.Good); len(found.Good) == 0 {
-				told = found.Err()
+				untrusted = found.Of(signed, subject)
 			}
 		}
 		if policy != nil && len(i.Signers) == 0 {
-			d := policy.Decide(ctx, trust.Question{Source: repo, Kind: kind, Subject: subject, Now: p.now(), Elsewhere: elsewhere(client)})
-			if told = d.Err; d.Signatures != nil && d.Err == nil {
+			d := policy.Decide(ctx, trust.Question{Source: repo, Kind: kind, Subject: subject, Now: c.now(), Elsewhere: c.Place})
+			if untrusted = d.Err; d.Signatures != nil && d.Err == nil {
 				for _, s := range d.Signatures.Signers {
 					if s.State == trust.StateCounted {
 						i.verified(s.Name, s.Signatures[:1])
@@ -108,10 +107,10 @@ func (p *program) signersOf(c *cli.Context, client *registry.Client, kind string
 			}
 		}
 		switch {
-		case errors.Is(told, fault.ErrTemporary) || ctx.Err() != nil:
-			return i, told
-		case told != nil:
-			i.Unverified = told.Error()
+		case errors.Is(untrusted, fault.ErrTemporary) || ctx.Err() != nil:
+			return i, untrusted
+		case untrusted != nil:
+			i.Unverified = fault.Summary(untrusted)
 			return i, nil
 		case len(trusted) > 0 || policy != nil:
 			return i, nil
@@ -121,13 +120,13 @@ func (p *program) signersOf(c *cli.Context, client *registry.Client, kind string
 			i.Signers = append(i.Signers, signerInfo{Key: s.Key, Identity: s.Identity, Issuer: s.Issuer, Time: cmp.Or(s.Time, s.Logged)})
 		}
 		if err != nil {
-			i.Unread = err.Error()
+			i.Unread = fault.Summary(err)
 		}
 		return i, ctx.Err()
 	}, policy != nil || len(trusted) > 0, nil
 }
 
-// verified adds good signatures; name is who made them, "" where they say it.
+// verified adds valid signatures by name; "" means the name in the signature.
 func (i *signersInfo) verified(name string, all []signing.Signature) {
 	for _, s := range all {
 		at := s.Time

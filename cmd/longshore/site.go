@@ -19,7 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/site"
 )
 
-// siteFlags say what a site needs, and where it goes.
+// siteFlags choose what a site needs, and where to copy it.
 func siteFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
 		&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
@@ -30,10 +30,10 @@ func siteFlags() []cli.Flag {
 }
 
 func hostPathsFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "host-paths", Usage: "put HOST/PATH into DESTINATION/HOST/PATH; default: DESTINATION/PATH, whichever HOST it is from"}
+	return &cli.BoolFlag{Name: "host-paths", Usage: "copy HOST/PATH to DESTINATION/HOST/PATH; default: to DESTINATION/PATH, for every HOST"}
 }
 
-// siteVerifyFlags say who must have signed the states that are carried.
+// siteVerifyFlags name who must have signed the copied states.
 func siteVerifyFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
 		publicKeyFlag("public key `FILE` that must have signed each state; may be repeated, one signature is enough"),
@@ -43,7 +43,7 @@ func siteVerifyFlags() []cli.Flag {
 }
 
 // devicesOf reads --device.
-func devicesOf(c *cli.Context) (out []artifacts.DeviceID, err error) {
+func (c *call) devicesOf() (out []artifacts.DeviceID, err error) {
 	for _, s := range c.StringSlice("device") {
 		id, err := artifacts.ParseDeviceID(s)
 		if err != nil {
@@ -54,8 +54,8 @@ func devicesOf(c *cli.Context) (out []artifacts.DeviceID, err error) {
 	return out, nil
 }
 
-// destination opens the site's repository for one of the closure.
-func destination(c *cli.Context, client *registry.Client, arg string) site.Mapped {
+// destination maps repositories to those of the site.
+func (c *call) destination(arg string) site.Mapped {
 	base := strings.TrimSuffix(strings.TrimPrefix(arg, "oci://"), "/")
 	return func(_ context.Context, repository string) (*registry.Repository, error) {
 		name := repository
@@ -66,7 +66,7 @@ func destination(c *cli.Context, client *registry.Client, arg string) site.Mappe
 		if err != nil {
 			return nil, err
 		}
-		repo, err := client.OpenNamed(ref)
+		repo, err := c.registry.OpenNamed(ref)
 		if err != nil {
 			return nil, err
 		}
@@ -74,10 +74,10 @@ func destination(c *cli.Context, client *registry.Client, arg string) site.Mappe
 	}
 }
 
-// carrying is what a command works with that carries a closure away from its source. Close it.
+// carrying is what a command copies from a source.
 type carrying struct {
 	*registry.Client
-	from    site.Source // each repository is listed and read once
+	from    site.Source // reads each repository once
 	states  string      // repository
 	trust   []string
 	closure *site.Closure
@@ -85,29 +85,29 @@ type carrying struct {
 	platforms []string // of images; empty: all
 }
 
-// carry finds what the flags say, and verifies it, except what a tag at the site leads to already. to opens repositories of
-// the site; nil: nothing is known of it.
-func (p *program) carry(c *cli.Context, client *registry.Client, arg string, to site.Source, verify bool) (*carrying, error) {
-	from := site.Snapshots(client)
-	states, o, err := p.siteOptions(c, arg)
+// carry finds what to copy, and verifies it, except content that a tag at the site names already. to opens repositories of the
+// site; nil: it is not read.
+func (c *call) carry(arg string, to site.Source, verify bool) (*carrying, error) {
+	from := site.Snapshots(c.registry)
+	states, o, err := c.siteOptions(arg)
 	if err == nil && verify {
 		var policy *trust.Policy
 		var known []site.Source
 		if to != nil {
 			known = []site.Source{to}
 		}
-		if policy, err = p.siteVerify(c, from, &o, nil, known...); policy != nil && policy.Trust != nil && !slices.Contains(o.Trust, policy.Trust.Repository) {
-			o.Trust = append(o.Trust, policy.Trust.Repository) // devices at the site follow it there
+		if policy, err = c.siteVerify(from, &o, nil, known...); policy != nil && policy.Trust != nil && !slices.Contains(o.Trust, policy.Trust.Repository) {
+			o.Trust = append(o.Trust, policy.Trust.Repository) // devices at the site need it
 		}
 	}
 	if err == nil && to != nil {
 		o.Site = to
-		o.Kept, o.Now = p.cacheDir("states"), p.now()
-		o.Check, err = checkOf(c)
+		o.Kept, o.Now = c.cacheDir("states"), c.now()
+		o.Check, err = c.checkOf()
 	}
 	var platforms []string
 	if err == nil {
-		platforms, err = platformsOf(c)
+		platforms, err = c.platformsOf()
 	}
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func (p *program) carry(c *cli.Context, client *registry.Client, arg string, to 
 	if err != nil {
 		return nil, err
 	}
-	return &carrying{client, from, states, o.Trust, closure, platforms}, nil
+	return &carrying{c.registry, from, states, o.Trust, closure, platforms}, nil
 }
 
 func platformFlag() cli.Flag {
@@ -124,49 +124,49 @@ func platformFlag() cli.Flag {
 }
 
 // platformsOf reads --platform.
-func platformsOf(c *cli.Context) ([]string, error) {
+func (c *call) platformsOf() ([]string, error) {
 	all := c.StringSlice("platform")
 	return all, artifacts.ValidPlatforms(all)
 }
 
 func checkFlag() cli.Flag {
-	return &cli.StringFlag{Name: "check", Value: "signatures", Usage: "`WHAT` to look for if a device's tag at the site is up to date: " +
-		"tags (nothing more), signatures (signatures and other referrers that are new) or all (every manifest and blob)"}
+	return &cli.StringFlag{Name: "check", Value: "signatures", Usage: "`WHAT` to check if a device's tag at the site is up to date: " +
+		"tags (nothing more), signatures (new signatures and other referrers) or all (every manifest and blob)"}
 }
 
 // checkOf reads --check.
-func checkOf(c *cli.Context) (site.Check, error) {
+func (c *call) checkOf() (site.Check, error) {
 	switch s := c.String("check"); s {
 	case "signatures":
 		return site.CheckSignatures, nil
 	case "tags", "all":
 		return site.Check(s), nil
 	default:
-		return "", misused(c, "--check %s: write tags, signatures or all", s)
+		return "", c.misused("--check %s is not tags, signatures or all", s)
 	}
 }
 
 // siteVerify lets a closure verify each state with everything that it names, all of it read from one source, and trust policies;
 // with --no-verify nothing. A --policy is followed to its newest version, also in the places where versions are known already.
 // tell, if it is not nil, gets the reports on states that hold.
-func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options, tell func(*audit.Report), known ...site.Source) (policy *trust.Policy, err error) {
+func (c *call) siteVerify(from site.Source, o *site.Options, tell func(*audit.Report), known ...site.Source) (policy *trust.Policy, err error) {
 	if c.Bool("no-verify") {
 		if len(c.StringSlice("key")) > 0 || c.String("policy") != "" {
-			err = misused(c, "--no-verify excludes --key and --policy")
+			err = c.misused("--no-verify excludes --key and --policy")
 		}
 		return nil, err
 	}
-	judge, err := p.judge(c)
+	judge, err := c.judge()
 	if err != nil {
 		return nil, err
 	}
-	if policy, err = p.policy(c); err != nil {
+	if policy, err = c.policy(); err != nil {
 		return nil, err
 	}
 	if x, ok := judge.(audit.Policy); ok {
 		x.Elsewhere = sourcePlaces{from}.Place
 		for _, at := range append(known, from) {
-			if x.Policy, err = p.newestPolicy(c.Context, at, x.Policy); err != nil {
+			if x.Policy, err = c.newestPolicy(c.Context, at, x.Policy); err != nil {
 				return nil, err
 			}
 		}
@@ -174,7 +174,7 @@ func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options, 
 	}
 	o.Verify = func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
 		report, err := audit.Chain(ctx, repo, state.String(), audit.Options{
-			Judge: p.placed(judge), Places: sourcePlaces{from}, Kind: artifacts.KindState, Now: p.now(), Project: projectImages,
+			Judge: c.withSignatureRepository(judge), Places: sourcePlaces{from}, Kind: artifacts.KindState, Now: c.now(), Project: projectImages,
 		})
 		if err != nil {
 			return err
@@ -188,7 +188,7 @@ func (p *program) siteVerify(c *cli.Context, from site.Source, o *site.Options, 
 		return nil
 	}
 	o.VerifyTrust = func(ctx context.Context, repo *registry.Repository) error {
-		return p.verifyTrust(ctx, repo, policy, known...)
+		return c.verifyTrust(ctx, repo, policy, known...)
 	}
 	return policy, nil
 }
@@ -220,7 +220,7 @@ func (p *program) descendants(ctx context.Context, repo *registry.Repository, po
 			err = x.Err
 		}
 	}
-	return past, fault.WithHint(err, "see which version is wrong: longshore trust history "+repo.Name())
+	return past, fault.WithHint(err, "find the wrong version: longshore trust history "+repo.Name())
 }
 
 // verifyTrust refuses trust policies that devices would not follow: those that policy, nil: none, is followed by in the repository that it
@@ -249,12 +249,12 @@ func (p *program) verifyTrust(ctx context.Context, repo *registry.Repository, po
 		err = newest.Signed(ctx, p.now(), repo)
 	}
 	if err != nil {
-		return fault.WithHint(fmt.Errorf("trust policy in %s: %w", repo.Name(), err), "see which version is wrong: longshore trust history "+repo.Name())
+		return fault.WithHint(fmt.Errorf("trust policy in %s: %w", repo.Name(), err), "find the wrong version: longshore trust history "+repo.Name())
 	}
 	return nil
 }
 
-// sourcePlaces opens what documents name in a source.
+// sourcePlaces opens the repositories that documents name.
 type sourcePlaces struct{ from site.Source }
 
 func (p sourcePlaces) Place(ctx context.Context, repository string) (signing.Source, error) {
@@ -273,17 +273,17 @@ func (p sourcePlaces) ImagePlace(ctx context.Context, reference string) (signing
 	return p.from.OpenName(ctx, ref.Name())
 }
 
-// siteOptions reads which states are meant, and what of them.
-func (p *program) siteOptions(c *cli.Context, arg string) (states string, o site.Options, err error) {
+// siteOptions reads the repository of states and the flags of siteFlags.
+func (c *call) siteOptions(arg string) (states string, o site.Options, err error) {
 	ref, err := registry.ParseReference(arg)
 	if err != nil {
 		return "", o, err
 	}
 	if ref.Target() != "" || ref.Scheme != registry.SchemeOCI {
-		return "", o, misused(c, "%s: name the repository of states, HOST/PATH, and devices with --device", arg)
+		return "", o, c.misused("%s: name the repository of states as HOST/PATH, and devices with --device", arg)
 	}
 	if n := c.Int("history"); n < 0 || n > maxHistory {
-		return "", o, misused(c, "--history %d is not from 0 to %d", n, maxHistory)
+		return "", o, c.misused("--history %d is not from 0 to %d", n, maxHistory)
 	}
 	o.History = c.Int("history")
 	for _, s := range c.StringSlice("trust") {
@@ -293,6 +293,6 @@ func (p *program) siteOptions(c *cli.Context, arg string) (states string, o site
 		}
 		o.Trust = append(o.Trust, trust.Name())
 	}
-	o.Devices, err = devicesOf(c)
+	o.Devices, err = c.devicesOf()
 	return ref.Name(), o, err
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -21,8 +20,8 @@ import (
 	"github.com/longshore-dev/longshore/site/volume"
 )
 
-// writeSiteFile writes a document of a site for good, and signs it beside the file: signer may be nil. A signature of what the file
-// was before is removed.
+// writeSiteFile writes a document of a site durably, and its signature beside it, if signer is not nil. The signature of an
+// earlier file is removed.
 func writeSiteFile(ctx context.Context, file string, data []byte, signer *signer) error {
 	old, err := filebundle.Names(file)
 	if err != nil {
@@ -57,32 +56,32 @@ func writeSiteFile(ctx context.Context, file string, data []byte, signer *signer
 	return volume.SyncFolder(filepath.Dir(file))
 }
 
-// siteSigner signs documents of a site with the key that a flag names; nil if it names none.
-func (p *program) siteSigner(c *cli.Context, flag, passwordFlag string) (*signer, error) {
+// siteSigner signs documents of a site with the key of a flag; nil without one.
+func (c *call) siteSigner(flag, passwordFlag string) (*signer, error) {
 	key := c.String(flag)
 	if key == "" {
 		return nil, nil
 	}
-	at, err := p.signingTime()
+	at, err := c.signingTime()
 	if err != nil {
 		return nil, err
 	}
-	return p.keySigner(c, key, c.String(passwordFlag), sign.Options{Format: signing.FormatBundle, Time: at, Once: true})
+	return c.keySigner(key, c.String(passwordFlag), sign.Options{Format: signing.FormatBundle, Time: at, Once: true})
 }
 
-// inventory reads the inventory that --since names, from the site that --site and --inventory-key say; nil without --since.
-func (p *program) inventory(c *cli.Context, states string) (*site.Inventory, error) {
+// inventory reads and verifies the inventory of --since; nil without it.
+func (c *call) inventory(states string) (*site.Inventory, error) {
 	file, keys := c.String("since"), c.StringSlice("inventory-key")
 	if file == "" {
 		if len(keys) > 0 || c.String("site") != "" {
-			return nil, misused(c, "--site and --inventory-key need --since")
+			return nil, c.misused("--site and --inventory-key need --since")
 		}
 		return nil, nil
 	}
 	if file == "-" && len(keys) > 0 {
-		return nil, misused(c, "--inventory-key verifies a file with its signature beside it, not stdin")
+		return nil, c.misused("--inventory-key verifies a file with its signature beside it, not stdin")
 	}
-	data, err := p.readInventory(file)
+	data, err := c.readInventory(file)
 	if err != nil {
 		return nil, err
 	}
@@ -103,12 +102,12 @@ func (p *program) inventory(c *cli.Context, states string) (*site.Inventory, err
 
 func orUnnamed(s string) string {
 	if s == "" {
-		return "a site without a name"
+		return "an unnamed site"
 	}
 	return s
 }
 
-// verifySiteFile refuses bytes of a file that none of the keys has signed.
+// verifySiteFile rejects a file that none of the keys has signed.
 func verifySiteFile(ctx context.Context, file string, data []byte, keyFiles []string) error {
 	keys, err := publicKeys(keyFiles)
 	if err != nil {
@@ -119,11 +118,11 @@ func verifySiteFile(ctx context.Context, file string, data []byte, keyFiles []st
 		return err
 	}
 	if digest.FromBytes(data) != d.Digest {
-		return fmt.Errorf("%s changes while it is read: %w", file, fault.ErrDigestMismatch)
+		return fmt.Errorf("%s changed while it was read: %w", file, fault.ErrDigestMismatch)
 	}
 	if err := audit.OfFile(ctx, store, d, audit.Keys{Verifiers: signing.Verifiers(keys...)}).Err(); err != nil {
 		err = fmt.Errorf("%s: %w", file, err)
-		return fault.WithHint(err, "fetch it again from the site with "+filepath.Base(file)+".sigstore.json, and name the public key of that site: "+strings.Join(keyFiles, ", ")+" does not fit")
+		return fault.WithHint(err, "fetch it again from the site with "+filepath.Base(file)+".sigstore.json, and name the public key of that site: "+strings.Join(keyFiles, ", ")+" did not sign it")
 	}
 	return nil
 }

@@ -14,25 +14,25 @@ import (
 	"github.com/longshore-dev/longshore/site"
 )
 
-func (p *program) siteInventoryCommand() *cli.Command {
-	return p.command("site", command{
+func siteInventoryCommand() command {
+	return command{
 		name: "inventory", args: "HOST/PATH DESTINATION", min: 2, max: 2,
 		usage: "list what a site has, for longshore export --since",
 		about: "Lists the manifests and blobs that the registry DESTINATION of a site has for the devices with states in HOST/PATH, as " +
-			"JSON. The command does not connect to HOST: run it at the site, and bring the file to where you export. With --key the site signs " +
-			"it: FILE.sigstore.json is then beside --file, for longshore export --inventory-key.",
+			"JSON. The command does not connect to HOST: run it at the site, and bring the file to the machine of the export. With " +
+			"--key the site signs the file: the signature is FILE.sigstore.json, for longshore export --inventory-key.",
 		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000 >graz.json", "--site graz --key site.key --file graz.json harbor.acme.example/plant/state registry.graz.local:5000"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "site", Usage: "`NAME` of the site, for the inventory"},
 			&cli.StringFlag{Name: "file", Usage: "write the inventory to `FILE` instead of stdout"},
 		}, keyFlags(), siteFlags()),
-		run: p.siteInventory,
-	})
+		run: (*call).siteInventory,
+	}
 }
 
 type inventoryResult struct{ *site.Inventory }
 
-func (r inventoryResult) essence() string { return fmt.Sprint(len(r.Content)) }
+func (r inventoryResult) quietText() string { return fmt.Sprint(len(r.Content)) }
 
 // text is JSON too: the inventory is a file for export.
 func (r inventoryResult) text(w io.Writer) {
@@ -41,23 +41,17 @@ func (r inventoryResult) text(w io.Writer) {
 	_ = e.Encode(r) // the writer's own errors show when the result is printed
 }
 
-func (p *program) siteInventory(c *cli.Context, args []string) error {
+func (c *call) siteInventory(args []string) error {
 	file := c.String("file")
 	if file == "" && c.String("key") != "" {
-		return misused(c, "--key needs --file, with the signature beside it")
+		return c.misused("--key needs --file, because the signature is a file beside it")
 	}
-	signer, err := p.siteSigner(c, "key", "key-password-file")
+	signer, err := c.siteSigner("key", "key-password-file")
 	if err != nil {
 		return err
 	}
-	defer signer.Close()
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	there := site.Mapped(destination(c, client, args[1]))
-	states, o, err := p.siteOptions(c, args[0])
+	there := site.Mapped(c.destination(args[1]))
+	states, o, err := c.siteOptions(args[0])
 	if err != nil {
 		return err
 	}
@@ -71,9 +65,9 @@ func (p *program) siteInventory(c *cli.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	i.Site, i.Taken = c.String("site"), stamp(p.now())
+	i.Site, i.Taken = c.String("site"), stamp(c.now())
 	if file == "" {
-		return p.show(c, inventoryResult{i})
+		return c.show(inventoryResult{i})
 	}
 	var data bytes.Buffer
 	inventoryResult{i}.text(&data)

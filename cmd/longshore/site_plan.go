@@ -6,23 +6,22 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/site"
 )
 
-func (p *program) sitePlanCommand() *cli.Command {
-	return p.command("site", command{
+func sitePlanCommand() command {
+	return command{
 		name: "plan", args: "HOST/PATH DESTINATION", min: 2, max: 2,
 		usage: "show what a site needs and what it lacks",
-		about: "Lists everything that the devices with states in HOST/PATH need: states, trust policies, application packages, components and images, with " +
-			"their sizes with signatures and other referrers, as a tree, and how much of it DESTINATION lacks. Nothing is written. Exit code 6 means that something that devices need cannot be found.",
+		about: "Shows everything that the devices with states in HOST/PATH need, as a tree: states, trust policies, application packages, " +
+			"components and images, with the size of each, including signatures and other referrers, and how much of it DESTINATION " +
+			"lacks. Nothing is written. Exit code 6 means that something that devices need cannot be found.",
 		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000", "--device press-07 --history 2 -o json harbor.acme.example/plant/state registry.graz.local:5000"},
 		flags:    append(siteFlags(), platformFlag()),
-		run:      p.sitePlan,
-	})
+		run:      (*call).sitePlan,
+	}
 }
 
 type sitePlanResult struct {
@@ -31,7 +30,7 @@ type sitePlanResult struct {
 	Destination string `json:"destination"`
 }
 
-func (r sitePlanResult) essence() string { return fmt.Sprint(r.Lacks) }
+func (r sitePlanResult) quietText() string { return fmt.Sprint(r.Lacks) }
 
 func (r sitePlanResult) text(w io.Writer) {
 	planned := map[string]site.Planned{}
@@ -55,7 +54,7 @@ func (r sitePlanResult) text(w io.Writer) {
 			return
 		}
 		shown[a.Key()] = true
-		lacks := "there"
+		lacks := "complete"
 		if a.Lacks > 0 {
 			lacks = size(a.Lacks) + " to copy"
 		}
@@ -79,22 +78,17 @@ func (r sitePlanResult) text(w io.Writer) {
 	row(w, "in all", "%s, %s to copy", size(r.Bytes), size(r.Lacks))
 }
 
-func (p *program) sitePlan(c *cli.Context, args []string) error {
-	client, err := p.client(c)
+func (c *call) sitePlan(args []string) error {
+	s, err := c.carry(args[0], nil, false)
 	if err != nil {
 		return err
 	}
-	defer client.Close()
-	s, err := p.carry(c, client, args[0], nil, false)
-	if err != nil {
-		return err
-	}
-	m := &site.Mirror{From: s.from, To: site.Snapshots(destination(c, client, args[1])).OpenName, Platforms: s.platforms}
+	m := &site.Mirror{From: s.from, To: site.Snapshots(c.destination(args[1])).OpenName, Platforms: s.platforms}
 	plan, err := m.Plan(c.Context, s.closure)
 	if err != nil {
 		return err
 	}
-	if err := p.show(c, sitePlanResult{plan, args[0], args[1]}); err != nil || len(plan.Problems) == 0 {
+	if err := c.show(sitePlanResult{plan, args[0], args[1]}); err != nil || len(plan.Problems) == 0 {
 		return err
 	}
 	return fmt.Errorf("site plan: %s: %w", plan.Problems[0], fault.ErrUnfit)

@@ -13,31 +13,33 @@ import (
 	"github.com/longshore-dev/longshore/site"
 )
 
-func (p *program) sitePruneCommand() *cli.Command {
-	return p.command("site", command{
+func sitePruneCommand() command {
+	return command{
 		name: "prune", args: "HOST/PATH... DESTINATION", min: 2, max: maxPrunedRepositories,
 		usage: "remove from a site's registry what its devices no longer need",
-		about: "Removes old generations from the repositories of states HOST/PATH at the registry DESTINATION of a site, with their signatures, and the components, " +
-			"images and application packages that only these generations name. Name every repository of states whose devices use the registry. These generations stay, with everything that they name: the " +
-			"current one and all above it, --history earlier ones, its predecessor, the generation that it repeats, those that other tags name, and those that a device " +
-			"reports to the registry. Components, images and packages with a tag that longshore mirror does not set stay too. The garbage collection of the registry removes blobs " +
-			"and images of single platforms. A mirror may run at the same time. The command does not connect to HOST. On a terminal it asks for confirmation.",
+		about: "Removes old generations with their signatures from the registry DESTINATION of a site, and the components, images and " +
+			"application packages that only these generations name. Name every repository of states HOST/PATH whose devices use the " +
+			"registry. For each device these generations stay, with everything that they name: the current one and all above it, " +
+			"--history earlier ones, its predecessor, the generation that it repeats, those that other tags name, and those that " +
+			"the device reports to the registry. Components, images and packages with a tag that longshore mirror does not set also " +
+			"stay. The garbage collection of the registry removes blobs and images of single platforms. A mirror may run at the same " +
+			"time. The command does not connect to HOST. On a terminal it asks for confirmation.",
 		examples: []string{"--dry-run harbor.acme.example/plant/state registry.graz.local:5000", "--history 2 harbor.acme.example/plant/state harbor.acme.example/lab/state registry.graz.local:5000"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.IntFlag{Name: "history", Value: 1, Usage: "`NUMBER` of generations before the current one to keep for each device"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print what would be removed, and remove nothing"},
 			yesFlag(), hostPathsFlag(),
 		}, registryFlags()),
-		run: p.sitePrune,
-	})
+		run: (*call).sitePrune,
+	}
 }
 
 const maxPrunedRepositories = 100
 
-// sitePruneResult is what is removed, or would be.
+// sitePruneResult lists what is removed, or would be.
 type sitePruneResult struct {
 	Destination string         `json:"destination"`
-	Devices     []prunedDevice `json:"devices"` // that something is to be told of
+	Devices     []prunedDevice `json:"devices"` // with something to report
 	Looked      int            `json:"looked"`  // devices
 	Stay        int            `json:"stay"`    // generations
 	Artifacts   []*site.Need   `json:"artifacts"`
@@ -45,7 +47,7 @@ type sitePruneResult struct {
 	DryRun      bool           `json:"dryRun"`
 }
 
-func (r sitePruneResult) essence() string { return "" }
+func (r sitePruneResult) quietText() string { return "" }
 
 func (r sitePruneResult) text(w io.Writer) {
 	const most = 20
@@ -67,29 +69,24 @@ func (r sitePruneResult) text(w io.Writer) {
 		row(w, "done", "%s and %s removed, and %d signatures and statements with them; %s stay", generations, artifacts, r.Removed.Referrers, fleet.Counted(r.Stay, "generation"))
 	}
 	if r.Removed.Restored > 0 {
-		row(w, "restored", "%d of them: a state that was published meanwhile needs them", r.Removed.Restored)
+		row(w, "restored", "%d of them, because a new state needs them", r.Removed.Restored)
 	}
 }
 
-func (p *program) sitePrune(c *cli.Context, args []string) error {
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
+func (c *call) sitePrune(args []string) error {
 	if n := c.Int("history"); n < 0 || n > maxHistory {
-		return misused(c, "--history %d is not from 0 to %d", n, maxHistory)
+		return c.misused("--history %d is not from 0 to %d", n, maxHistory)
 	}
 	last := len(args) - 1
 	states := make([]string, 0, last)
 	for _, s := range args[:last] {
-		name, _, err := p.siteOptions(c, s)
+		name, _, err := c.siteOptions(s)
 		if err != nil {
 			return err
 		}
 		states = append(states, name)
 	}
-	plan, err := site.PlanPrune(c.Context, destination(c, client, args[last]), states, c.Int("history"))
+	plan, err := site.PlanPrune(c.Context, c.destination(args[last]), states, c.Int("history"))
 	if err != nil {
 		return err
 	}
@@ -103,14 +100,14 @@ func (p *program) sitePrune(c *cli.Context, args []string) error {
 		}
 	}
 	if r.DryRun || r.Removed.States+r.Removed.Artifacts == 0 {
-		return p.show(c, r)
+		return c.show(r)
 	}
-	if err := p.confirm(c, fmt.Sprintf("Remove %s and %s, and keep %s?", fleet.Counted(r.Removed.States, "generation"), fleet.Counted(r.Removed.Artifacts, "artifact"), fleet.Counted(r.Stay, "generation"))); err != nil {
+	if err := c.confirm(fmt.Sprintf("Remove %s and %s, and keep %s?", fleet.Counted(r.Removed.States, "generation"), fleet.Counted(r.Removed.Artifacts, "artifact"), fleet.Counted(r.Stay, "generation"))); err != nil {
 		return err
 	}
 	gone, err := plan.Remove(c.Context)
 	if r.Removed = *gone; err != nil && gone.States+gone.Artifacts == gone.Restored {
 		return err
 	}
-	return cmp.Or(p.show(c, r), err)
+	return cmp.Or(c.show(r), err)
 }

@@ -20,17 +20,16 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-func (p *program) statePushCommand() *cli.Command {
-	return p.command("state", command{
+func statePushCommand() command {
+	return command{
 		name: "push", args: "HOST/PATH", min: 1, max: 1,
 		usage: "publish the next state of a device",
-		about: "Creates the next generation of the device's state. Deployments come from files, from a bundle, or, for one component, " +
-			"from --component and --set. What is not named stays: other deployments, and the parameters of a deployment that " +
-			"--component replaces; without --component, --set and --unset change a deployment that is there. With --replace the " +
-			"device runs exactly what is named. Every component is pinned to its current digest. The command shows what changes on " +
-			"the device, as fleet plan does, and then publishes; with --dry-run it only shows it. The state is signed before the " +
-			"device's tag moves to it. Its generation, and what stays, are read from a state that the same key signed; after a " +
-			"change of keys, name the old one with --verify-key.",
+		about: "Publishes the next generation of the device's state. Deployments come from files, from bundles, or from --component and " +
+			"--set. The device's other deployments stay, and so do the parameters of a deployment that --component replaces. Without " +
+			"--component, --set and --unset change an existing deployment. With --replace the device runs only what the command " +
+			"names. Every component is pinned to its current digest. The command shows what changes on the device, as fleet plan " +
+			"does, and then publishes; with --dry-run it only shows the change. It signs the state before it moves the device's tag. " +
+			"It continues from a state that the same key signed; after a change of keys, name the old one with --verify-key.",
 		examples: []string{
 			"--device press-07 --key release.key --component harbor.acme.example/plant/components/line-monitor:1.4.0 --set POLL_SECONDS=30 harbor.acme.example/plant/state",
 			"--device press-07 --key release.key --name line-monitor --set POLL_SECONDS=60 harbor.acme.example/plant/state",
@@ -41,19 +40,19 @@ func (p *program) statePushCommand() *cli.Command {
 			&cli.StringSliceFlag{Name: "deployment", Usage: "`FILE` with an ApplicationDeployment, - is stdin; may be repeated"},
 			&cli.StringSliceFlag{Name: "bundle", Usage: "`REFERENCE` of a bundle; may be repeated"},
 			&cli.StringFlag{Name: "component", Usage: "`REFERENCE` of the component to deploy"},
-			&cli.StringSliceFlag{Name: "set", Usage: "`KEY=VALUE` for the Compose file of --component, or of the deployment that is there; may be repeated"},
-			&cli.StringSliceFlag{Name: "unset", Usage: "`KEY` that gets the Compose file's default again; may be repeated"},
-			&cli.StringFlag{Name: "name", Usage: "`NAME` of the deployment; default: the last element of --component's repository, or the only one that is there"},
-			&cli.StringFlag{Name: "namespace", Usage: "`NAME` of the namespace of --component's deployment; default: its present one, or default"},
-			&cli.BoolFlag{Name: "replace", Usage: "run exactly what is named: remove the other deployments, and keep no parameters"},
+			&cli.StringSliceFlag{Name: "set", Usage: "`KEY=VALUE` for the Compose file of --component, or of the existing deployment; may be repeated"},
+			&cli.StringSliceFlag{Name: "unset", Usage: "`KEY` to remove, so that the default in the Compose file applies; may be repeated"},
+			&cli.StringFlag{Name: "name", Usage: "`NAME` of the deployment; default: the last element of --component's repository, or the only existing deployment"},
+			&cli.StringFlag{Name: "namespace", Usage: "`NAME` of the namespace of --component's deployment; default: the current one, or default"},
+			&cli.BoolFlag{Name: "replace", Usage: "run only what the command names: remove all other deployments and parameters"},
 			&cli.BoolFlag{Name: "empty", Usage: "publish an empty state: the device removes everything"},
 			&cli.Uint64Flag{Name: "generation", Usage: "`NUMBER` of the generation", DefaultText: "the current one plus one"},
-		}, nextFlags(), vouchFlags("the current state", "; also checks components and images"), contentFlags(), endpointFlags(), proposalFlags(), signFlags(), registryFlags()),
-		run: p.statePush,
-	})
+		}, nextFlags(), signedByFlags("the current state", "; also checks components and images"), contentFlags(), endpointFlags(), proposalFlags(), signFlags(), registryFlags()),
+		run: (*call).statePush,
+	}
 }
 
-// nextFlags are those of every command that publishes the next state of one device.
+// nextFlags are the flags of every command that publishes the next state of one device.
 func nextFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
@@ -67,13 +66,13 @@ type stateResult struct {
 	Device     string         `json:"device"`
 	Generation uint64         `json:"generation"`
 	Previous   digest.Digest  `json:"previous,omitempty"`
-	Repeats    digest.Digest  `json:"repeats,omitempty"` // the earlier generation whose content this one has again
+	Repeats    digest.Digest  `json:"repeats,omitempty"` // the earlier generation with the same content
 	History    string         `json:"history"`           // the tag that this generation keeps
 	Expires    string         `json:"expires,omitempty"`
 	Changes    []fleet.Change `json:"changes"`
-	Kept       []string       `json:"kept"` // names of the deployments that were not named and stay
+	Kept       []string       `json:"kept"` // names of unchanged deployments
 	Cost       fleet.Cost     `json:"cost"`
-	Notes      []string       `json:"notes,omitempty"` // what was unusual
+	Notes      []string       `json:"notes,omitempty"` // about unusual situations
 	Proposal   *proposalInfo  `json:"proposal,omitempty"`
 }
 
@@ -90,77 +89,75 @@ func (r stateResult) text(w io.Writer) {
 		return
 	}
 	if len(r.Signatures) == 0 && !r.DryRun {
-		row(w, "unsigned", "devices refuse it unless their policy allows that")
+		row(w, "unsigned", "devices reject it unless their policy allows unsigned states")
 	}
 	r.pushed.text(w)
 }
 
-func (p *program) statePush(c *cli.Context, args []string) error {
-	if err := checkStateFlags(c); err != nil {
+func (c *call) statePush(args []string) error {
+	if err := c.checkStateFlags(); err != nil {
 		return err
 	}
-	ref, device, err := p.stateOf(c, args[0])
+	ref, device, err := c.stateOf(args[0])
 	if err != nil {
 		return err
 	}
-	s, err := p.session(c, nil, false)
-	if err != nil {
+	if err := c.openSigner(nil, false); err != nil {
 		return err
 	}
-	defer s.Close()
 	one := fleet.One{Device: device, Replace: c.Bool("replace") || c.Bool("empty"), Generation: c.Uint64("generation")}
-	if one.Edit, err = p.stateEdit(c, s.Client, device); err != nil {
+	if one.Edit, err = c.stateEdit(device); err != nil {
 		return err
 	}
-	return p.publishOne(c, s, ref, one, bundlesBeside(c, ref))
+	return c.publishOne(ref, one, c.bundlesBeside(ref))
 }
 
-// publishOne publishes the next generation of a device, or proposes it, and tells of it.
-func (p *program) publishOne(c *cli.Context, s *session, ref registry.Reference, one fleet.One, mountFrom []string) error {
-	repo, next, r, err := p.planOne(c, s, ref, one)
+// publishOne publishes or proposes the next generation of a device, and prints the result.
+func (c *call) publishOne(ref registry.Reference, one fleet.One, mountFrom []string) error {
+	repo, next, r, err := c.planOne(ref, one)
 	if err != nil {
 		return err
 	}
-	policy, proposes, err := p.proposes(c, repo)
+	policy, proposes, err := c.proposes(repo)
 	if err != nil {
 		return err
 	}
-	p.showChange(c, next)
+	c.showChange(next)
 	if proposes {
-		return p.propose(c, s, repo, policy, next, r, mountFrom)
+		return c.propose(repo, policy, next, r, mountFrom)
 	}
 	at := next.Publication
-	r.pushed, err = publish(c, repo, next.Artifact, s.signer, release.PublishOptions{
+	r.pushed, err = c.publish(repo, next.Artifact, c.signer, release.PublishOptions{
 		HistoryTag: at.HistoryTag, Tags: []string{at.Tag}, MountFrom: mountFrom, Held: at.Held,
 		Precondition: &release.Precondition{Tagged: at.Tagged, New: at.New, Verify: at.Verify},
 	})
 	if err != nil {
 		return err
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// showChange writes what the next generation changes, before anything is published. It reports whether the output is for people.
-func (p *program) showChange(c *cli.Context, next *fleet.Next) bool {
+// showChange prints what the next generation changes, before it is published. It returns false if the output is not text.
+func (c *call) showChange(next *fleet.Next) bool {
 	if c.String("output") != "text" || c.Bool("quiet") {
 		return false
 	}
-	next.Details(p.stdout)
+	next.Details(c.stdout)
 	return true
 }
 
-// planOne plans the next generation of a device; the result says what it changes.
-func (p *program) planOne(c *cli.Context, s *session, ref registry.Reference, one fleet.One) (*registry.Repository, *fleet.Next, stateResult, error) {
-	repo, err := originOf(c.Context, s.Client, ref)
+// planOne plans the next generation of a device, and describes it.
+func (c *call) planOne(ref registry.Reference, one fleet.One) (*registry.Repository, *fleet.Next, stateResult, error) {
+	repo, err := c.upstream(ref)
 	if err != nil {
 		return nil, nil, stateResult{}, err
 	}
 	one.Repository = repo.Name()
-	o, err := p.oneOptions(c, s, repo, one.Device)
+	o, err := c.oneOptions(repo, one.Device)
 	if err != nil {
 		return nil, nil, stateResult{}, err
 	}
-	next, err := fleet.PlanOne(c.Context, stateRepository{registry.Upstream{Client: s.Client}, repo}, o, one)
+	next, err := fleet.PlanOne(c.Context, stateRepository{registry.Upstream{Client: c.registry}, repo}, o, one)
 	if err != nil {
 		return nil, nil, stateResult{}, err
 	}
@@ -172,32 +169,31 @@ func (p *program) planOne(c *cli.Context, s *session, ref registry.Reference, on
 	return repo, next, r, nil
 }
 
-// oneOptions are those of a plan of one device.
-func (p *program) oneOptions(c *cli.Context, s *session, repo *registry.Repository, device artifacts.DeviceID) (o fleet.Options, err error) {
-	if o.Created, err = p.created(); err != nil {
+// oneOptions are the options of a plan for one device.
+func (c *call) oneOptions(repo *registry.Repository, device artifacts.DeviceID) (o fleet.Options, err error) {
+	if o.Created, err = c.created(); err != nil {
 		return o, err
 	}
-	if o.Expires, err = p.expires(c.String("expires")); err != nil {
+	if o.Expires, err = c.expires(c.String("expires")); err != nil {
 		return o, err
 	}
-	if o.Annotations, err = pairs("annotation", c.StringSlice("annotation")); err != nil {
+	if o.Annotations, err = c.pairs("annotation"); err != nil {
 		return o, err
 	}
-	if err := p.looking(c, s.Client, &o); err != nil {
+	if err := c.contentOptions(&o); err != nil {
 		return o, err
 	}
-	o.Accepted = p.accepted(c, &fleet.Fleet{Devices: []*fleet.Device{{ID: device}}})
-	vouching, err := p.vouching(c, s.Client, s.signer)
-	if vouching != nil {
+	o.Accepted = c.accepted(&fleet.Fleet{Devices: []*fleet.Device{{ID: device}}})
+	stateVerifier, err := c.stateVerifier(c.signer)
+	if stateVerifier != nil {
 		o.Verify = func(ctx context.Context, _ string, state digest.Digest) error {
-			return vouching(ctx, repo, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: state})
+			return stateVerifier(ctx, repo, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: state})
 		}
 	}
 	return o, err
 }
 
-// stateRepository reads the repository of states that the command line names, which may be a layout, and all others by their
-// names.
+// stateRepository reads the repository of states, which may be a layout, from the command line, and all others by name.
 type stateRepository struct {
 	registry.Upstream
 	states *registry.Repository
@@ -227,30 +223,30 @@ func (s stateRepository) Blob(ctx context.Context, repository string, d ocispec.
 	return s.Upstream.Blob(ctx, repository, d, limit)
 }
 
-// TagsWithPrefix implements fleet.Registries; only the states are asked for.
+// TagsWithPrefix implements fleet.Registries; it is called for states only.
 func (s stateRepository) TagsWithPrefix(ctx context.Context, _, prefix string) ([]string, error) {
 	return s.states.TagsWithPrefix(ctx, prefix)
 }
 
-// checkStateFlags refuses what contradicts itself.
-func checkStateFlags(c *cli.Context) error {
+// checkStateFlags rejects contradictory flags.
+func (c *call) checkStateFlags() error {
 	documents := len(c.StringSlice("deployment")) + len(c.StringSlice("bundle"))
 	component, sets := c.String("component") != "", len(c.StringSlice("set"))+len(c.StringSlice("unset")) > 0
 	switch {
 	case c.String("device") == "":
-		return misused(c, "which device? use --device")
-	case whoSigns(c) != nil:
-		return whoSigns(c)
+		return c.misused("use --device ID")
+	case c.whoSigns() != nil:
+		return c.whoSigns()
 	case c.Bool("empty") && (component || documents > 0 || sets):
-		return misused(c, "--empty means that there is nothing to deploy")
+		return c.misused("--empty excludes --component, --deployment, --bundle, --set and --unset")
 	case !component && c.String("namespace") != "":
-		return misused(c, "--namespace is for --component")
+		return c.misused("--namespace needs --component")
 	case !component && documents > 0 && (sets || c.String("name") != ""):
-		return misused(c, "--set, --unset and --name are not for documents, which have parameters of their own")
+		return c.misused("--set, --unset and --name cannot change the documents of --deployment and --bundle")
 	case c.Bool("replace") && (!component && sets || len(c.StringSlice("unset")) > 0):
-		return misused(c, "--replace keeps no parameters: --set is for --component then, and --unset for nothing")
+		return c.misused("--replace keeps no parameters: it excludes --unset, and --set needs --component")
 	case !c.Bool("empty") && !component && documents == 0 && !sets:
-		return misused(c, "what is to run? use --component, --deployment or --bundle, --set to change a parameter, or --empty for nothing")
+		return c.misused("use --component, --deployment or --bundle, --set or --unset to change a parameter, or --empty")
 	}
 	return nil
 }
@@ -272,8 +268,8 @@ func (p *program) expires(s string) (time.Time, error) {
 	return t.UTC(), nil
 }
 
-// bundlesBeside are the repositories of --bundle in the registry of ref: pinned documents need not be sent again.
-func bundlesBeside(c *cli.Context, ref registry.Reference) []string {
+// bundlesBeside are the repositories of --bundle in the registry of ref: documents are mounted from there.
+func (c *call) bundlesBeside(ref registry.Reference) []string {
 	var out []string
 	for _, s := range c.StringSlice("bundle") {
 		b, err := registry.ParseReference(s)
@@ -285,38 +281,16 @@ func bundlesBeside(c *cli.Context, ref registry.Reference) []string {
 	return out
 }
 
-// openTarget opens the repository of a reference that names something in it.
-func openTarget(c *cli.Context, client *registry.Client, s string) (*registry.Repository, string, error) {
-	ref, err := registry.ParseReference(s)
-	if err != nil {
-		return nil, "", err
-	}
-	if ref.Target() == "" {
-		return nil, "", outcome.Usagef("", "%s: a tag or a digest is missing", s)
-	}
-	repo, err := client.Open(c.Context, ref)
-	return repo, ref.Target(), err
-}
-
-// originOf opens a repository past its mirrors: what is published must follow what is there, and a mirror may show what was.
-func originOf(ctx context.Context, client *registry.Client, ref registry.Reference) (*registry.Repository, error) {
-	repo, err := client.Open(ctx, ref)
-	if err != nil {
-		return nil, err
-	}
-	return repo.Upstream(), nil
-}
-
-func (p *program) stateShowCommand() *cli.Command {
-	return p.command("state", command{
+func stateShowCommand() command {
+	return command{
 		name: "show", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
 		usage: "show the state of a device",
-		about: "Shows a state and its documents, by the device with --device, or by tag or digest. Digests and documents are checked, " +
+		about: "Shows a state and its documents. Name the device with --device, or a tag or digest. Digests and documents are checked, " +
 			"signatures are not: use longshore verify.",
 		examples: []string{"--device press-07 harbor.acme.example/plant/state", "-o json harbor.acme.example/plant/state:press-07.v41"},
 		flags:    slices.Concat([]cli.Flag{deviceFlag()}, registryFlags()),
-		run:      p.stateShow,
-	})
+		run:      (*call).stateShow,
+	}
 }
 
 type stateInfo struct {
@@ -325,7 +299,7 @@ type stateInfo struct {
 	Device      string            `json:"device"`
 	Generation  uint64            `json:"generation"`
 	Previous    digest.Digest     `json:"previous,omitempty"`
-	Repeats     digest.Digest     `json:"repeats,omitempty"` // the earlier generation whose content this one has again
+	Repeats     digest.Digest     `json:"repeats,omitempty"` // the earlier generation with the same content
 	Expires     string            `json:"expires,omitempty"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Deployments []shownDeployment `json:"deployments"`
@@ -336,7 +310,7 @@ type shownDeployment struct {
 	Parameters map[string]any `json:"parameters,omitempty"`
 }
 
-func (r stateInfo) essence() string { return r.Digest.String() }
+func (r stateInfo) quietText() string { return r.Digest.String() }
 
 func (r stateInfo) text(w io.Writer) {
 	row(w, "device", "%s", r.Device)
@@ -369,7 +343,7 @@ func (r stateInfo) text(w io.Writer) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
-func (p *program) stateShow(c *cli.Context, args []string) error {
+func (c *call) stateShow(args []string) error {
 	ref, err := registry.ParseReference(args[0])
 	if err != nil {
 		return err
@@ -380,23 +354,22 @@ func (p *program) stateShow(c *cli.Context, args []string) error {
 			return err
 		}
 		if ref.Target() != "" {
-			return misused(c, "%s has a tag or digest already, --device is one too many", args[0])
+			return c.misused("%s has a tag or digest, which excludes --device", args[0])
 		}
 		ref = ref.WithTag(id.Tag())
 	}
 	if ref.Target() == "" {
-		return misused(c, "which device? use --device, a tag or a digest")
+		return c.misused("use --device, a tag or a digest")
 	}
-	repo, done, err := p.open(c, ref)
+	repo, err := c.open(ref)
 	if err != nil {
 		return err
 	}
-	defer done()
 	s, err := release.Read(c.Context, repo, ref.Target())
 	if err != nil {
-		return seeHistory(err, "", ref)
+		return hintHistory(err, "", ref)
 	}
-	return p.show(c, describeState(ref, s))
+	return c.show(describeState(ref, s))
 }
 
 func describeState(ref registry.Reference, s *release.Current) stateInfo {

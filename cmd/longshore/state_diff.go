@@ -17,16 +17,16 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-func (p *program) stateDiffCommand() *cli.Command {
-	return p.command("state", command{
+func stateDiffCommand() command {
+	return command{
 		name: "diff", args: "HOST/PATH [FROM] [TO]", min: 1, max: 3,
 		usage: "compare two generations of a device, line by line",
-		about: "Compares the ApplicationDeployments of two generations. FROM and TO are numbers from state history; the defaults are " +
-			"the generation that the device's tag names for TO, and TO's predecessor for FROM. Exit code 1 means that they differ.",
+		about: "Compares the ApplicationDeployments of two generations. FROM and TO are numbers from state history. The default " +
+			"of TO is the generation that the device's tag names, that of FROM is the predecessor of TO. Exit code 1 means that they differ.",
 		examples: []string{"--device press-07 harbor.acme.example/plant/state", "--device press-07 harbor.acme.example/plant/state 41 43"},
 		flags:    slices.Concat([]cli.Flag{deviceFlag()}, registryFlags()),
-		run:      p.stateDiff,
-	})
+		run:      (*call).stateDiff,
+	}
 }
 
 type stateDiffResult struct {
@@ -37,38 +37,37 @@ type stateDiffResult struct {
 	Lines  []string      `json:"lines"`
 }
 
-func (r stateDiffResult) essence() string { return "" }
+func (r stateDiffResult) quietText() string { return "" }
 func (r stateDiffResult) text(w io.Writer) {
 	for _, l := range r.Lines {
 		fmt.Fprintln(w, l)
 	}
 }
 
-func (p *program) stateDiff(c *cli.Context, args []string) error {
-	ref, device, err := p.stateOf(c, args[0])
+func (c *call) stateDiff(args []string) error {
+	ref, device, err := c.stateOf(args[0])
 	if err != nil {
 		return err
 	}
 	targets := make([]string, 2) // from, to
 	for i, a := range args[1:] {
 		if n, err := strconv.ParseUint(strings.TrimPrefix(a, "v"), 10, 64); err != nil || n == 0 {
-			return misused(c, "%q is no generation", a)
+			return c.misused("%q is not the number of a generation", a)
 		} else {
 			targets[i] = artifacts.HistoryTag(device.Tag(), n)
 		}
 	}
-	repo, done, err := p.open(c, ref)
+	repo, err := c.open(ref)
 	if err != nil {
 		return err
 	}
-	defer done()
-	repo = repo.Upstream() // a mirror may show what was
+	repo = repo.Upstream() // a mirror may show old content
 	if targets[1] == "" {
 		targets[1] = device.Tag()
 	}
 	to, err := release.Read(c.Context, repo, targets[1])
 	if err != nil {
-		return seeHistory(err, device, ref)
+		return hintHistory(err, device, ref)
 	}
 	if targets[0] == "" {
 		targets[0] = to.Index.Previous.String()
@@ -78,17 +77,17 @@ func (p *program) stateDiff(c *cli.Context, args []string) error {
 	if targets[0] != "" {
 		from, err := release.Read(c.Context, repo, targets[0])
 		if err != nil {
-			return seeHistory(err, device, ref)
+			return hintHistory(err, device, ref)
 		}
 		if from.Index.Device != to.Index.Device {
-			return fmt.Errorf("%s and %s are of different devices: %w", targets[0], targets[1], fault.ErrConflict)
+			return fmt.Errorf("%s and %s are states of different devices: %w", targets[0], targets[1], fault.ErrConflict)
 		}
 		r.From, before = from.Index.Generation, documents(from)
 	}
 	if d := fleet.DiffDocuments(before, documents(to)); d != nil {
 		r.Lines = d
 	}
-	if err := p.show(c, r); err != nil {
+	if err := c.show(r); err != nil {
 		return err
 	}
 	if len(r.Lines) > 0 {
@@ -97,7 +96,7 @@ func (p *program) stateDiff(c *cli.Context, args []string) error {
 	return nil
 }
 
-// documents are the deployments of a state by their names and ids.
+// documents returns the deployments of a state by their names and ids.
 func documents(s *release.Current) map[string][]byte {
 	out := map[string][]byte{}
 	for _, d := range s.State.Deployments {

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
@@ -21,25 +20,25 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-// stateEdit reads what the flags of state push name. What it returns says what becomes of a device's deployments.
-func (p *program) stateEdit(c *cli.Context, client *registry.Client, device artifacts.DeviceID) (func(context.Context, []artifacts.Deployment) (fleet.Edit, error), error) {
-	documents, err := p.documents(c, client)
+// stateEdit returns how the flags of state push change a device's deployments.
+func (c *call) stateEdit(device artifacts.DeviceID) (func(context.Context, []artifacts.Deployment) (fleet.Edit, error), error) {
+	documents, err := c.documents()
 	if err != nil {
 		return nil, err
 	}
 	v := variables{unset: c.StringSlice("unset")}
-	if v.set, err = pairs("set", c.StringSlice("set")); err != nil {
+	if v.set, err = c.pairs("set"); err != nil {
 		return nil, err
 	}
 	for _, name := range v.unset {
 		if _, both := v.set[name]; both {
-			return nil, misused(c, "--set and --unset both name %s", name)
+			return nil, c.misused("--set and --unset both name %s", name)
 		}
 	}
 	add := func(*fleet.Edit, context.Context, []artifacts.Deployment) error { return nil }
 	switch said := c.String("component"); {
 	case said != "":
-		x, err := newChosen(c, client, device, said)
+		x, err := c.newChosen(device, said)
 		if err != nil {
 			return nil, err
 		}
@@ -52,7 +51,7 @@ func (p *program) stateEdit(c *cli.Context, client *registry.Client, device arti
 			if err != nil {
 				return err
 			}
-			return v.change(ctx, e, client, d)
+			return v.change(ctx, e, c.registry, d)
 		}
 	}
 	return func(ctx context.Context, had []artifacts.Deployment) (fleet.Edit, error) {
@@ -62,18 +61,18 @@ func (p *program) stateEdit(c *cli.Context, client *registry.Client, device arti
 	}, nil
 }
 
-// documents collects those that --deployment and --bundle name.
-func (p *program) documents(c *cli.Context, client *registry.Client) ([]release.Document, error) {
+// documents reads those of --deployment and --bundle.
+func (c *call) documents() ([]release.Document, error) {
 	var out []release.Document
 	for _, file := range c.StringSlice("deployment") {
-		data, err := p.readDocument(file)
+		data, err := c.readDocument(file)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, release.Document{File: file, Data: data})
 	}
 	for _, s := range c.StringSlice("bundle") {
-		repo, target, err := openTarget(c, client, s)
+		repo, target, err := c.openTarget(s)
 		if err != nil {
 			return nil, err
 		}
@@ -93,16 +92,16 @@ type chosen struct {
 	repo *registry.Repository
 }
 
-func newChosen(c *cli.Context, client *registry.Client, device artifacts.DeviceID, said string) (*chosen, error) {
+func (c *call) newChosen(device artifacts.DeviceID, said string) (*chosen, error) {
 	ref, err := registry.ParseReference(said)
 	if err != nil {
 		return nil, err
 	}
 	if ref.Scheme != registry.SchemeOCI {
-		return nil, misused(c, "--component %s: devices fetch components from registries only", said)
+		return nil, c.misused("--component %s: devices fetch components from registries only", said)
 	}
-	// Named by the user, unlike what documents name: it may be told the credentials of the flags.
-	repo, err := originOf(c.Context, client, ref)
+	// The user named it, so it may get the credentials of the flags; repositories that documents name may not.
+	repo, err := c.upstream(ref)
 	if err != nil {
 		return nil, err
 	}
@@ -118,8 +117,8 @@ func newChosen(c *cli.Context, client *registry.Client, device artifacts.DeviceI
 	}}, nil
 }
 
-// onto puts the component on a device: new, or in place of the one that the deployment of its name has. Parameters that are not
-// named stay, unless the component does not take them any more.
+// onto deploys the component, or replaces that of the deployment with its name. Other parameters stay, unless the component no
+// longer uses them.
 func (x *chosen) onto(ctx context.Context, e *fleet.Edit, had []artifacts.Deployment, v variables) error {
 	s := x.Single
 	id, err := s.ID()
@@ -134,13 +133,13 @@ func (x *chosen) onto(ctx context.Context, e *fleet.Edit, had []artifacts.Deploy
 	for _, d := range had {
 		if s.Before == nil && slices.ContainsFunc(release.ComponentsOf(d), func(c release.Component) bool { return c.Repository == s.Repository }) {
 			name := d.Document.Metadata.Name
-			e.Notes = append(e.Notes, fmt.Sprintf("%s has this component, too, and stays as it is: to change it, say --name %s", name, name))
+			e.Notes = append(e.Notes, fmt.Sprintf("%s has the same component and is unchanged: to change it, use --name %s", name, name))
 		}
 	}
 	if err := v.known(now); err != nil {
 		return err
 	}
-	if s.Digest != "" && len(now)+len(v.set) > 0 { // without a digest it is refused below
+	if s.Digest != "" && len(now)+len(v.set) > 0 { // without a digest it is rejected below
 		archive, err := archiveAt(ctx, x.repo, s.Digest)
 		if err != nil {
 			return err
@@ -157,7 +156,7 @@ func (x *chosen) onto(ctx context.Context, e *fleet.Edit, had []artifacts.Deploy
 			return err
 		}
 		if len(gone) > 0 {
-			e.Notes = append(e.Notes, fmt.Sprintf("%s %s does not take %s any more: dropped", s.Before.Document.Metadata.Name, s.Tag, strings.Join(gone, ", ")))
+			e.Notes = append(e.Notes, fmt.Sprintf("%s %s no longer uses %s: removed", s.Before.Document.Metadata.Name, s.Tag, strings.Join(gone, ", ")))
 		}
 		s.Unset = gone
 	}
@@ -167,7 +166,7 @@ func (x *chosen) onto(ctx context.Context, e *fleet.Edit, had []artifacts.Deploy
 	return err
 }
 
-// variables are those of --set and --unset.
+// variables are the variables of --set and --unset.
 type variables struct {
 	set   map[string]string
 	unset []string
@@ -178,7 +177,7 @@ func (v variables) names(name string) bool {
 	return set || slices.Contains(v.unset, name)
 }
 
-// known refuses to take away what has no value now.
+// known rejects --unset of variables that have no value.
 func (v variables) known(now []string) error {
 	var all []error
 	for _, name := range v.unset {
@@ -189,12 +188,12 @@ func (v variables) known(now []string) error {
 	}
 	hint := "no parameter is set"
 	if len(now) > 0 {
-		hint = "these are set: " + strings.Join(now, ", ")
+		hint = "set are: " + strings.Join(now, ", ")
 	}
 	return fault.WithHint(errors.Join(all...), hint)
 }
 
-// change changes the parameters of a deployment that is there. Its components stay pinned as they are.
+// change changes the parameters of an existing deployment, whose components stay pinned.
 func (v variables) change(ctx context.Context, e *fleet.Edit, client *registry.Client, d *artifacts.Deployment) error {
 	name := d.Document.Metadata.Name
 	if err := v.known(d.Document.Variables()); err != nil {
@@ -230,11 +229,11 @@ func (v variables) change(ctx context.Context, e *fleet.Edit, client *registry.C
 	return nil
 }
 
-// takers tells which components of a deployment take each variable, and which variables they take.
+// takers returns for each variable the components of a deployment that use it, and all variables that they use.
 func takers(ctx context.Context, client *registry.Client, d *margo.ApplicationDeployment, variables []string) (map[string][]string, []string, error) {
 	profile := d.Spec.DeploymentProfile
 	if profile.Type != "compose" {
-		err := fmt.Errorf("deployment %s: %w: it is of type %s, and has no environment variables", d.Metadata.Name, fault.ErrUnsupported, profile.Type)
+		err := fmt.Errorf("deployment %s: %w: its type is %s, which has no environment variables", d.Metadata.Name, fault.ErrUnsupported, profile.Type)
 		return nil, nil, fault.WithHint(err, release.DocumentHint)
 	}
 	out := map[string][]string{}
@@ -270,7 +269,7 @@ func takers(ctx context.Context, client *registry.Client, d *margo.ApplicationDe
 	return out, slices.Compact(all), nil
 }
 
-// theDeployment is the one of a name or an id, or the only one.
+// theDeployment finds a deployment by its name or id; without a name it returns the only one.
 func theDeployment(had []artifacts.Deployment, name string, device artifacts.DeviceID) (*artifacts.Deployment, error) {
 	var names []string
 	var found []*artifacts.Deployment
@@ -288,10 +287,10 @@ func theDeployment(had []artifacts.Deployment, name string, device artifacts.Dev
 	case len(had) == 0:
 		return nil, fault.WithHint(fmt.Errorf("%s runs nothing: %w", device, fault.ErrNotFound), "publish something with --component or --deployment")
 	case name == "":
-		return nil, fault.WithHint(fmt.Errorf("%s has %d deployments: %w: which one?", device, len(had), fault.ErrInvalid), "say --name NAME; "+there)
+		return nil, fault.WithHint(fmt.Errorf("%s has %d deployments: %w: name one", device, len(had), fault.ErrInvalid), "use --name NAME; "+there)
 	case len(found) > 1:
-		err := fmt.Errorf("%s has %d deployments of the name %s: %w", device, len(found), name, fault.ErrConflict)
-		return nil, fault.WithHint(err, "name it by its id: longshore state show -o json shows it")
+		err := fmt.Errorf("%s has %d deployments with the name %s: %w", device, len(found), name, fault.ErrConflict)
+		return nil, fault.WithHint(err, "name its id: longshore state show -o json shows it")
 	}
 	return nil, fault.WithHint(meaning(fmt.Errorf("%s has no deployment %s: %w", device, name, fault.ErrNotFound), name, names), there)
 }
@@ -317,21 +316,20 @@ func archiveAt(ctx context.Context, repo *registry.Repository, component digest.
 	return archive, nil
 }
 
-// notTaken refuses variables that a component has no use for: a name with a slip in it would be signed, published, and have no
-// effect.
+// notTaken rejects variables that no component uses: a misspelled name would be published without any effect.
 func notTaken(unused, known []string) error {
-	hint := "its compose.yaml refers to no variable"
+	hint := "its compose.yaml has no variables"
 	if len(known) > 0 {
-		hint = "it takes " + strings.Join(known, ", ")
+		hint = "it uses " + strings.Join(known, ", ")
 	}
 	var all []error
 	for _, name := range unused {
-		all = append(all, meaning(fmt.Errorf("--set %s: %w: nothing in the component has this name", name, fault.ErrInvalid), name, known))
+		all = append(all, meaning(fmt.Errorf("--set %s: %w: the component does not use it", name, fault.ErrInvalid), name, known))
 	}
 	return fault.WithHint(errors.Join(all...), hint)
 }
 
-// meaning adds to an error about a name which of the known ones is nearest.
+// meaning adds the most similar known name to an error about a name.
 func meaning(err error, name string, known []string) error {
 	if meant := strict.Nearest(name, known); meant != "" {
 		err = fmt.Errorf("%w; did you mean %s?", err, meant)

@@ -88,7 +88,7 @@ func TestStateEditOfAFleet(t *testing.T) {
 		t.Errorf("it is %+v, was %+v", after, before)
 	}
 	r := s.pushed(releaseKey, "--component", monitor+":1.4.0", "--name", "other", "--set", "POLL_SECONDS=5")
-	if !slices.Equal(r.Kept, []string{"line"}) || len(r.Notes) != 1 || !strings.HasSuffix(r.Notes[0], "say --name line") {
+	if !slices.Equal(r.Kept, []string{"line"}) || len(r.Notes) != 1 || !strings.HasSuffix(r.Notes[0], "use --name line") {
 		t.Errorf("kept %v, notes %q", r.Kept, r.Notes)
 	}
 }

@@ -25,7 +25,7 @@ func TestStateRollbackLooks(t *testing.T) {
 	} {
 		s.server.Faults.Add(testenv.Rule{Path: path, Effect: testenv.Status(http.StatusNotFound, 0)})
 		for _, args := range [][]string{back, with("--dry-run")} {
-			s.refuses(outcome.Refused, []string{"go back to generation 1: it cannot be had again: ", gone, "push what is gone again"}, args...)
+			s.refuses(outcome.Refused, []string{"go back to generation 1: it cannot be had again: ", gone, "push the missing content again"}, args...)
 		}
 		s.server.Faults.Clear()
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-// proposalFlags are those of commands that publish the state of one device.
+// proposalFlags are the flags of commands that publish the state of one device.
 func proposalFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "propose", Usage: "push the state as a proposal for others to sign; the default if --policy requires several signers"},
@@ -31,7 +31,7 @@ func proposalFlags() []cli.Flag {
 	}
 }
 
-// proposalInfo is how far a proposed state is.
+// proposalInfo describes a proposed state.
 type proposalInfo struct {
 	Tag       string      `json:"tag"`
 	Published bool        `json:"published"`
@@ -62,9 +62,9 @@ func (i proposalInfo) text(w io.Writer, r stateResult) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
-// proposes reports whether a state has to wait for other signers, and by which policy; nil: by none that is known.
-func (p *program) proposes(c *cli.Context, repo *registry.Repository) (*trust.Policy, bool, error) {
-	policy, err := p.policy(c)
+// proposes reports whether a state needs other signers, and returns the policy of --policy, if there is one.
+func (c *call) proposes(repo *registry.Repository) (*trust.Policy, bool, error) {
+	policy, err := c.policy()
 	if err != nil || policy == nil {
 		return nil, c.Bool("propose"), err
 	}
@@ -72,46 +72,46 @@ func (p *program) proposes(c *cli.Context, repo *registry.Repository) (*trust.Po
 	return policy, c.Bool("propose") || found && rule.Need() > 1 && !c.Bool("unsigned"), nil
 }
 
-// noteThreshold tells that devices wait for other signers, where a fleet's states need several: a fleet is not proposed.
-func (p *program) noteThreshold(c *cli.Context, f *fleet.Fleet, o fleet.Options) error {
-	policy, err := p.policy(c)
+// noteThreshold prints a note if a fleet's states need several signers: there are no proposals of fleets.
+func (c *call) noteThreshold(f *fleet.Fleet, o fleet.Options) error {
+	policy, err := c.policy()
 	if err != nil || policy == nil {
 		return err
 	}
 	for _, repository := range slices.Sorted(maps.Keys(f.Repositories(o.Devices))) {
 		if rule, found := policy.Match(trust.KindState, repository); found && rule.Need() > 1 {
-			fmt.Fprintf(p.stderr, "note: states in %s need signatures by %s, and this command makes one: devices report signature-threshold "+
+			fmt.Fprintf(c.stderr, "note: states in %s need signatures by %s; this command adds one. Devices report signature-threshold "+
 				"until the others have signed each state with longshore sign\n", repository, rule.Quorum)
 		}
 	}
 	return nil
 }
 
-// entitled refuses a key whose signature would count for nothing.
-func entitled(policy *trust.Policy, repository string, s *signer) error {
-	if policy == nil || s == nil || s.Key().Fingerprint == "" { // of an identity only its signature tells
+// mayPropose rejects a key whose signature would not count.
+func mayPropose(policy *trust.Policy, repository string, s *signer) error {
+	if policy == nil || s == nil || s.Key().Fingerprint == "" { // an identity is known only from its signature
 		return nil
 	}
 	rule, found := policy.Match(trust.KindState, repository)
 	k := s.Key()
 	switch {
 	case !found || rule.Reject:
-		return nil // the decision says it
+		return nil // Decide returns the error
 	case !rule.Has(k.Fingerprint):
-		return fault.WithHint(fmt.Errorf("key %s (%s) is not among those that sign states of %s: %w", k.Name, k.Fingerprint, repository, fault.ErrRejected),
-			"the policy requires "+rule.Quorum.String()+": sign with one of these")
+		return fault.WithHint(fmt.Errorf("key %s (%s) may not sign states in %s: %w", k.Name, k.Fingerprint, repository, fault.ErrRejected),
+			"the policy requires "+rule.Quorum.String()+": use one of these keys")
 	case policy.KeyRevoked(k.Fingerprint) != nil:
 		return fmt.Errorf("key %s (%s): %w: %s", k.Name, k.Fingerprint, fault.ErrKeyRevoked, policy.KeyRevoked(k.Fingerprint))
 	}
 	return nil
 }
 
-// propose pushes a state for others to sign, and publishes it if enough have signed it already.
-func (p *program) propose(c *cli.Context, s *session, repo *registry.Repository, policy *trust.Policy, next *fleet.Next, r stateResult, mountFrom []string) error {
+// propose pushes a state for others to sign, and publishes it if enough have already signed it.
+func (c *call) propose(repo *registry.Repository, policy *trust.Policy, next *fleet.Next, r stateResult, mountFrom []string) error {
 	tag := artifacts.ProposalTag(next.Publication.Tag, next.Generation)
 	o := release.PublishOptions{HistoryTag: tag, MountFrom: mountFrom, Held: next.Publication.Held}
 	r.Proposal = &proposalInfo{Tag: tag}
-	if err := entitled(policy, repo.Name(), s.signer); err != nil {
+	if err := mayPropose(policy, repo.Name(), c.signer); err != nil {
 		return err
 	}
 	if c.Bool("dry-run") {
@@ -119,28 +119,28 @@ func (p *program) propose(c *cli.Context, s *session, repo *registry.Repository,
 			o.HistoryTag, o.Tags = "", []string{tag}
 		}
 		var err error
-		if r.pushed, err = rehearse(c, repo, next.Artifact, o); err != nil {
+		if r.pushed, err = c.previewPublish(repo, next.Artifact, o); err != nil {
 			return err
 		}
-		return p.show(c, r)
+		return c.show(r)
 	}
-	if s.signer != nil {
-		o.Signer = s.signer
+	if c.signer != nil {
+		o.Signer = c.signer
 	}
 	if _, err := release.Propose(c.Context, repo, next.Artifact, tag, c.Bool("replace-proposal"), o); err != nil {
 		return err
 	}
-	return p.advance(c, s, repo, policy, next, r)
+	return c.advance(repo, policy, next, r)
 }
 
-// advance counts the signatures of a proposed state, publishes it if there are enough, and tells of it.
-func (p *program) advance(c *cli.Context, s *session, repo *registry.Repository, policy *trust.Policy, next *fleet.Next, r stateResult) error {
+// advance publishes a proposed state if it has enough signatures, and prints the result.
+func (c *call) advance(repo *registry.Repository, policy *trust.Policy, next *fleet.Next, r stateResult) error {
 	a, at := next.Artifact.Descriptor, next.Publication
 	subject := ocispec.Descriptor{MediaType: a.MediaType, Digest: a.Digest, Size: a.Size}
 	info := &proposalInfo{Tag: artifacts.ProposalTag(at.Tag, next.Generation), Waiting: "other signers: longshore state sign counts them by --policy"}
 	if policy != nil {
 		var err error
-		if info.Signers, info.Waiting, err = p.lacking(c, s.Client, policy, repo, subject); err != nil {
+		if info.Signers, info.Waiting, err = c.countSigners(policy, repo, subject); err != nil {
 			return err
 		}
 	}
@@ -150,9 +150,9 @@ func (p *program) advance(c *cli.Context, s *session, repo *registry.Repository,
 			if _, err := release.Publish(c.Context, repo, &artifacts.Artifact{Descriptor: a, Manifest: next.Artifact.Manifest}, release.PublishOptions{
 				HistoryTag: at.HistoryTag, Tags: []string{at.Tag}, Precondition: &release.Precondition{
 					Tagged: at.Tagged,
-					// By the policy alone: what the own key has signed may wait for others.
+					// Only the policy counts: a state with a signature by our own key may still need others.
 					Verify: func(ctx context.Context, d digest.Digest) error {
-						return p.accepts(ctx, s.Client, policy, repo, ocispec.Descriptor{MediaType: a.MediaType, Digest: d})
+						return c.accepts(ctx, policy, repo, ocispec.Descriptor{MediaType: a.MediaType, Digest: d})
 					},
 				},
 			}); err != nil {
@@ -162,17 +162,17 @@ func (p *program) advance(c *cli.Context, s *session, repo *registry.Repository,
 		info.Published, tag = true, at.Tag
 	}
 	r.Proposal = info
-	r.pushed = pushedAs(repo, tag, a)
-	if s.signer != nil {
-		r.Signatures = signatureInfos(s.signer.made)
+	r.pushed = describePushed(repo, tag, a)
+	if c.signer != nil {
+		r.Signatures = signatureInfos(c.signer.made)
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// lacking counts the signatures of a state, and says what devices with the policy would still need; "": nothing.
-func (p *program) lacking(c *cli.Context, client *registry.Client, policy *trust.Policy, repo *registry.Repository, state ocispec.Descriptor) (*quorumInfo, string, error) {
+// countSigners counts the signatures of a state, and returns what devices with the policy still require; "" means nothing.
+func (c *call) countSigners(policy *trust.Policy, repo *registry.Repository, state ocispec.Descriptor) (*quorumInfo, string, error) {
 	d := policy.Decide(c.Context, trust.Question{
-		Source: repo, Kind: trust.KindState, Subject: state, Now: p.now(), Thorough: true, Elsewhere: elsewhere(client),
+		Source: repo, Kind: trust.KindState, Subject: state, Now: c.now(), Thorough: true, Elsewhere: c.Place,
 	})
 	t := d.Signatures
 	signers := quorum(t)
@@ -181,26 +181,26 @@ func (p *program) lacking(c *cli.Context, client *registry.Client, policy *trust
 		return signers, "a signature", nil
 	case d.Err == nil:
 		return signers, "", nil
-	case !fault.Distrusted(d.Err), t == nil: // it could not be found out, or it is rejected whoever signs
+	case !fault.Distrusted(d.Err), t == nil: // it could not be read, or it is rejected with any signature
 		return nil, "", d.Err
-	case t.Holds(): // signed by enough, and without an attestation
-		return signers, d.Err.Error(), nil
+	case t.Holds(): // enough signatures, but an attestation is missing
+		return signers, fault.Summary(d.Err), nil
 	}
 	lacks := t.Threshold - t.Counted
 	if missing := t.Missing(); len(missing) >= lacks {
 		return signers, fmt.Sprintf("%d more of %s", lacks, strings.Join(missing, ", ")), nil
 	}
-	return signers, t.Err.Error(), nil
+	return signers, fault.Summary(d.Err), nil
 }
 
-func (p *program) stateSignCommand() *cli.Command {
-	return p.command("state", command{
+func stateSignCommand() command {
+	return command{
 		name: "sign", args: "HOST/PATH[@DIGEST]", min: 1, max: 1,
 		usage: "sign the proposed state of a device",
-		about: "Shows what the proposal changes on the device, adds a signature, and publishes the state if --policy then accepts it: " +
-			"the history tag and the device's tag are set only now. Otherwise the command reports who still has to sign. A " +
-			"proposal that another generation has overtaken is refused (exit code 6). First inspect it with --dry-run, and give " +
-			"its digest: if the proposal was replaced in between, it is not signed. Repeat an interrupted command.",
+		about: "Shows what the proposal changes on the device and adds a signature. If --policy then accepts the state, the command " +
+			"publishes it: it sets the history tag and the device's tag. Otherwise it reports who still has to sign. If another " +
+			"generation was published meanwhile, the exit code is 6. First inspect the proposal with --dry-run, then sign it by its " +
+			"digest: a proposal that was replaced in between is not signed. Repeat an interrupted command.",
 		examples: []string{
 			"--device press-07 --policy trust.yaml --dry-run harbor.acme.example/plant/state",
 			"--device press-07 --policy trust.yaml --key release-b.key harbor.acme.example/plant/state@sha256:…",
@@ -209,18 +209,18 @@ func (p *program) stateSignCommand() *cli.Command {
 			deviceFlag(),
 			&cli.BoolFlag{Name: "dry-run", Usage: "show what the proposal changes and who has signed it, and sign nothing"},
 			yesFlag(),
-		}, vouchFlags("the current state", "; says how many must sign; also checks components and images"), contentFlags(), signFlags(), registryFlags()),
-		run: p.stateSign,
-	})
+		}, signedByFlags("the current state", "; says how many must sign; also checks components and images"), contentFlags(), signFlags(), registryFlags()),
+		run: (*call).stateSign,
+	}
 }
 
-func (p *program) stateSign(c *cli.Context, args []string) error {
+func (c *call) stateSign(args []string) error {
 	named, err := registry.ParseReference(args[0])
 	if err != nil {
 		return err
 	}
 	at, _, _ := strings.Cut(args[0], "@")
-	ref, device, err := p.stateOf(c, at)
+	ref, device, err := c.stateOf(at)
 	if err != nil {
 		return err
 	}
@@ -228,25 +228,23 @@ func (p *program) stateSign(c *cli.Context, args []string) error {
 	dry := c.Bool("dry-run")
 	switch {
 	case c.String("policy") == "":
-		return misused(c, "who must sign it? Name the policy of the devices with --policy")
+		return c.misused("--policy is missing: name the policy of the devices")
 	case !dry && c.String("key") == "" && !c.Bool("keyless"):
-		return misused(c, "with which key? use --key, or --keyless")
+		return c.misused("use --key, or --keyless")
 	}
-	s, err := p.session(c, nil, true)
+	if err := c.openSigner(nil, true); err != nil {
+		return err
+	}
+	repo, next, r, err := c.planOne(ref, one)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	repo, next, r, err := p.planOne(c, s, ref, one)
-	if err != nil {
-		return err
+	if !next.Expires.IsZero() && !next.Expires.After(c.now()) {
+		return fault.WithHint(fmt.Errorf("the proposal for %s expired %s: %w", device, r.Expires, fault.ErrConflict), "propose the state again, with a later --expires")
 	}
-	if !next.Expires.IsZero() && !next.Expires.After(p.now()) {
-		return fault.WithHint(fmt.Errorf("what is proposed for %s expired %s: %w", device, r.Expires, fault.ErrConflict), "propose it again, with a later --expires")
-	}
-	policy, err := p.policy(c)
+	policy, err := c.policy()
 	if err == nil {
-		err = entitled(policy, repo.Name(), s.signer)
+		err = mayPropose(policy, repo.Name(), c.signer)
 	}
 	if err != nil {
 		return err
@@ -256,43 +254,43 @@ func (p *program) stateSign(c *cli.Context, args []string) error {
 	if dry {
 		tag := artifacts.ProposalTag(next.Publication.Tag, next.Generation)
 		r.Proposal = &proposalInfo{Tag: tag, Published: next.Tagged == a.Digest}
-		r.pushed = pushedAs(repo, tag, a)
+		r.pushed = describePushed(repo, tag, a)
 		r.DryRun = true
-		if r.Proposal.Signers, r.Proposal.Waiting, err = p.lacking(c, s.Client, policy, repo, subject); err != nil {
+		if r.Proposal.Signers, r.Proposal.Waiting, err = c.countSigners(policy, repo, subject); err != nil {
 			return err
 		}
-		if r.Proposal.Waiting == "" && !r.Proposal.Published { // a command was interrupted
-			r.Proposal.Waiting = "its publication, by the next longshore state sign"
+		if r.Proposal.Waiting == "" && !r.Proposal.Published { // the last command was interrupted
+			r.Proposal.Waiting = "publication: run longshore state sign again"
 		}
-		p.showChange(c, next)
-		return p.show(c, r)
+		c.showChange(next)
+		return c.show(r)
 	}
-	var shown strings.Builder // whatever the output is: what is signed is shown
-	if !p.showChange(c, next) {
+	var shown strings.Builder // with every output format: show what is signed
+	if !c.showChange(next) {
 		next.Details(&shown)
 	}
-	if err := p.confirm(c, shown.String()+"Sign it?"); err != nil {
+	if err := c.confirm(shown.String() + "Sign it?"); err != nil {
 		return err
 	}
-	if err := s.signer.Sign(c.Context, repo, subject); err != nil {
+	if err := c.signer.Sign(c.Context, repo, subject); err != nil {
 		return err
 	}
-	return p.advance(c, s, repo, policy, next, r)
+	return c.advance(repo, policy, next, r)
 }
 
-func (p *program) stateProposalsCommand() *cli.Command {
-	return p.command("state", command{
+func stateProposalsCommand() command {
+	return command{
 		name: "proposals", args: "HOST/PATH", min: 1, max: 1,
-		usage: "list the proposed states that wait for signatures",
-		about: "Lists the proposals above the newest generation of each device, or of the device of --device. With --policy it " +
-			"counts the signatures as devices do, and says who still has to sign.",
+		usage: "list proposed states that still need signatures",
+		about: "Lists the proposals with a higher number than the newest generation of their device. With --policy it counts the " +
+			"signatures as devices do, and shows who still has to sign.",
 		examples: []string{"--policy trust.yaml harbor.acme.example/plant/state", "--device press-07 -o json harbor.acme.example/plant/state"},
 		flags: slices.Concat([]cli.Flag{
 			deviceFlag(),
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that says who must sign"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that names the required signers"},
 		}, registryFlags()),
-		run: p.stateProposals,
-	})
+		run: (*call).stateProposals,
+	}
 }
 
 type proposalsResult struct {
@@ -309,10 +307,10 @@ type proposedState struct {
 	Expires    string        `json:"expires,omitempty"`
 	Signers    *quorumInfo   `json:"signers"` // as the policy counts them; null: no policy was given
 	Waiting    string        `json:"waiting,omitempty"`
-	Problem    string        `json:"problem,omitempty"` // why it is not what its tag says
+	Problem    string        `json:"problem,omitempty"` // why it does not match its tag
 }
 
-func (r proposalsResult) essence() string {
+func (r proposalsResult) quietText() string {
 	var tags []string
 	for _, x := range r.Proposals {
 		tags = append(tags, x.Tag)
@@ -322,7 +320,7 @@ func (r proposalsResult) essence() string {
 
 func (r proposalsResult) text(w io.Writer) {
 	if len(r.Proposals) == 0 {
-		row(w, "done", "nothing is proposed in %s", r.Repository)
+		row(w, "done", "there are no proposals in %s", r.Repository)
 		return
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
@@ -341,8 +339,8 @@ func (r proposalsResult) text(w io.Writer) {
 	_ = t.Flush() // into memory
 }
 
-func (p *program) stateProposals(c *cli.Context, args []string) error {
-	ref, err := repositoryOnly(c, args[0])
+func (c *call) stateProposals(args []string) error {
+	ref, err := c.repositoryOnly(args[0])
 	if err != nil {
 		return err
 	}
@@ -354,16 +352,11 @@ func (p *program) stateProposals(c *cli.Context, args []string) error {
 		}
 		only = id.Tag()
 	}
-	policy, err := p.policy(c)
+	policy, err := c.policy()
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	repo, err := originOf(c.Context, client, ref)
+	repo, err := c.upstream(ref)
 	if err != nil {
 		return err
 	}
@@ -380,7 +373,7 @@ func (p *program) stateProposals(c *cli.Context, args []string) error {
 			if only != "" && tag != only || len(published[tag]) > 0 && n <= published[tag][0] {
 				continue
 			}
-			x, err := p.proposedState(c, client, repo, policy, artifacts.ProposalTag(tag, n))
+			x, err := c.proposedState(repo, policy, artifacts.ProposalTag(tag, n))
 			if err != nil {
 				return err
 			}
@@ -388,11 +381,11 @@ func (p *program) stateProposals(c *cli.Context, args []string) error {
 			r.Proposals = append(r.Proposals, x)
 		}
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// proposedState reads one proposal. An error says that it could not be read.
-func (p *program) proposedState(c *cli.Context, client *registry.Client, repo *registry.Repository, policy *trust.Policy, tag string) (proposedState, error) {
+// proposedState reads one proposal.
+func (c *call) proposedState(repo *registry.Repository, policy *trust.Policy, tag string) (proposedState, error) {
 	x := proposedState{Tag: tag}
 	desc, err := repo.Resolve(c.Context, tag)
 	var manifest []byte
@@ -405,10 +398,10 @@ func (p *program) proposedState(c *cli.Context, client *registry.Client, repo *r
 		index, err = artifacts.OpenState(manifest)
 	}
 	if err == nil && artifacts.ProposalTag(index.Device.Tag(), index.Generation) != tag {
-		err = fmt.Errorf("it is generation %d of %s: %w", index.Generation, index.Device, fault.ErrConflict)
+		err = fmt.Errorf("it contains generation %d of %s: %w", index.Generation, index.Device, fault.ErrConflict)
 	}
 	if err != nil {
-		if x.Problem = err.Error(); release.Unfit(err) {
+		if x.Problem = fault.Summary(err); release.Unfit(err) {
 			err = nil
 		}
 		return x, err
@@ -417,9 +410,9 @@ func (p *program) proposedState(c *cli.Context, client *registry.Client, repo *r
 	if policy == nil {
 		return x, nil
 	}
-	x.Signers, x.Waiting, err = p.lacking(c, client, policy, repo, desc)
+	x.Signers, x.Waiting, err = c.countSigners(policy, repo, desc)
 	if fault.Distrusted(err) && !errors.Is(err, fault.ErrTemporary) {
-		x.Problem, err = err.Error(), nil
+		x.Problem, err = fault.Summary(err), nil
 	}
 	return x, err
 }

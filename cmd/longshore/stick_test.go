@@ -139,7 +139,7 @@ func TestStickIsPulledOut(t *testing.T) {
 		stick.Pull(t)
 		next.ServeHTTP(w, r)
 	}})
-	s.refuses(outcome.Other, []string{stick.Dir + " cannot be read any more", "hint: put it back"}, "import", releaseKeyPublic, stick.Dir, siteHost)
+	s.refuses(outcome.Other, []string{stick.Dir + " can no longer be read", "hint: insert it"}, "import", releaseKeyPublic, stick.Dir, siteHost)
 	if code, _, _ := s.try("inspect", siteHost+"/plant/state:press-07"); code != outcome.NotFound {
 		t.Errorf("the device's tag is there: exit %d", code)
 	}

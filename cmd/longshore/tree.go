@@ -5,20 +5,20 @@ import (
 	"io"
 )
 
-// branch is a line of a tree and what hangs below it.
+// branch is a line of a tree with the lines below it.
 type branch struct {
 	line  string
 	below []*branch
 }
 
-// add hangs a line below, and returns where it hangs.
+// add adds a line below b, and returns it.
 func (b *branch) add(format string, args ...any) *branch {
 	child := &branch{line: fmt.Sprintf(format, args...)}
 	b.below = append(b.below, child)
 	return child
 }
 
-// write draws a tree whose root has been written.
+// write draws what is below b.
 func (b *branch) write(w io.Writer, indent string) {
 	for i, child := range b.below {
 		stem, deeper := "├─ ", "│  "

@@ -94,7 +94,7 @@ func TestTrustOfAReplacedVersion(t *testing.T) {
 	s.do(outcome.NotFound, "trust", "show", states+":v2.proposal")
 	s.rewrite("stranger.yaml", "version: 1", "version: 2")
 	s.do(outcome.OK, "trust", "push", "-q", "stranger.yaml", states)
-	if out := s.do(outcome.OK, "trust", "show", states+":v2.proposal"); !strings.Contains(out, "version 1, which is not signed as it has to be") {
+	if out := s.do(outcome.OK, "trust", "show", states+":v2.proposal"); !strings.Contains(out, "version 1, which lacks valid signatures") {
 		t.Errorf("trust show does not tell that version 1 is not signed:\n%s", out)
 	}
 }

@@ -17,20 +17,20 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-const trustChangeText = " The command reads the newest version in HOST/PATH and checks who signed it, makes the next one, shows what changes for signers and devices, " +
-	"and then continues like longshore trust push: it signs with each --key and proposes the version, or publishes it if enough " +
-	"have signed. With --file it changes a file instead. On a terminal it asks for confirmation."
+const trustChangeText = " The command reads the newest version in HOST/PATH, verifies its signatures, makes the next version, and shows what changes " +
+	"for signers and devices. Then it continues like longshore trust push: it signs with each --key and proposes the version, or " +
+	"publishes it if enough signers have signed. With --file it changes a file instead. On a terminal it asks for confirmation."
 
-// whereFlags choose whose signers are changed.
+// whereFlags choose the signers to change.
 func whereFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "scope", Usage: "`SCOPE` of the rule to change, as the policy writes it; default: the only rule with signers"},
-		&cli.StringFlag{Name: "artifact", Usage: "`KIND` that the rule is about, if several rules have this scope: state, component, image, bundle or trust"},
+		&cli.StringFlag{Name: "scope", Usage: "`SCOPE` of the rule to change, as written in the policy; default: the only rule with signers"},
+		&cli.StringFlag{Name: "artifact", Usage: "`KIND` of the rule, if several rules have this scope: state, component, image, bundle or trust"},
 		&cli.BoolFlag{Name: "policy-signers", Usage: "change the signers of the policy itself (trust.signers), not those of a rule"},
 	}
 }
 
-// changeFlags are those of all commands that make the next version.
+// changeFlags are the flags of all commands that make the next version.
 func changeFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
 		&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "trust.yaml `FILE` to change, instead of HOST/PATH; nothing is signed"},
@@ -41,67 +41,67 @@ func changeFlags() []cli.Flag {
 }
 
 func successorFlag() cli.Flag {
-	return &cli.StringFlag{Name: "successor", Usage: "public key `FILE` that replaces the removed key wherever that one may sign"}
+	return &cli.StringFlag{Name: "successor", Usage: "public key `FILE` that replaces the removed key everywhere"}
 }
 
 func nameFlag() cli.Flag {
 	return &cli.StringFlag{Name: "name", Usage: "`NAME` of the new key in the policy; default: its file name without .pub"}
 }
 
-func (p *program) trustAddCommand() *cli.Command {
-	return p.command("trust", command{
+func trustAddCommand() command {
+	return command{
 		name: "add", args: "KEY [HOST/PATH]", min: 1, max: 2,
 		usage: "add a signer to the trust policy",
-		about: "Adds a public key file to the signers of a rule, or, with --policy-signers, to those of the policy itself. KEY can " +
-			"also be the name of a signer that the policy has. The threshold stays." + trustChangeText,
+		about: "Adds a key to the signers of a rule, or, with --policy-signers, to those of the policy itself. KEY is a public key file, or " +
+			"the name of a signer in the policy. The threshold stays." + trustChangeText,
 		examples: []string{
 			"--key root-1.key release-b.pub harbor.acme.example/plant/trust",
 			"--policy-signers --dry-run root-4.pub harbor.acme.example/plant/trust",
 		},
 		flags: slices.Concat(whereFlags(), []cli.Flag{nameFlag()}, changeFlags()),
-		run: func(c *cli.Context, args []string) error {
-			return p.changeTrust(c, args[1:], func(e *trust.Edit) error {
-				k, err := keyOrName(c, args[0])
+		run: func(c *call, args []string) error {
+			return c.changeTrust(args[1:], func(e *trust.Edit) error {
+				k, err := c.keyOrName(args[0])
 				if err != nil {
 					return err
 				}
-				return e.Add(k, where(c))
+				return e.Add(k, c.where())
 			})
 		},
-	})
+	}
 }
 
-func (p *program) trustRemoveCommand() *cli.Command {
-	return p.command("trust", command{
+func trustRemoveCommand() command {
+	return command{
 		name: "remove", args: "NAME [HOST/PATH]", min: 1, max: 2,
 		usage: "remove a signer from the trust policy",
-		about: "Takes a signer away from every rule and from the signers of the policy, or only from those that --scope or " +
-			"--policy-signers names. If fewer signers than the threshold would be left, the exit code is 6. What the signer " +
-			"signed before is no longer accepted as new; what runs continues. For a stolen key use longshore trust revoke." + trustChangeText,
+		about: "Removes a signer from every rule and from the signers of the policy, or only from those of --scope or --policy-signers. If " +
+			"fewer signers than the threshold would be left, the exit code is 6. Devices no longer accept new states with only this " +
+			"signature; running containers continue. For a stolen key use longshore trust revoke." + trustChangeText,
 		examples: []string{
 			"--key root-1.key release harbor.acme.example/plant/trust",
 			"--key root-1.key --successor root-4.pub root-3 harbor.acme.example/plant/trust",
 		},
 		flags: slices.Concat(whereFlags(), []cli.Flag{successorFlag(), nameFlag()}, changeFlags()),
-		run: func(c *cli.Context, args []string) error {
-			return p.changeTrust(c, args[1:], func(e *trust.Edit) error {
-				successor, err := successor(c)
+		run: func(c *call, args []string) error {
+			return c.changeTrust(args[1:], func(e *trust.Edit) error {
+				successor, err := c.successor()
 				if err != nil {
 					return err
 				}
-				return e.Remove(args[0], where(c), successor)
+				return e.Remove(args[0], c.where(), successor)
 			})
 		},
-	})
+	}
 }
 
-func (p *program) trustRevokeCommand() *cli.Command {
-	return p.command("trust", command{
+func trustRevokeCommand() command {
+	return command{
 		name: "revoke", args: "KEY [HOST/PATH]", min: 1, max: 2,
 		usage: "revoke a key in the trust policy",
-		about: "For a stolen key: its signatures count for nothing, also those that it made before. KEY is a name in the policy, a " +
-			"public key file or a fingerprint. The key is also removed from all signers. What runs continues, and devices report " +
-			"it until it is published again with another key." + trustChangeText,
+		about: "For a stolen key: none of its signatures count any more, also earlier ones. KEY is a name in the policy, a public key file " +
+			"or a fingerprint. The key is also removed from all signers. Running containers continue, and devices report them until " +
+			"their state is published again with another key." + trustChangeText,
 		examples: []string{
 			"--key root-1.key --reason 'laptop stolen' release harbor.acme.example/plant/trust",
 			"--key root-1.key --successor release-b.pub --reason 'laptop stolen' release harbor.acme.example/plant/trust",
@@ -110,8 +110,8 @@ func (p *program) trustRevokeCommand() *cli.Command {
 			&cli.StringFlag{Name: "reason", Usage: "`TEXT` with the reason, for other people"},
 			successorFlag(), nameFlag(),
 		}, changeFlags()),
-		run: func(c *cli.Context, args []string) error {
-			return p.changeTrust(c, args[1:], func(e *trust.Edit) error {
+		run: func(c *call, args []string) error {
+			return c.changeTrust(args[1:], func(e *trust.Edit) error {
 				who := args[0]
 				if _, err := os.Stat(who); err == nil {
 					keys, err := publicKeys([]string{who})
@@ -120,18 +120,18 @@ func (p *program) trustRevokeCommand() *cli.Command {
 					}
 					who = keys[0].Fingerprint.String()
 				}
-				successor, err := successor(c)
+				successor, err := c.successor()
 				if err != nil {
 					return err
 				}
 				return e.Revoke(who, c.String("reason"), successor)
 			})
 		},
-	})
+	}
 }
 
-func (p *program) trustThresholdCommand() *cli.Command {
-	return p.command("trust", command{
+func trustThresholdCommand() command {
+	return command{
 		name: "set-threshold", args: "NUMBER [HOST/PATH]", min: 1, max: 2,
 		usage: "set how many signatures the trust policy requires",
 		about: "Sets how many signers of a rule must sign, or, with --policy-signers, how many must sign the next version of the " +
@@ -141,22 +141,22 @@ func (p *program) trustThresholdCommand() *cli.Command {
 			"--key root-1.key --policy-signers 3 harbor.acme.example/plant/trust",
 		},
 		flags: slices.Concat(whereFlags(), changeFlags()),
-		run: func(c *cli.Context, args []string) error {
+		run: func(c *call, args []string) error {
 			var n int
 			if _, err := fmt.Sscanf(args[0], "%d", &n); err != nil || fmt.Sprint(n) != args[0] {
-				return misused(c, "%q is no number of signatures", args[0])
+				return c.misused("%q is not a number of signatures", args[0])
 			}
-			return p.changeTrust(c, args[1:], func(e *trust.Edit) error { return e.SetThreshold(n, where(c)) })
+			return c.changeTrust(args[1:], func(e *trust.Edit) error { return e.SetThreshold(n, c.where()) })
 		},
-	})
+	}
 }
 
-func where(c *cli.Context) trust.Where {
+func (c *call) where() trust.Where {
 	return trust.Where{Scope: c.String("scope"), Artifact: c.String("artifact"), Policy: c.Bool("policy-signers")}
 }
 
-// keyOrName is the key in a file, or, where there is no such file, a signer of the policy.
-func keyOrName(c *cli.Context, s string) (trust.NamedPEM, error) {
+// keyOrName is the key in a file, or, without such a file, the name of a signer in the policy.
+func (c *call) keyOrName(s string) (trust.NamedPEM, error) {
 	if _, err := os.Stat(s); err != nil && !strings.ContainsAny(s, `/\.`) {
 		return trust.NamedPEM{Name: s}, nil
 	}
@@ -169,28 +169,28 @@ func keyOrName(c *cli.Context, s string) (trust.NamedPEM, error) {
 	return k, err
 }
 
-// successor reads --successor; nil: there is none.
-func successor(c *cli.Context) (*trust.NamedPEM, error) {
+// successor reads --successor; nil without it.
+func (c *call) successor() (*trust.NamedPEM, error) {
 	file := c.String("successor")
 	if file == "" {
 		return nil, nil
 	}
-	k, err := keyOrName(c, file)
+	k, err := c.keyOrName(file)
 	return &k, err
 }
 
-// changeInfo is a change of a policy that is not proposed: of a file, or with --dry-run.
+// changeInfo is a change of a policy that is not pushed: of a file, or with --dry-run.
 type changeInfo struct {
 	File     string   `json:"file,omitempty"`
-	Version  uint64   `json:"version"` // 0: the policy has none
+	Version  uint64   `json:"version"` // 0: the policy has no version
 	Changes  []string `json:"changes"` // sentences
-	Signers  string   `json:"signers"` // who must sign it before devices take it; "": it is installed by hand
+	Signers  string   `json:"signers"` // the required signers; "": devices get it by hand
 	DryRun   bool     `json:"dryRun"`
 	Document string   `json:"document"`
 	Warnings []string `json:"warnings"`
 }
 
-func (r changeInfo) essence() string { return strings.Join(r.Changes, "\n") }
+func (r changeInfo) quietText() string { return strings.Join(r.Changes, "\n") }
 
 func (r changeInfo) text(w io.Writer) {
 	changeRows(w, r.Changes)
@@ -220,24 +220,23 @@ func changeRows(w io.Writer, changes []string) {
 }
 
 // changeTrust makes the next version of the policy in a repository, or in the file of --file.
-func (p *program) changeTrust(c *cli.Context, at []string, do func(*trust.Edit) error) error {
+func (c *call) changeTrust(at []string, do func(*trust.Edit) error) error {
 	file := c.String("file")
 	switch {
 	case (file == "") == (len(at) == 0):
-		return misused(c, "which policy? Give HOST/PATH, or --file")
+		return c.misused("give HOST/PATH, or --file")
 	case file != "":
-		return p.changeTrustFile(c, file, do)
+		return c.changeTrustFile(file, do)
 	}
-	ref, err := repositoryOnly(c, at[0])
+	ref, err := c.repositoryOnly(at[0])
 	if err != nil {
 		return err
 	}
-	s, err := p.policySession(c, ref)
+	repo, by, err := c.policySession(ref)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	before, err := trust.Newest(c.Context, p.now(), s.repo)
+	before, err := trust.Newest(c.Context, c.now(), repo)
 	if err != nil {
 		return err
 	}
@@ -250,37 +249,37 @@ func (p *program) changeTrust(c *cli.Context, at []string, do func(*trust.Edit) 
 	}
 	r, document, err := describeChange(e)
 	if err == nil {
-		err = trust.Entitled(r.after, before, signatories(s.by))
+		err = trust.Entitled(r.after, before, signatories(by))
 	}
 	if err != nil {
 		return err
 	}
 	if r.DryRun = c.Bool("dry-run"); r.DryRun {
-		return p.show(c, r.changeInfo)
+		return c.show(r.changeInfo)
 	}
 	var shown bytes.Buffer
 	r.text(&shown)
 	question, _, _ := strings.Cut(shown.String(), "  wrote")
-	if err := p.confirm(c, fmt.Sprintf("%sPropose version %d?", question, r.Version)); err != nil {
+	if err := c.confirm(fmt.Sprintf("%sPropose version %d?", question, r.Version)); err != nil {
 		return err
 	}
 	d := trust.Draft{Document: document, Root: before.Root, Replace: c.Bool("replace")}
-	if d.Created, err = p.created(); err != nil {
+	if d.Created, err = c.created(); err != nil {
 		return err
 	}
-	x, err := trust.Propose(c.Context, p.now(), s.repo, moves{s.Client}, d, signatories(s.by)...)
+	x, err := trust.Propose(c.Context, c.now(), repo, moves{c.registry}, d, signatories(by)...)
 	if err != nil {
 		return err
 	}
-	return p.showProposal(c, ref, s.by, x)
+	return c.showProposal(ref, by, x)
 }
 
 // changeTrustFile changes a file.
-func (p *program) changeTrustFile(c *cli.Context, file string, do func(*trust.Edit) error) error {
+func (c *call) changeTrustFile(file string, do func(*trust.Edit) error) error {
 	if len(c.StringSlice("key")) > 0 || c.Bool("keyless") {
-		return misused(c, "--file signs nothing: sign with longshore trust push")
+		return c.misused("--file excludes --key and --keyless: sign with longshore trust push")
 	}
-	data, err := p.readDocument(file)
+	data, err := c.readDocument(file)
 	if err != nil {
 		return err
 	}
@@ -300,13 +299,13 @@ func (p *program) changeTrustFile(c *cli.Context, file string, do func(*trust.Ed
 	r.File, r.DryRun = file, c.Bool("dry-run")
 	if !r.DryRun {
 		if file == "-" {
-			return outcome.Usagef("", "--file -: stdin cannot be changed; use --dry-run -o json")
+			return outcome.Usagef("", "--file -: stdin cannot be written; use --dry-run -o json")
 		}
 		if err := replace(file, document, 0o644); err != nil {
 			return err
 		}
 	}
-	return p.show(c, r.changeInfo)
+	return c.show(r.changeInfo)
 }
 
 type change struct {

@@ -23,13 +23,13 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-func (p *program) trustInitCommand() *cli.Command {
-	return p.command("trust", command{
+func trustInitCommand() command {
+	return command{
 		name: "init", args: "HOST/PATH", min: 1, max: 1,
 		usage: "write the first trust policy of a fleet",
-		about: "Writes trust.yaml, version 1: who must sign the states of devices (--key), and who may sign the next version of the " +
-			"policy (--signer), which devices fetch from the repository HOST/PATH. Keep the signers' keys apart from each other, " +
-			"and from the release keys. Install the file on the devices by hand, once.",
+		about: "Writes version 1 of trust.yaml, which names the keys that must sign the states of devices (--key), and the keys that may " +
+			"sign the next version of the policy (--signer). Devices fetch that version from the repository HOST/PATH. Keep the " +
+			"signers' keys apart from each other and from the release keys. Install the file on the devices by hand, once.",
 		examples: []string{
 			"--signer root-1.pub --signer root-2.pub --signer root-3.pub --threshold 2 --key release.pub harbor.acme.example/plant/trust",
 			"--signer root-1.pub --key release.pub --scope harbor.acme.example/plant/** --file first.yaml harbor.acme.example/plant/trust",
@@ -41,8 +41,8 @@ func (p *program) trustInitCommand() *cli.Command {
 			&cli.StringFlag{Name: "scope", Usage: "`REPOSITORIES` that --key may sign for; default: everything beside HOST/PATH"},
 			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Value: artifacts.TrustFile, Usage: "`FILE` to write; it must not exist"},
 		},
-		run: p.trustInit,
-	})
+		run: (*call).trustInit,
+	}
 }
 
 type trustFile struct {
@@ -51,21 +51,21 @@ type trustFile struct {
 	Signers   []string `json:"signers"`
 	Threshold int      `json:"threshold"`
 	Rules     int      `json:"rules"`
-	// Generations is what happens to generations that devices accepted; null: they only rise.
+	// Generations resets the accepted generation of devices; null: they accept only higher ones.
 	Generations *resetInfo `json:"generations,omitempty"`
-	// Published is the highest version where the next one comes from; 0: none is known.
+	// Published is the highest version in the repository of the next one; 0: unknown.
 	Published uint64   `json:"published,omitempty"`
 	Warnings  []string `json:"warnings"`
 	Label     string   `json:"-"`
 }
 
-func (r trustFile) essence() string { return r.File }
+func (r trustFile) quietText() string { return r.File }
 
 func (r trustFile) text(w io.Writer) {
 	row(w, r.Label, "%s: version %d, %s", r.File, r.Version, fleet.Counted(r.Rules, "rule"))
-	row(w, "next", "signed by %d of %s", r.Threshold, strings.Join(r.Signers, ", "))
+	row(w, "next", "with signatures by %d of %s", r.Threshold, strings.Join(r.Signers, ", "))
 	if r.Published > 0 {
-		row(w, "published", "version %d, where the next one comes from", r.Published)
+		row(w, "published", "version %d, in the repository of the next one", r.Published)
 	}
 	r.Generations.text(w)
 	for _, s := range r.Warnings {
@@ -73,10 +73,10 @@ func (r trustFile) text(w io.Writer) {
 	}
 }
 
-// resetInfo is what a policy says about generations; nil: nothing.
+// resetInfo is the reset of generations in a policy; nil: there is none.
 type resetInfo struct {
 	To      uint64 `json:"resetTo"`
-	Version uint64 `json:"version"` // of the policy with which it acts
+	Version uint64 `json:"version"` // of the policy that does it
 }
 
 func describeReset(t *trust.Policy) *resetInfo {
@@ -106,8 +106,8 @@ func describeTrust(label, file string, t *trust.Policy) trustFile {
 	return r
 }
 
-func (p *program) trustInit(c *cli.Context, args []string) error {
-	ref, err := repositoryOnly(c, args[0])
+func (c *call) trustInit(args []string) error {
+	ref, err := c.repositoryOnly(args[0])
 	if err != nil {
 		return err
 	}
@@ -115,10 +115,10 @@ func (p *program) trustInit(c *cli.Context, args []string) error {
 	if f.Scope == "" {
 		f.Scope = ref.Name()[:strings.LastIndex(ref.Name(), "/")] + "/**"
 	}
-	if f.Signers, err = namedKeys(c, "signer"); err != nil {
+	if f.Signers, err = c.namedKeys("signer"); err != nil {
 		return err
 	}
-	if f.Keys, err = namedKeys(c, "key"); err != nil {
+	if f.Keys, err = c.namedKeys("key"); err != nil {
 		return err
 	}
 	document, err := f.Document()
@@ -133,14 +133,14 @@ func (p *program) trustInit(c *cli.Context, args []string) error {
 	if err := writeNew(file, document, 0o644); err != nil {
 		return err
 	}
-	return p.show(c, describeTrust("wrote", file, t))
+	return c.show(describeTrust("wrote", file, t))
 }
 
-// namedKeys reads the files of a flag that must be there, each under its own name.
-func namedKeys(c *cli.Context, flag string) ([]trust.NamedPEM, error) {
+// namedKeys reads the key files of a flag, at least one.
+func (c *call) namedKeys(flag string) ([]trust.NamedPEM, error) {
 	files := c.StringSlice(flag)
 	if len(files) == 0 {
-		return nil, misused(c, "--%s is missing", flag)
+		return nil, c.misused("--%s is missing", flag)
 	}
 	var out []trust.NamedPEM
 	for _, file := range files {
@@ -153,56 +153,51 @@ func namedKeys(c *cli.Context, flag string) ([]trust.NamedPEM, error) {
 	return out, nil
 }
 
-func (p *program) trustCheckCommand() *cli.Command {
-	return p.command("trust", command{
+func trustCheckCommand() command {
+	return command{
 		name: "check", args: "FILE", min: 1, max: 1,
 		usage: "check whether a trust policy can be published",
-		about: "Reads a trust.yaml and its keys like a device, and reports what would prevent a device from getting another policy, " +
-			"or from accepting anything that a rule requires to be signed: too few, revoked or expired signers, its own repository " +
-			"rejected, a repository for the next version that has neither this version nor the previous one. A registry that does " +
-			"not answer is a warning. For a policy without updates use longshore check.",
+		about: "Reads a trust.yaml and its keys as a device does, and reports what would lock devices out: too few, revoked or expired " +
+			"signers, a rule that rejects the policy's own repository, or a repository for the next version that has neither this " +
+			"version nor the previous one. If the registry does not answer, a warning is printed. For a policy without updates use " +
+			"longshore check.",
 		examples: []string{"trust.yaml", "--offline -o json next/trust.yaml"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.BoolFlag{Name: "offline", Usage: "send no requests to the registry"},
 		}, registryFlags()),
-		run: p.trustCheck,
-	})
+		run: (*call).trustCheck,
+	}
 }
 
-func (p *program) trustCheck(c *cli.Context, args []string) error {
-	data, err := p.readDocument(args[0])
+func (c *call) trustCheck(args []string) error {
+	data, err := c.readDocument(args[0])
 	if err != nil {
 		return err
 	}
 	if _, _, err := travelling(args[0], data); err != nil {
 		return err
 	}
-	t, err := readPolicy(args[0], data) // as it is written, for the places of what is wrong
+	t, err := readPolicy(args[0], data) // as it is written, for positions in errors
 	if err != nil {
 		return err
 	}
-	if err := t.Publishable(p.now()); err != nil {
+	if err := t.Publishable(c.now()); err != nil {
 		return fmt.Errorf("%s: %w", args[0], err)
 	}
 	r := describeTrust("ok", args[0], t)
 	if !c.Bool("offline") {
-		client, err := p.client(c)
-		if err != nil {
-			return err
-		}
-		defer client.Close()
-		r.Published, err = t.Successor(c.Context, moves{client})
+		r.Published, err = t.Successor(c.Context, moves{c.registry})
 		if errors.Is(err, trust.ErrMissing) {
 			return fmt.Errorf("%s: %w", args[0], err)
 		}
 		if err != nil {
-			r.Warnings = append(r.Warnings, fmt.Sprintf("whether the next version would be found was not checked: %v", err))
+			r.Warnings = append(r.Warnings, fmt.Sprintf("the repository of the next version was not checked: %v", err))
 		}
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// moves opens the repository that the next version of a policy comes from, past its mirrors.
+// moves opens the repository of the next version of a policy, without its mirrors.
 type moves struct{ client *registry.Client }
 
 var _ trust.Moves = moves{}
@@ -231,40 +226,40 @@ func (m moves) Copy(ctx context.Context, from, to trust.Place, d digest.Digest) 
 	return err
 }
 
-// travelling brings what a policy file names inside.
+// travelling puts the files that a policy names into it.
 func travelling(file string, data []byte) (document, root []byte, err error) {
 	return trust.Inline(file, data, func(path string) ([]byte, error) {
 		return bounded.File(os.Open, filepath.Clean(path), trust.MaxFileBytes)
 	})
 }
 
-func (p *program) trustPushCommand() *cli.Command {
-	return p.command("trust", command{
+func trustPushCommand() command {
+	return command{
 		name: "push", args: "FILE HOST/PATH", min: 2, max: 2,
 		usage: "propose the next version of the trust policy",
-		about: "Packs FILE with its keys, compares it with the version that is published in HOST/PATH, signs it with each --key, and " +
-			"pushes it as a proposal under the tag vN.proposal. When the thresholds of the published and of the new version are " +
-			"met, it is published as vN, and devices apply it. Without --key others can sign the proposal with longshore trust " +
-			"sign. If two people propose at the same time, one command ends with exit code 6. A version whose trust.repository is " +
-			"not HOST/PATH is rejected, unless that repository has it too: --move publishes it there.",
+		about: "Packs FILE with its keys, compares it with the published version in HOST/PATH, signs it with each --key, and pushes it as " +
+			"a proposal with the tag vN.proposal. When it meets the thresholds of the published and of the new version, it is " +
+			"published as vN, and devices apply it. Others sign the proposal with longshore trust sign. If two people propose at the " +
+			"same time, one command ends with exit code 6. A version with another trust.repository than HOST/PATH is rejected, " +
+			"unless that repository also has it: --move publishes it there.",
 		examples: []string{
 			"--key root-1.key trust.yaml harbor.acme.example/plant/trust",
 			"--key root-1.key --key 'pkcs11:token=root;object=root-2' trust.yaml harbor.acme.example/plant/trust",
 		},
 		flags: slices.Concat([]cli.Flag{
 			&cli.BoolFlag{Name: "replace", Usage: "replace an existing proposal; its signatures do not count for yours"},
-			&cli.BoolFlag{Name: "move", Usage: "confirm that the next version comes from another repository: publish this one there too"},
+			&cli.BoolFlag{Name: "move", Usage: "confirm that the policy moves to another repository: publish this version there too"},
 			annotationFlag(),
 		}, signersFlags(), registryFlags()),
-		run: p.trustPush,
-	})
+		run: (*call).trustPush,
+	}
 }
 
-// quorumInfo is how far a threshold is reached.
+// quorumInfo shows who of the required signers has signed.
 type quorumInfo struct {
 	Threshold int      `json:"threshold"`
 	Signed    []string `json:"signed"`
-	Missing   []string `json:"missing"` // who could still sign
+	Missing   []string `json:"missing"` // signers that have not signed
 }
 
 func quorum(t *trust.Tally) *quorumInfo {
@@ -288,7 +283,7 @@ type proposalResult struct {
 	Version    uint64          `json:"version"`
 	Previous   digest.Digest   `json:"previous,omitempty"`
 	Published  bool            `json:"published"`
-	Before     *quorumInfo     `json:"before"` // of the version before; null: this is the first
+	Before     *quorumInfo     `json:"before"` // of the previous version; null: this is the first
 	After      *quorumInfo     `json:"after"`  // of the version itself
 	Waiting    string          `json:"waiting,omitempty"`
 	Signatures []signatureInfo `json:"signatures"`
@@ -296,10 +291,10 @@ type proposalResult struct {
 	Changes    []string        `json:"changes,omitempty"` // against the version before, sentences
 	repository string
 
-	Generations *resetInfo `json:"generations,omitempty"` // who signs has to see it
+	Generations *resetInfo `json:"generations,omitempty"` // signers must see it
 }
 
-func (r proposalResult) essence() string { return r.Digest.String() }
+func (r proposalResult) quietText() string { return r.Digest.String() }
 
 func (r proposalResult) text(w io.Writer) {
 	changeRows(w, r.Changes)
@@ -320,7 +315,7 @@ func (r proposalResult) text(w io.Writer) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
-func (p *program) showProposal(c *cli.Context, ref registry.Reference, by []*signer, x *trust.Proposal) error {
+func (c *call) showProposal(ref registry.Reference, by []*signer, x *trust.Proposal) error {
 	r := proposalResult{
 		Reference: ref.WithTag(x.Tag).String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous,
 		Published: x.Published, Before: quorum(x.Old), After: quorum(x.New), Waiting: x.Missing(), Signatures: []signatureInfo{},
@@ -333,71 +328,50 @@ func (p *program) showProposal(c *cli.Context, ref registry.Reference, by []*sig
 	for _, s := range by {
 		r.Signatures = append(r.Signatures, signatureInfos(s.made)...)
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// policySession is what a command that signs a policy works with: its repository, and those who sign. Close it.
-type policySession struct {
-	*registry.Client
-	repo *registry.Repository
-	by   []*signer
-}
-
-func (p *program) policySession(c *cli.Context, ref registry.Reference) (*policySession, error) {
-	by, err := p.newSigners(c)
+// policySession opens the repository of a policy, and the signers of --key and --keyless.
+func (c *call) policySession(ref registry.Reference) (*registry.Repository, []*signer, error) {
+	by, err := c.newSigners()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	s := &policySession{by: by}
-	if s.Client, err = p.client(c); err != nil {
-		closeAll(by)
-		return nil, err
-	}
-	if s.repo, err = originOf(c.Context, s.Client, ref); err != nil {
-		s.Close()
-		return nil, err
-	}
-	return s, nil
+	repo, err := c.upstream(ref)
+	return repo, by, err
 }
 
-// Close ends both.
-func (s *policySession) Close() {
-	s.Client.Close()
-	closeAll(s.by)
-}
-
-func (p *program) trustPush(c *cli.Context, args []string) error {
-	ref, err := repositoryOnly(c, args[1])
+func (c *call) trustPush(args []string) error {
+	ref, err := c.repositoryOnly(args[1])
 	if err != nil {
 		return err
 	}
 	d := trust.Draft{Replace: c.Bool("replace"), Move: c.Bool("move")}
-	data, err := p.readDocument(args[0])
+	data, err := c.readDocument(args[0])
 	if err != nil {
 		return err
 	}
 	if d.Document, d.Root, err = travelling(args[0], data); err != nil {
 		return err
 	}
-	if d.Annotations, err = pairs("annotation", c.StringSlice("annotation")); err != nil {
+	if d.Annotations, err = c.pairs("annotation"); err != nil {
 		return err
 	}
-	if d.Created, err = p.created(); err != nil {
+	if d.Created, err = c.created(); err != nil {
 		return err
 	}
-	s, err := p.policySession(c, ref)
+	repo, by, err := c.policySession(ref)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	x, err := trust.Propose(c.Context, p.now(), s.repo, moves{s.Client}, d, signatories(s.by)...)
+	x, err := trust.Propose(c.Context, c.now(), repo, moves{c.registry}, d, signatories(by)...)
 	if err != nil {
 		return err
 	}
-	return p.showProposal(c, ref, s.by, x)
+	return c.showProposal(ref, by, x)
 }
 
-// recording signs, and remembers what it made.
+// recording is a signer that records its signatures.
 type recording struct{ *signer }
 
 func (r recording) Sign(ctx context.Context, st signing.Store, subject ocispec.Descriptor) ([]signing.Signature, error) {
@@ -406,7 +380,7 @@ func (r recording) Sign(ctx context.Context, st signing.Store, subject ocispec.D
 	return made, err
 }
 
-// signatories are those who sign a policy.
+// signatories are the signers of a policy.
 func signatories(by []*signer) []trust.Signatory {
 	var out []trust.Signatory
 	for _, s := range by {
@@ -415,73 +389,63 @@ func signatories(by []*signer) []trust.Signatory {
 	return out
 }
 
-// repositoryOnly reads a reference that names no tag and no digest.
-func repositoryOnly(c *cli.Context, s string) (registry.Reference, error) {
-	ref, err := registry.ParseReference(s)
-	if err == nil && ref.Target() != "" {
-		err = misused(c, "%s: name the repository only, tags come from versions", s)
-	}
-	return ref, err
-}
-
-func (p *program) trustSignCommand() *cli.Command {
-	return p.command("trust", command{
+func trustSignCommand() command {
+	return command{
 		name: "sign", args: "HOST/PATH[@DIGEST]", min: 1, max: 1,
 		usage: "sign the proposed trust policy",
 		about: "Shows what the proposal in HOST/PATH changes, and adds a signature. The last required signature publishes it. On a " +
-			"terminal the command asks for confirmation. Elsewhere first inspect the proposal with longshore trust show " +
-			"HOST/PATH:vN.proposal, and give its digest: if it was replaced in between, it is not signed (exit code 6).",
+			"terminal the command asks for confirmation. In a script, first inspect the proposal with longshore trust show " +
+			"HOST/PATH:vN.proposal, then sign it by its digest: a proposal that was replaced in between is not signed (exit code 6).",
 		examples: []string{
 			"--key root-2.key harbor.acme.example/plant/trust@sha256:…",
 			"--key root-2.key harbor.acme.example/plant/trust",
 		},
 		flags: slices.Concat([]cli.Flag{yesFlag()}, signersFlags(), registryFlags()),
-		run:   p.trustSign,
-	})
+		run:   (*call).trustSign,
+	}
 }
 
-func (p *program) trustSign(c *cli.Context, args []string) error {
+func (c *call) trustSign(args []string) error {
 	ref, err := registry.ParseReference(args[0])
 	if err != nil {
 		return err
 	}
 	if ref.Tag != "" {
-		return misused(c, "%s: name the repository, or the proposal by its digest", args[0])
+		return c.misused("%s: name the repository, or the proposal by its digest", args[0])
 	}
 	if len(c.StringSlice("key")) == 0 && !c.Bool("keyless") {
-		return misused(c, "with which key? use --key, or --keyless")
+		return c.misused("use --key, or --keyless")
 	}
-	s, err := p.policySession(c, ref)
+	repo, by, err := c.policySession(ref)
 	if err != nil {
 		return err
 	}
-	defer s.Close()
-	seen, err := p.review(c, s.repo, ref.Digest)
+	seen, err := c.review(repo, ref.Digest)
 	if err != nil {
 		return err
 	}
-	x, err := trust.Endorse(c.Context, p.now(), s.repo, moves{s.Client}, seen, signatories(s.by)...)
+	x, err := trust.Endorse(c.Context, c.now(), repo, moves{c.registry}, seen, signatories(by)...)
 	if err != nil {
 		return err
 	}
-	return p.showProposal(c, ref, s.by, x)
+	return c.showProposal(ref, by, x)
 }
 
-// review asks a person at a terminal whether what is proposed is to be signed, and returns its digest. seen is the one that was
-// asked for; "": none was.
-func (p *program) review(c *cli.Context, repo *registry.Repository, seen digest.Digest) (digest.Digest, error) {
+// review asks the user at a terminal whether to sign the proposal, and returns its digest. seen is the digest in the command
+// line; "" if it has none.
+func (c *call) review(repo *registry.Repository, seen digest.Digest) (digest.Digest, error) {
 	x, err := trust.Pending(c.Context, repo)
 	if err != nil {
 		return "", fmt.Errorf("sign the proposed trust policy in %s: %w", repo.Name(), err)
 	}
 	if seen != "" && seen != x.Descriptor.Digest {
-		return seen, nil // it is refused
+		return seen, nil // Endorse rejects it
 	}
 	var shown strings.Builder
-	changes, err := p.changesOf(c, repo, x)
+	changes, err := c.changesOf(repo, x)
 	if err == nil {
 		changeRows(&shown, changes)
-		err = p.confirm(c, fmt.Sprintf("%sSign version %d?", &shown, x.Index.Version))
+		err = c.confirm(fmt.Sprintf("%sSign version %d?", &shown, x.Index.Version))
 	}
 	return x.Descriptor.Digest, err
 }

@@ -21,18 +21,18 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-func (p *program) trustShowCommand() *cli.Command {
-	return p.command("trust", command{
+func trustShowCommand() command {
+	return command{
 		name: "show", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
 		usage: "show a trust policy in a registry",
-		about: "Shows the newest published version, or a tag or digest: v7, or v8.proposal, and what it changes. With --document it prints the policy " +
-			"itself, as a file for a device or for the next version. For the signers use longshore trust history.",
+		about: "Shows the newest published version, or that of a tag (v7, v8.proposal) or digest, and its changes. With --document it " +
+			"prints only the policy, as a file for a device or for the next version. For the signers use longshore trust history.",
 		examples: []string{"harbor.acme.example/plant/trust", "--document harbor.acme.example/plant/trust:v7"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.BoolFlag{Name: "document", Usage: "print only the policy, byte for byte if the output is not a terminal"},
 		}, registryFlags()),
-		run: p.trustShow,
-	})
+		run: (*call).trustShow,
+	}
 }
 
 type trustInfo struct {
@@ -41,13 +41,13 @@ type trustInfo struct {
 	Version    uint64        `json:"version"`
 	Previous   digest.Digest `json:"previous,omitempty"`
 	Expires    string        `json:"expires,omitempty"`
-	Repository string        `json:"repository"` // where the next version comes from
-	Signers    []trustSigner `json:"signers"`    // who may sign it
+	Repository string        `json:"repository"` // of the next version
+	Signers    []trustSigner `json:"signers"`    // of the next version
 	Threshold  int           `json:"threshold"`
 	Rules      []trustRule   `json:"rules"`
 	Revoked    []string      `json:"revoked"`
 	Document   string        `json:"document"`
-	Changes    []string      `json:"changes,omitempty"` // against the version before, sentences
+	Changes    []string      `json:"changes,omitempty"` // compared with the previous version
 
 	Generations *resetInfo `json:"generations,omitempty"`
 }
@@ -66,7 +66,7 @@ type trustRule struct {
 	Says      string   `json:"says"`
 }
 
-func (r trustInfo) essence() string { return r.Digest.String() }
+func (r trustInfo) quietText() string { return r.Digest.String() }
 
 func (r trustInfo) text(w io.Writer) {
 	row(w, "policy", "%s", r.Reference)
@@ -82,7 +82,7 @@ func (r trustInfo) text(w io.Writer) {
 		row(w, "revoked", "%s", x)
 	}
 	r.Generations.text(w)
-	row(w, "next", "from %s, signed by %d of", r.Repository, r.Threshold)
+	row(w, "next", "from %s, with signatures by %d of", r.Repository, r.Threshold)
 	for _, s := range r.Signers {
 		until := ""
 		if s.NotAfter != "" {
@@ -93,38 +93,37 @@ func (r trustInfo) text(w io.Writer) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
-func (p *program) trustShow(c *cli.Context, args []string) error {
+func (c *call) trustShow(args []string) error {
 	ref, err := registry.ParseReference(args[0])
 	if err != nil {
 		return err
 	}
-	repo, done, err := p.open(c, ref)
+	repo, err := c.open(ref)
 	if err != nil {
 		return err
 	}
-	defer done()
 	x, err := trust.Look(c.Context, repo, ref.Target())
 	if err != nil {
 		return err
 	}
 	if c.Bool("document") {
-		out := printable.Raw(p.stdout)
+		out := printable.Raw(c.stdout)
 		if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-			out = p.stdout // a terminal obeys what is in foreign text
+			out = c.stdout // a terminal would execute escape sequences
 		}
 		_, err := out.Write(x.Document)
 		return err
 	}
 	r := describePolicy(ref, x)
-	if r.Changes, err = p.changesOf(c, repo, x); err != nil {
+	if r.Changes, err = c.changesOf(repo, x); err != nil {
 		return err
 	}
-	return p.show(c, r)
+	return c.show(r)
 }
 
-// changesOf says what a version changes; nothing where the version before is not there, or is no policy. One that is not signed is
-// told: it may hide a change.
-func (p *program) changesOf(c *cli.Context, repo *registry.Repository, x *trust.Published) ([]string, error) {
+// changesOf lists what a version changes; nothing if the previous version is missing or invalid. If that one has no valid
+// signatures, a line says so, because it may hide changes.
+func (c *call) changesOf(repo *registry.Repository, x *trust.Published) ([]string, error) {
 	former, err := x.Former(c.Context, repo)
 	if release.Unfit(err) {
 		return nil, nil
@@ -133,12 +132,12 @@ func (p *program) changesOf(c *cli.Context, repo *registry.Repository, x *trust.
 		return nil, err
 	}
 	changes := trust.Difference(former.Policy, x.Policy)
-	err = former.Signed(c.Context, p.now(), repo)
+	err = former.Signed(c.Context, c.now(), repo)
 	if fault.Retryable(err) {
 		return nil, err
 	}
 	if err != nil {
-		changes = append(changes, oneLine(fmt.Sprintf("these are the changes against version %d, which is not signed as it has to be: compare with a policy that you trust: %v", former.Policy.Version, err)))
+		changes = append(changes, oneLine(fmt.Sprintf("these are the changes since version %d, which lacks valid signatures: compare with a policy that you trust: %v", former.Policy.Version, err)))
 	}
 	return changes, nil
 }
@@ -168,19 +167,20 @@ func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {
 	return r
 }
 
-func (p *program) trustHistoryCommand() *cli.Command {
-	return p.command("trust", command{
+func trustHistoryCommand() command {
+	return command{
 		name: "history", args: "HOST/PATH", min: 1, max: 1,
-		usage: "list and verify the versions of the trust policy as a device does",
-		about: "Lists every version in HOST/PATH with its signers, as the previous version and the version itself count them, when " +
-			"the last of them signed, what the version changes for signers and devices, and open proposals. If devices reject a version, the reason is shown and the exit code is 5. The first version in the " +
-			"repository is trusted; --policy names the file that devices have instead.",
+		usage: "list and verify the versions of the trust policy",
+		about: "Lists every version in HOST/PATH with its changes and its signers, as the previous version and the version itself count " +
+			"them, when the last of them signed, and open proposals. It verifies versions as a device does: if devices reject one, " +
+			"the reason is shown and the exit code is 5. The first version in the repository is trusted, or the file of --policy, " +
+			"which devices have.",
 		examples: []string{"harbor.acme.example/plant/trust", "--policy /etc/longshore/trust.yaml -o json harbor.acme.example/plant/trust"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that was installed on devices by hand"},
 		}, registryFlags()),
-		run: p.trustHistory,
-	})
+		run: (*call).trustHistory,
+	}
 }
 
 type trustHistory struct {
@@ -193,15 +193,15 @@ type trustEntry struct {
 	Tag     string        `json:"tag"`
 	Digest  digest.Digest `json:"digest"`
 	State   string        `json:"state"`             // published, proposed or refused
-	Signed  string        `json:"signed,omitempty"`  // when the newest signature that counts was made
-	Created string        `json:"created,omitempty"` // as the version says itself
-	Changes []string      `json:"changes"`           // against the version before
-	Before  *quorumInfo   `json:"before"`            // by the version before; null: there is none
+	Signed  string        `json:"signed,omitempty"`  // time of the newest valid signature
+	Created string        `json:"created,omitempty"` // as the version claims
+	Changes []string      `json:"changes"`           // compared with the previous version
+	Before  *quorumInfo   `json:"before"`            // by the previous version; null: there is none
 	After   *quorumInfo   `json:"after"`             // by the version itself
 	Error   string        `json:"error,omitempty"`
 }
 
-func (r trustHistory) essence() string {
+func (r trustHistory) quietText() string {
 	for i := len(r.Versions) - 1; i >= 0; i-- {
 		if r.Versions[i].State == "published" {
 			return r.Versions[i].Digest.String()
@@ -212,7 +212,7 @@ func (r trustHistory) essence() string {
 
 func (r trustHistory) text(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "  VERSION\tSTATE\tDIGEST\tSIGNED AT\tBY, AS THE ONE BEFORE COUNTS\tAS IT COUNTS ITSELF")
+	fmt.Fprintln(t, "  VERSION\tSTATE\tDIGEST\tSIGNED AT\tSIGNERS BY PREVIOUS VERSION\tBY THIS VERSION")
 	for _, v := range r.Versions {
 		before, after := "–", "–"
 		if v.Before != nil {
@@ -234,26 +234,25 @@ func (r trustHistory) text(w io.Writer) {
 	}
 }
 
-func (p *program) trustHistory(c *cli.Context, args []string) error {
-	ref, err := repositoryOnly(c, args[0])
+func (c *call) trustHistory(args []string) error {
+	ref, err := c.repositoryOnly(args[0])
 	if err != nil {
 		return err
 	}
-	anchor, err := p.policy(c)
+	anchor, err := c.policy()
 	if err != nil {
 		return err
 	}
-	repo, done, err := p.open(c, ref)
+	repo, err := c.open(ref)
 	if err != nil {
 		return err
 	}
-	defer done()
-	past, err := trust.History(c.Context, p.now(), repo, anchor)
+	past, err := trust.History(c.Context, c.now(), repo, anchor)
 	if err != nil {
 		return err
 	}
 	if len(past) == 0 && anchor == nil {
-		return fmt.Errorf("%s: no trust policy is there: %w", ref.Name(), fault.ErrNotFound)
+		return fmt.Errorf("%s: there is no trust policy: %w", ref.Name(), fault.ErrNotFound)
 	}
 	r := trustHistory{Repository: ref.Name(), Versions: []trustEntry{}}
 	var refused error
@@ -266,12 +265,12 @@ func (p *program) trustHistory(c *cli.Context, args []string) error {
 			e.State = "proposed"
 		}
 		if x.Err != nil {
-			e.State, e.Error = "refused", x.Err.Error()
-			refused = outcome.WithCode(fmt.Errorf("%s: devices refuse version %d", ref.Name(), x.Version), outcome.Verification)
+			e.State, e.Error = "refused", fault.Summary(x.Err)
+			refused = outcome.WithCode(fmt.Errorf("%s: devices reject version %d", ref.Name(), x.Version), outcome.Verification)
 		}
 		r.Versions = append(r.Versions, e)
 	}
-	if err := p.show(c, r); err != nil {
+	if err := c.show(r); err != nil {
 		return err
 	}
 	return refused

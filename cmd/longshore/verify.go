@@ -24,19 +24,19 @@ import (
 	"github.com/longshore-dev/longshore/signing/sign"
 )
 
-func (p *program) verifyCommand() *cli.Command {
-	return p.command("", command{
+func verifyCommand() command {
+	return command{
 		name: "verify", args: "[device] HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 2,
 		usage: "verify the signatures of an artifact, down to the last image",
-		about: "Passes if one of the given keys signed the current digest of the reference, or if the trust policy accepts it, and if " +
-			"everything below is valid: a state's documents and deployments, their pinned components, and the images in each " +
-			"component's lock. The output shows what was checked, by which key, the signer's claimed time, and what was not " +
-			"checked. Bundles and cosign's older signatures are supported. With --attestation, an attestation of that type must be " +
-			"signed. The command connects only to registries: that of the reference, and those that a state names. A file, such as " +
-			"one of a release, is verified by the bundles beside it, which longshore sign and attest write: FILE.sigstore.json. " +
-			"With the word device before a reference such as HOST/PATH:press-07, the command verifies the report that this device pushed to " +
-			"the registry: it must be signed with the device's key, given with --key, and name this device; with --state-key or --policy, the " +
-			"state that the device runs must be signed too.",
+		about: "Verifies that one of the given keys signed the current digest of the reference, or that the trust policy accepts it, and " +
+			"that everything below is valid: a state's documents and deployments, their pinned components, and the images in each " +
+			"component's lock. The output shows what was checked, the signer with the claimed time, and what was not checked. Bundles " +
+			"and cosign's older signatures are supported. With --attestation, an attestation of that type must be signed. The " +
+			"command connects only to registries: that of the reference, and those that a state names.\n\nA file is verified with the " +
+			"bundles beside it, such as FILE.sigstore.json, which longshore sign and attest write.\n\nWith the word device before a " +
+			"reference such as HOST/PATH:press-07, the command verifies the report that the device pushed to the registry: the " +
+			"device's key (--key) must have signed it, and it must name this device. With --state-key or --policy, the state that the " +
+			"device runs must be signed too.",
 		examples: []string{
 			"--key release.pub harbor.acme.example/plant/state:press-07",
 			"--policy /etc/longshore/trust.yaml harbor.acme.example/plant/components/web:2.0.1",
@@ -52,11 +52,11 @@ func (p *program) verifyCommand() *cli.Command {
 			&cli.StringFlag{Name: "attestation", Usage: "predicate `TYPE` of an attestation that must be signed: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
 			&cli.BoolFlag{Name: "show-predicate", Usage: "with --attestation, print only the predicate"},
 		}, deviceReportFlags(), auditFlags(), identityFlags(), registryFlags()),
-		run: p.verify,
-	})
+		run: (*call).verify,
+	}
 }
 
-// auditFlags say how much is looked at.
+// auditFlags choose what is verified.
 func auditFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "kind", Usage: "required `KIND`: " + strings.Join(verifiedKinds(), ", ") + "; default: as the artifact declares"},
@@ -64,28 +64,27 @@ func auditFlags() []cli.Flag {
 	}
 }
 
-// verifiedKinds are the kinds of artifacts that a policy can speak about.
+// verifiedKinds are the kinds of artifacts that a policy can have rules for.
 func verifiedKinds() []string {
 	return []string{string(artifacts.KindState), string(artifacts.KindBundle), string(artifacts.KindComponent), string(artifacts.KindImage), string(artifacts.KindTrust)}
 }
 
-// places opens what documents name, without the credentials that the command line gives for what it names itself.
-type places struct{ client *registry.Client }
-
-func (p places) Place(_ context.Context, repository string) (signing.Source, error) {
+// Place opens a repository that a document names. It gets no credentials of the command line.
+func (c *call) Place(_ context.Context, repository string) (signing.Source, error) {
 	ref, err := registry.ParseReference(repository)
 	if err != nil {
 		return nil, err
 	}
-	return p.client.OpenNamed(ref)
+	return c.registry.OpenNamed(ref)
 }
 
-func (p places) ImagePlace(_ context.Context, reference string) (signing.Source, error) {
+// ImagePlace is Place for an image.
+func (c *call) ImagePlace(_ context.Context, reference string) (signing.Source, error) {
 	ref, err := registry.ParseImage(reference)
 	if err != nil {
 		return nil, err
 	}
-	return p.client.OpenNamed(ref)
+	return c.registry.OpenNamed(ref)
 }
 
 // projectImages reads a component's compose.yaml as the agent does.
@@ -107,45 +106,40 @@ func projectImages(ctx context.Context, archive *artifacts.Archive, u audit.Use)
 	return out, nil
 }
 
-func (p *program) verify(c *cli.Context, args []string) error {
+func (c *call) verify(args []string) error {
 	if len(args) == 2 {
 		if args[0] != "device" {
-			return misused(c, "%q and %q: one reference at a time", args[0], args[1])
+			return c.misused("%q and %q: name only one reference", args[0], args[1])
 		}
-		return p.verifyDevice(c, args[1])
+		return c.verifyDevice(args[1])
 	}
 	for _, f := range deviceReportFlags() {
 		if name := f.Names()[0]; c.IsSet(name) {
-			return misused(c, "--%s is for the report of a device: longshore verify device REFERENCE", name)
+			return c.misused("--%s needs the word device: longshore verify device REFERENCE", name)
 		}
 	}
-	judge, err := p.judge(c)
+	judge, err := c.judge()
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	r, err := p.audit(c, client, args[0], judge)
+	r, err := c.audit(args[0], judge)
 	if err != nil {
 		return err
 	}
 	failed := verdict(r.Err())
 	if failed != nil && c.Bool("quiet") {
-		return failed // a digest on stdout says that it is good
+		return failed // a digest on stdout means that it is valid
 	}
 	if c.Bool("show-predicate") && failed == nil {
-		return p.showPredicates(r.Report)
+		return c.showPredicates(r.Report)
 	}
-	if err := p.show(c, r); err != nil {
+	if err := c.show(r); err != nil {
 		return err
 	}
 	return failed
 }
 
-// verdict is why something does not hold. What is too much to be looked at was not verified; the command line is not to blame.
+// verdict returns why the verification failed. If there was too much to read, the exit code is that of a failed verification.
 func verdict(err error) error {
 	if errors.Is(err, fault.ErrTooLarge) && outcome.Code(err) == outcome.Misused {
 		return outcome.WithCode(err, outcome.Verification)
@@ -153,68 +147,68 @@ func verdict(err error) error {
 	return err
 }
 
-// judge is who decides, as the flags of verify say.
-func (p *program) judge(c *cli.Context) (audit.Judge, error) {
+// judge makes the keys, the identity or the policy of the flags.
+func (c *call) judge() (audit.Judge, error) {
 	files, attestation := c.StringSlice("key"), c.String("attestation")
-	identity, err := p.identity(c)
+	identity, err := c.identity()
 	if err != nil {
 		return nil, err
 	}
 	if (len(files) == 0 && identity == nil) == (c.String("policy") == "") {
-		return nil, misused(c, "give one of --key, --certificate-identity and --policy")
+		return nil, c.misused("use one of --key, --certificate-identity and --policy")
 	}
-	claims, err := pairs("annotation", c.StringSlice("annotation"))
+	claims, err := c.pairs("annotation")
 	if err != nil {
 		return nil, err
 	}
 	if claims != nil && c.String("policy") != "" {
-		return nil, misused(c, "--annotation goes with --key, policies do not know annotations")
+		return nil, c.misused("--annotation needs --key: policies have no annotations")
 	}
 	if c.Bool("show-predicate") && attestation == "" {
-		return nil, misused(c, "--show-predicate of what? use --attestation")
+		return nil, c.misused("--show-predicate needs --attestation")
 	}
 	if attestation != "" {
 		if attestation, err = sign.PredicateType(attestation); err != nil {
 			return nil, err
 		}
 	}
-	if policy, err := p.policy(c); err != nil || policy != nil {
-		return audit.Policy{Policy: policy, Now: p.now(), Attestation: attestation}, err
+	if policy, err := c.policy(); err != nil || policy != nil {
+		return audit.Policy{Policy: policy, Now: c.now(), Attestation: attestation}, err
 	}
 	keys, err := publicKeys(files)
 	if err != nil {
 		return nil, err
 	}
-	trustees := signing.Verifiers(keys...)
+	verifiers := signing.Verifiers(keys...)
 	if identity != nil {
-		trustees = append(trustees, identity)
+		verifiers = append(verifiers, identity)
 	}
-	return audit.Keys{Verifiers: trustees, Annotations: claims, Attestation: attestation}, nil
+	return audit.Keys{Verifiers: verifiers, Annotations: claims, Attestation: attestation}, nil
 }
 
-// audit goes through what a reference names.
-func (p *program) audit(c *cli.Context, client *registry.Client, reference string, judge audit.Judge) (verifyResult, error) {
+// audit verifies an artifact and everything below it.
+func (c *call) audit(reference string, judge audit.Judge) (verifyResult, error) {
 	kind := artifacts.Kind(c.String("kind"))
 	if kind != "" && !slices.Contains(verifiedKinds(), string(kind)) {
-		return verifyResult{}, misused(c, "--kind %q is not one of %s", kind, strings.Join(verifiedKinds(), ", "))
+		return verifyResult{}, c.misused("--kind %q is not one of %s", kind, strings.Join(verifiedKinds(), ", "))
 	}
 	if isFile(reference) {
-		return auditFile(c, reference, judge)
+		return c.auditFile(reference, judge)
 	}
-	repo, target, err := openTarget(c, client, reference)
+	repo, target, err := c.openTarget(reference)
 	if err != nil {
 		return verifyResult{}, err
 	}
 	if _, isPolicy := judge.(audit.Policy); isPolicy && repo.Reference().Scheme == registry.SchemeLayout {
-		return verifyResult{}, misused(c, "%s is on disk, and policies speak about repositories of registries: use --key", reference)
+		return verifyResult{}, c.misused("%s is on disk, and policies have rules for registries only: use --key", reference)
 	}
-	now := p.now()
+	now := c.now()
 	if policy, ok := judge.(audit.Policy); ok {
-		policy.Elsewhere = elsewhere(client)
+		policy.Elsewhere = c.Place
 		judge, now = policy, policy.Now
 	}
 	report, err := audit.Chain(c.Context, repo, target, audit.Options{
-		Judge: p.placed(judge), Places: places{client}, Kind: kind, Alone: c.Bool("no-recurse") || c.String("attestation") != "", Now: now,
+		Judge: c.withSignatureRepository(judge), Places: c, Kind: kind, Alone: c.Bool("no-recurse") || c.String("attestation") != "", Now: now,
 		Project: projectImages,
 	})
 	if err != nil {
@@ -222,8 +216,8 @@ func (p *program) audit(c *cli.Context, client *registry.Client, reference strin
 	}
 	if report.Kind == "" && kind == "" {
 		if _, isPolicy := judge.(audit.Policy); isPolicy {
-			err := fmt.Errorf("%s: %w: it does not say what it is, and a policy wants to know", reference, fault.ErrUnsupported)
-			return verifyResult{}, fault.WithHint(err, "say what a device takes it for with --kind")
+			err := fmt.Errorf("%s: %w: its kind is unknown, and the policy's rules depend on it", reference, fault.ErrUnsupported)
+			return verifyResult{}, fault.WithHint(err, "name its kind with --kind")
 		}
 	}
 	return resultOf(reference, report), nil
@@ -237,7 +231,7 @@ func resultOf(reference string, report *audit.Report) verifyResult {
 	return r
 }
 
-// isFile tells a file from a reference: it is written as a path, or it is there.
+// isFile reports whether an argument is a file, and not a reference: it is a path, or it exists.
 func isFile(arg string) bool {
 	if strings.HasPrefix(arg, "/") || strings.HasPrefix(arg, "./") || strings.HasPrefix(arg, "../") {
 		return true
@@ -246,13 +240,13 @@ func isFile(arg string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// auditFile judges a file by the bundles beside it.
-func auditFile(c *cli.Context, file string, judge audit.Judge) (verifyResult, error) {
+// auditFile verifies a file with the bundles beside it.
+func (c *call) auditFile(file string, judge audit.Judge) (verifyResult, error) {
 	if _, isPolicy := judge.(audit.Policy); isPolicy {
-		return verifyResult{}, misused(c, "%s is a file, and policies speak about repositories of registries: use --key", file)
+		return verifyResult{}, c.misused("%s is a file, and policies have rules for registries only: use --key", file)
 	}
 	if kind := c.String("kind"); kind != "" {
-		return verifyResult{}, misused(c, "%s is a file, not a %s", file, kind)
+		return verifyResult{}, c.misused("%s is a file, not a %s", file, kind)
 	}
 	store, d, err := filebundle.Open(file)
 	if err != nil {
@@ -261,17 +255,17 @@ func auditFile(c *cli.Context, file string, judge audit.Judge) (verifyResult, er
 	return resultOf(file, audit.OfFile(c.Context, store, d, judge)), c.Context.Err()
 }
 
-// verifyResult is what was checked. Signatures are of the artifact itself.
+// verifyResult is the result of a verification. Signatures are those of the artifact itself.
 type verifyResult struct {
 	Reference  string         `json:"reference"`
 	Verified   bool           `json:"verified"`
-	Insecure   bool           `json:"insecure"` // something passes although nobody vouches for it
+	Insecure   bool           `json:"insecure"` // something was accepted without protection
 	Signatures []audit.Signed `json:"signatures"`
 	*audit.Report
 	explain bool
 }
 
-func (r verifyResult) essence() string { return r.Digest.String() }
+func (r verifyResult) quietText() string { return r.Digest.String() }
 
 func (r verifyResult) text(w io.Writer) {
 	r.checks(w)
@@ -289,7 +283,7 @@ func (r verifyResult) checks(w io.Writer) {
 	}
 }
 
-// addNode shows the checks of an artifact and what is below it.
+// addNode shows the checks of an artifact and of those below it.
 func (b *branch) addNode(n *audit.Node, explain bool) {
 	for _, check := range n.Checks {
 		b.addCheck(check, explain)
@@ -323,15 +317,15 @@ func (b *branch) addCheck(check audit.Check, explain bool) {
 	}
 }
 
-// addRuling shows why a policy decides so.
+// addRuling shows how a policy decides.
 func (b *branch) addRuling(r *audit.Ruling) {
 	if r.Rule == nil {
-		b.add("no rule speaks about it")
+		b.add("no rule matches")
 		return
 	}
 	line := fmt.Sprintf("%s for %s says: %s", r.Rule.Path, r.Rule.Scope, oneLine(r.Rule.Says))
 	if len(r.Rule.Over) > 0 {
-		line += ", before " + strings.Join(r.Rule.Over, ", ")
+		line += "; overrides " + strings.Join(r.Rule.Over, ", ")
 	}
 	b.add("%s", line)
 	for _, s := range r.Signers {
@@ -342,11 +336,11 @@ func (b *branch) addRuling(r *audit.Ruling) {
 		b.add("%s", line)
 	}
 	for _, n := range r.Noticed {
-		b.add("noticed  %s", oneLine(n))
+		b.add("not counted  %s", oneLine(n))
 	}
 }
 
-// signedText is one good signature in words.
+// signedText describes one valid signature.
 func signedText(name string, s audit.Signed) string {
 	verb := "signed"
 	if name != "signature" {
@@ -374,9 +368,9 @@ func signedText(name string, s audit.Signed) string {
 	}
 	switch {
 	case s.Proven != "":
-		line += ", " + s.Proven + " as proven"
+		line += ", " + s.Proven + " (proven)"
 	case s.Time != "":
-		line += ", " + s.Time + " by its own word"
+		line += ", " + s.Time + " (claimed)"
 	}
 	for _, k := range slices.Sorted(maps.Keys(s.Annotations)) {
 		line += ", " + oneLine(k) + "=" + oneLine(s.Annotations[k])
@@ -387,7 +381,7 @@ func signedText(name string, s audit.Signed) string {
 	return line
 }
 
-// showPredicates writes what the statements say, one JSON document a line.
+// showPredicates writes the predicates of the statements, one JSON document per line.
 func (p *program) showPredicates(r *audit.Report) error {
 	for _, check := range r.Checks {
 		for _, s := range check.Signatures {

@@ -22,7 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/signing/current"
 )
 
-// maxSeen bounds the file of reports that were seen: 100,000 devices have 20 MB.
+// maxSeen limits the file of --seen: 100,000 devices need 20 MB.
 const maxSeen = 32 << 20
 
 const reportCategory = "Device reports"
@@ -36,7 +36,7 @@ func deviceReportFlags() []cli.Flag {
 	}
 }
 
-// reportResult is what a device said of itself, and what was checked of it.
+// reportResult is a verified report of a device.
 type reportResult struct {
 	Reference  string `json:"reference"`
 	Digest     string `json:"digest"` // of the report
@@ -44,15 +44,15 @@ type reportResult struct {
 	Key        string `json:"key"` // fingerprint of the device's key
 	AgeSeconds int64  `json:"ageSeconds"`
 	*artifacts.CurrentState
-	State *verifyResult `json:"state,omitempty"` // the state that runs; left out: not asked for
+	State *verifyResult `json:"state,omitempty"` // the state that runs; left out: not requested
 	Notes []string      `json:"notes"`
 }
 
-func (r reportResult) essence() string { return r.Digest }
+func (r reportResult) quietText() string { return r.Digest }
 
 func (r reportResult) text(w io.Writer) {
 	fmt.Fprintf(w, "report %d of %s\n", r.Counter, r.Device)
-	row(w, "signed", "by the device's key (%s), %s by its clock, %s ago", short(digest.Digest(r.Key)), stamp(r.Time), time.Duration(r.AgeSeconds)*time.Second)
+	row(w, "signed", "by the device's key (%s), %s by the device's clock, %s ago", short(digest.Digest(r.Key)), stamp(r.Time), time.Duration(r.AgeSeconds)*time.Second)
 	for _, g := range []struct {
 		label string
 		*artifacts.CurrentGeneration
@@ -93,51 +93,46 @@ func (r reportResult) text(w io.Writer) {
 	fmt.Fprintf(w, "  %s: %s\n", digestOf, r.Digest)
 }
 
-// verifyDevice proves what a device ran by the report that it signed.
-func (p *program) verifyDevice(c *cli.Context, reference string) error {
+// verifyDevice verifies the report that a device signed.
+func (c *call) verifyDevice(reference string) error {
 	for _, flag := range []string{"attestation", "annotation", "kind", "certificate-identity"} {
 		if c.IsSet(flag) {
-			return misused(c, "--%s is not for a device's report", flag)
+			return c.misused("--%s cannot be used for a device's report", flag)
 		}
 	}
 	if len(c.StringSlice("key")) == 0 {
-		return misused(c, "give the device's public key with --key: longshore-agent key prints it")
+		return c.misused("use --key with the device's public key: longshore-agent key prints it")
 	}
 	keys, err := publicKeys(c.StringSlice("key"))
 	if err != nil {
 		return err
 	}
-	judge, err := p.stateJudge(c)
+	judge, err := c.stateJudge()
 	if err != nil {
 		return err
 	}
-	client, err := p.client(c)
-	if err != nil {
-		return err
-	}
-	defer client.Close()
-	repo, tag, err := openTarget(c, client, reference)
+	repo, tag, err := c.openTarget(reference)
 	if err != nil {
 		return err
 	}
 	if digest.Digest(tag).Validate() == nil {
-		return misused(c, "%s: name the device by its tag: a digest does not say which device it should be", reference)
+		return c.misused("%s: name the device by its tag: a digest does not name the expected device", reference)
 	}
 	r, err := current.Read(c.Context, repo, strings.TrimSuffix(tag, artifacts.CurrentTag("")), keys)
 	if err != nil {
 		return verdict(err)
 	}
-	notes, err := p.fresh(c, r)
+	notes, err := c.fresh(r)
 	if err != nil {
 		return err
 	}
 	out := reportResult{
 		Reference: reference, Digest: r.Digest.String(), Verified: true, Key: r.By.Fingerprint.String(), CurrentState: r.CurrentState,
-		AgeSeconds: int64(p.now().Sub(r.Time) / time.Second), Notes: append([]string{}, notes...),
+		AgeSeconds: int64(c.now().Sub(r.Time) / time.Second), Notes: append([]string{}, notes...),
 	}
 	var failed error
 	if judge != nil {
-		if out.State, err = p.runningState(c, client, repo, r, judge); err != nil {
+		if out.State, err = c.runningState(repo, r, judge); err != nil {
 			return err
 		}
 		if out.State != nil {
@@ -148,24 +143,24 @@ func (p *program) verifyDevice(c *cli.Context, reference string) error {
 	if failed != nil && c.Bool("quiet") {
 		return failed
 	}
-	if err := p.show(c, out); err != nil {
+	if err := c.show(out); err != nil {
 		return err
 	}
 	return failed
 }
 
-// stateJudge decides about the state that a device runs; nil: nobody asks.
-func (p *program) stateJudge(c *cli.Context) (audit.Judge, error) {
-	policy, err := p.policy(c)
+// stateJudge verifies the state that a device runs; nil: not requested.
+func (c *call) stateJudge() (audit.Judge, error) {
+	policy, err := c.policy()
 	if err != nil {
 		return nil, err
 	}
 	files := c.StringSlice("state-key")
 	switch {
 	case policy != nil && len(files) > 0:
-		return nil, misused(c, "give --policy or --state-key, not both")
+		return nil, c.misused("--policy excludes --state-key")
 	case policy != nil:
-		return audit.Policy{Policy: policy, Now: p.now()}, nil
+		return audit.Policy{Policy: policy, Now: c.now()}, nil
 	case len(files) == 0:
 		return nil, nil
 	}
@@ -176,12 +171,12 @@ func (p *program) stateJudge(c *cli.Context) (audit.Judge, error) {
 	return audit.Keys{Verifiers: signing.Verifiers(keys...)}, nil
 }
 
-// fresh holds a report against those that were seen before, and against the clock.
-func (p *program) fresh(c *cli.Context, r *current.Report) (notes []string, err error) {
-	age := p.now().Sub(r.Time)
+// fresh rejects old reports: by the clock, and by the reports that were verified before.
+func (c *call) fresh(r *current.Report) (notes []string, err error) {
+	age := c.now().Sub(r.Time)
 	if most := c.Duration("max-age"); most > 0 && age > most {
 		return nil, fault.WithHint(fmt.Errorf("report %d of %s is %s old, and --max-age is %s: %w", r.Counter, r.Device, age.Round(time.Second), most, fault.ErrRejected),
-			"check that the device reaches the registry: longshore-agent status; if it does, find out who writes to the repository")
+			"check that the device reaches the registry: longshore-agent status; if it does, find out who else writes to the repository")
 	}
 	if age < 0 {
 		notes = append(notes, fmt.Sprintf("the device's clock is %s ahead of this one", (-age).Round(time.Second)))
@@ -220,7 +215,8 @@ func (p *program) fresh(c *cli.Context, r *current.Report) (notes []string, err 
 	return append(notes, more...), replace(file, data, 0o644)
 }
 
-// lockFile waits until no other process that calls it has the file. The lock is a file beside it, which stays: the file itself is replaced.
+// lockFile waits until no other process has locked the file. The lock is another file beside it, because the file itself is
+// replaced.
 func lockFile(name string) (unlock func(), err error) {
 	f, err := os.OpenFile(name+".lock", os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
@@ -232,25 +228,25 @@ func lockFile(name string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil // closing ends the lock
 }
 
-// runningState verifies the signatures of the state that the device runs; nil: it runs none. That of a report in a layout is in the
-// layout.
-func (p *program) runningState(c *cli.Context, client *registry.Client, repo *registry.Repository, r *current.Report, judge audit.Judge) (*verifyResult, error) {
+// runningState verifies the signatures of the state that the device runs; nil if it runs none. If the report is in a layout, the
+// state must be there too.
+func (c *call) runningState(repo *registry.Repository, r *current.Report, judge audit.Judge) (*verifyResult, error) {
 	if r.Running == nil {
 		return nil, nil
 	}
-	states, err := statesNamed(client, repo, r.Repository)
+	states, err := statesNamed(c.registry, repo, r.Repository)
 	if err != nil {
 		return nil, err
 	}
 	if policy, ok := judge.(audit.Policy); ok {
 		if states.Reference().Scheme == registry.SchemeLayout {
-			return nil, misused(c, "the report is on disk, and policies speak about repositories of registries: use --state-key")
+			return nil, c.misused("the report is on disk, and policies have rules for registries only: use --state-key")
 		}
-		policy.Elsewhere = elsewhere(client)
+		policy.Elsewhere = c.Place
 		judge = policy
 	}
 	report, err := audit.Chain(c.Context, states, r.Running.Digest.String(), audit.Options{
-		Judge: p.placed(judge), Places: places{client}, Kind: artifacts.KindState, Alone: true, Now: p.now(),
+		Judge: c.withSignatureRepository(judge), Places: c, Kind: artifacts.KindState, Alone: true, Now: c.now(),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("the state that %s runs: %w", r.Device, err)
@@ -264,15 +260,15 @@ func (p *program) runningState(c *cli.Context, client *registry.Client, repo *re
 		return nil, fmt.Errorf("the state that %s runs: %w", r.Device, err)
 	}
 	if x.Device != r.Device || x.Generation != r.Running.Generation {
-		err := fmt.Errorf("%s reports that it runs generation %d, and the state with that digest, %s, is generation %d of %s: %w",
+		err := fmt.Errorf("%s reports that it runs generation %d, but the state with the reported digest, %s, is generation %d of %s: %w",
 			r.Device, r.Running.Generation, r.Running.Digest, x.Generation, x.Device, fault.ErrBadSignature)
-		return nil, fault.WithHint(err, "the device's report contradicts itself: its agent or its key is in other hands; look at the device")
+		return nil, fault.WithHint(err, "the report contradicts itself: the device's agent or key may be compromised; check the device")
 	}
 	out := resultOf(r.Repository+"@"+r.Running.Digest.String(), report)
 	return &out, nil
 }
 
-// statesNamed opens where the states of a report are.
+// statesNamed opens the repository of a report's states.
 func statesNamed(client *registry.Client, repo *registry.Repository, repository string) (*registry.Repository, error) {
 	if repo.Reference().Scheme == registry.SchemeLayout || repo.Name() == repository {
 		return repo, nil

@@ -89,7 +89,7 @@ func TestFleetWatchOnce(t *testing.T) {
 	// A clone without its history cannot tell.
 	s.git("clone", "-q", "--depth", "1", "file://"+s.env["HOME"], "shallow")
 	code, _, stderr := s.try("fleet", "watch", "--once", "--key", "release.key", "--path", "plant", "shallow")
-	if code != outcome.Refused || !strings.Contains(stderr, "a clone without its history") {
+	if code != outcome.Refused || !strings.Contains(stderr, "a shallow clone") {
 		t.Errorf("shallow: exit %d\n%s", code, stderr)
 	}
 	// Bad input, in one message each.

@@ -36,7 +36,7 @@ func TestSignaturesElsewhere(t *testing.T) {
 		{"verify", "--key", "release.pub", "--kind", "component", "oci-layout:stick:1.4.0"},
 	} {
 		s.do(outcome.OK, "component", "push", "-q", "./line-monitor", "oci-layout:stick:1.4.0")
-		if code, stdout, stderr := s.try(args...); code == outcome.OK || !strings.Contains(stdout+stderr, "oci-layout:stick") || !strings.Contains(stdout+stderr, "is on disk, and its signatures are in it") {
+		if code, stdout, stderr := s.try(args...); code == outcome.OK || !strings.Contains(stdout+stderr, "oci-layout:stick") || !strings.Contains(stdout+stderr, "is a layout on disk, which stores its own signatures") {
 			t.Errorf("%v of a layout = %d\n%s%s", args, code, stdout, stderr)
 		}
 	}
