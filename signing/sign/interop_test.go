@@ -435,7 +435,7 @@ func TestAttestationsOfTheOlderLayout(t *testing.T) {
 			if out, err := d.longshore(t, "sign", "--key", "k.key", ref); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
-			if out, err := d.longshore(t, "sign", "--key", "k.key", "--signature-format", "legacy", ref); err != nil || !strings.Contains(out, "notice: cosign looks") {
+			if out, err := d.longshore(t, "sign", "--key", "k.key", "--signature-format", "legacy", ref); err != nil || !strings.Contains(out, "cosign looks for signatures only in bundles") {
 				t.Errorf("nobody is told that cosign does not find the older signature: %v\n%s", err, out)
 			}
 		})
