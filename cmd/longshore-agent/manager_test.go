@@ -207,7 +207,7 @@ func TestSilentManager(t *testing.T) {
 	e := p.files
 	e.URL = m.ServeTLS(t, p.certificate(t, managerID, nil), p.roots)
 	c, err := manager.New(manager.Options{
-		URL: e.URL, Device: "press-07", Timeout: 50 * time.Millisecond, TLS: mutualTLS(cfg, e, time.Now, slog.New(slog.DiscardHandler)),
+		URL: e.URL, Device: "press-07", Timeout: 50 * time.Millisecond, TLS: mutualTLS(&config.Config{}, e, time.Now, slog.New(slog.DiscardHandler)),
 	})
 	if err != nil {
 		t.Fatal(err)
