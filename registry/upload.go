@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"bytes"
 	"context"
 	"encoding"
 	"errors"
@@ -28,6 +29,7 @@ const (
 	// quarter of what was sent before, and at most what chunkTime takes: each costs the registry a request and a sync of its disk.
 	chunkSize = 2 << 20
 	chunkTime = 8 * time.Second // 2 MiB of a link of 2 Mbit/s
+	heldChunk = 8 << 20         // at most of a file; those of a registry are not held in memory
 	// maxChunk bounds what a registry may ask for as its smallest chunk.
 	maxChunk = 64 << 20
 	// maxUploadTries is how often in a row an upload may break without progress.
@@ -46,7 +48,7 @@ var (
 // opener opens a blob from a byte on. Its caller checks the digest.
 type opener func(ctx context.Context, off int64) (io.ReadCloser, error)
 
-// upload is the upload of one blob in chunks, which are not held in memory. It hashes what it sends and remembers the state of the hash
+// upload is the upload of one blob in chunks. It hashes what it sends and remembers the state of the hash
 // with the session, so that the digest of the whole is checked here too, whatever was sent before; the registry checks it again when the
 // upload is closed.
 type upload struct {
@@ -238,13 +240,24 @@ func (u *upload) send(ctx context.Context) error {
 // patch sends a chunk of content. goes: content is right behind what was sent.
 func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err error) {
 	n := min(max(u.least, min(u.off/4, u.most)), u.desc.Size-u.off)
+	open := u.open
+	if _, disk := content.(*fileReader); disk {
+		// What a worn medium gives right before a byte that it cannot read may be wrong: nothing is sent before the chunk was read.
+		n = min(n, max(u.least, heldChunk))
+		data := make([]byte, n)
+		if _, err := io.ReadFull(content, data); err != nil {
+			return false, broken(err)
+		}
+		content = bytes.NewReader(data)
+		open = func(context.Context, int64) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
+	}
 	first := newChunk(content, n, u.hash)
 	sent, began := first, time.Now()
 	resp, err := u.request(ctx, http.MethodPatch, u.location, func(r *http.Request) {
 		r.Header.Set("Content-Range", fmt.Sprintf("%d-%d", u.off, u.off+n-1))
 		r.Body, r.ContentLength = first, n
 		r.GetBody = func() (io.ReadCloser, error) { // another token is needed
-			again, err := u.open(ctx, u.off)
+			again, err := open(ctx, u.off)
 			if err != nil {
 				return nil, err
 			}
