@@ -77,9 +77,6 @@ func ParseSettings(file string, data []byte) (*Settings, error) {
 	}
 	n := root.Get("authority")
 	s.Authority = Authority{Dir: path(n.Get("dir"), "ca"), Manager: defaultManager}
-	if k := n.Get("key"); k != nil {
-		s.Authority.Key = k.Filled()
-	}
 	if t := n.Get("trustDomain"); t != nil {
 		s.Authority.TrustDomain = t.Filled()
 	}
