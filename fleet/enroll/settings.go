@@ -24,8 +24,7 @@ type Settings struct {
 
 // Authority says which authority signs certificates of devices.
 type Authority struct {
-	Dir         string // has ca.crt, and ca.key if Key does not name another place; "": that of the manager's SVID and trust bundle does not sign
-	Key         string // address of a private key that is in no file: pkcs11:…, awskms://…; "": it is Dir's ca.key
+	Dir         string // has ca.crt and ca.key; "": that of the manager's SVID and trust bundle does not sign
 	TrustDomain string // of an authority that is created if Dir has none; "": none is created
 	Manager     string // id of this manager in the trust domain
 }

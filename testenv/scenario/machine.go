@@ -356,4 +356,6 @@ func (m *machine) look(r *run, o workload.Observation, p property) error {
 }
 
 // options gives the agent what the program gives it beside the runtime.
-func (m *machine) options(o *agent.Options) { o.Repairer, o.LookEvery = attacher{m.nets}, 3*time.Second }
+func (m *machine) options(o *agent.Options) {
+	o.Repairer, o.LookEvery = attacher{m.nets}, 3*time.Second
+}
