@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -26,10 +25,10 @@ import (
 // Uploads in chunks, "Pushing a blob in chunks" of the distribution specification.
 const (
 	// chunkSize is what an interrupted upload may have to send again to a registry that keeps whole chunks only. Later chunks are a
-	// quarter of what was sent before, and at most what chunkTime takes: each costs the registry a request and a sync of its disk.
+	// quarter of what was sent before, up to mostChunk: each costs the registry a request and a sync of its disk.
 	chunkSize = 2 << 20
-	chunkTime = 8 * time.Second // 2 MiB of a link of 2 Mbit/s
-	heldChunk = 8 << 20         // at most of a file; those of a registry are not held in memory
+	mostChunk = 16 << 20 // a minute of a link of 2 Mbit/s
+	heldChunk = 8 << 20  // of a file, in memory; those of a registry are not held
 	// maxChunk bounds what a registry may ask for as its smallest chunk.
 	maxChunk = 64 << 20
 	// maxUploadTries is how often in a row an upload may break without progress.
@@ -64,7 +63,6 @@ type upload struct {
 	hash     hash.Hash
 	hashed   int64 // bytes that the hash has seen
 	least    int64 // of a chunk
-	most     int64 // of the next chunk: what chunkTime takes
 }
 
 // pushChunks sends a blob in chunks. A session that an earlier run left is continued. errNoChunks: nothing was sent.
@@ -239,7 +237,7 @@ func (u *upload) send(ctx context.Context) error {
 
 // patch sends a chunk of content. goes: content is right behind what was sent.
 func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err error) {
-	n := min(max(u.least, min(u.off/4, u.most)), u.desc.Size-u.off)
+	n := min(max(u.least, min(u.off/4, mostChunk)), u.desc.Size-u.off)
 	open := u.open
 	if _, disk := content.(*fileReader); disk {
 		// What a worn medium gives right before a byte that it cannot read may be wrong: nothing is sent before the chunk was read.
@@ -252,7 +250,7 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 		open = func(context.Context, int64) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
 	}
 	first := newChunk(content, n, u.hash)
-	sent, began := first, time.Now()
+	sent := first
 	resp, err := u.request(ctx, http.MethodPatch, u.location, func(r *http.Request) {
 		r.Header.Set("Content-Range", fmt.Sprintf("%d-%d", u.off, u.off+n-1))
 		r.Body, r.ContentLength = first, n
@@ -285,7 +283,6 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 		return false, errRestart
 	}
 	whole := has == u.off+n
-	u.most = int64(float64(n) * float64(chunkTime) / float64(max(time.Since(began), time.Millisecond)))
 	if u.off = has; whole { // else what it has is read over
 		u.hash, u.hashed = hash, has
 	}
