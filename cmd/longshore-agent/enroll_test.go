@@ -79,15 +79,6 @@ func (d *newcomer) fingerprint(t *testing.T) string {
 	return strings.TrimSpace(out)
 }
 
-// asked waits until the manager knows the key.
-func (d *newcomer) asked(t *testing.T, key string) {
-	t.Helper()
-	testenv.Eventually(t, 20*time.Second, "the request of the device", func() error {
-		_, err := d.Enrollment(t.Context(), key)
-		return err
-	})
-}
-
 func (d *newcomer) approve(t *testing.T, key string) {
 	t.Helper()
 	if _, err := d.ApproveEnrollment(t.Context(), store.Approval{Key: key, Device: "press-07", At: time.Now()}); err != nil {

@@ -56,7 +56,7 @@ var _ enroll.Credentials = (*Project)(nil)
 // New checks the options. It opens no connection.
 func New(o Options) (*Project, error) {
 	if u, err := url.Parse(o.URL); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
-		return nil, fmt.Errorf("Harbor %q: %w", o.URL, fault.ErrInvalid)
+		return nil, fmt.Errorf("registry %q: %w", o.URL, fault.ErrInvalid)
 	}
 	o.URL = strings.TrimSuffix(o.URL, "/")
 	t := &http.Transport{Proxy: o.Proxy, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, TLSHandshakeTimeout: callTimeout, IdleConnTimeout: time.Minute}
@@ -66,7 +66,7 @@ func New(o Options) (*Project, error) {
 			pool = x509.NewCertPool()
 		}
 		if !pool.AppendCertsFromPEM(o.CA) {
-			return nil, fmt.Errorf("Harbor %s: the CA file has no certificate: %w", o.URL, fault.ErrInvalid)
+			return nil, fmt.Errorf("registry %s: the CA file has no certificate: %w", o.URL, fault.ErrInvalid)
 		}
 		t.TLSClientConfig.RootCAs = pool
 	}
@@ -122,7 +122,7 @@ func (p *Project) Give(ctx context.Context, device, handle string) (protocol.Log
 	case err != nil:
 		return protocol.Login{}, err
 	case r.Name == "" || r.Secret == "":
-		return protocol.Login{}, fmt.Errorf("Harbor %s: its answer has no name or no secret of a robot account: %w", p.o.URL, fault.ErrInvalid)
+		return protocol.Login{}, fmt.Errorf("registry %s: its answer has no name or no secret of a robot account: %w", p.o.URL, fault.ErrInvalid)
 	}
 	return protocol.Login{Host: p.o.Host, Username: r.Name, Password: r.Secret}, nil
 }
@@ -134,7 +134,7 @@ func (p *Project) renew(ctx context.Context, name string) (robot, error) {
 		return robot{}, err
 	}
 	if r == nil {
-		return robot{}, fmt.Errorf("Harbor %s: the robot account %s is there and not in its list: %w", p.o.URL, name, fault.ErrTemporary)
+		return robot{}, fmt.Errorf("registry %s: the robot account %s is there and not in its list: %w", p.o.URL, name, fault.ErrTemporary)
 	}
 	var secret struct {
 		Secret string `json:"secret"`
@@ -192,7 +192,7 @@ func (p *Project) find(ctx context.Context, name string) (*robot, error) {
 			return nil, nil
 		}
 	}
-	return nil, fmt.Errorf("Harbor %s: more than %d robot accounts in project %s: %w", p.o.URL, maxPages*page, p.o.Name, fault.ErrTooLarge)
+	return nil, fmt.Errorf("registry %s: more than %d robot accounts in project %s: %w", p.o.URL, maxPages*page, p.o.Name, fault.ErrTooLarge)
 }
 
 // call sends a request; other codes than those of success and pass are errors.
@@ -206,7 +206,7 @@ func (p *Project) call(ctx context.Context, method, path string, body, into any,
 	}
 	req, err := http.NewRequestWithContext(ctx, method, p.o.URL+"/api/v2.0"+path, bytes.NewReader(data))
 	if err != nil {
-		return 0, fmt.Errorf("Harbor %s: %w: %w", p.o.URL, fault.ErrInvalid, err)
+		return 0, fmt.Errorf("registry %s: %w: %w", p.o.URL, fault.ErrInvalid, err)
 	}
 	req.SetBasicAuth(p.o.Username, p.o.Password)
 	req.Header.Set("Content-Type", "application/json")
@@ -218,7 +218,7 @@ func (p *Project) call(ctx context.Context, method, path string, body, into any,
 	defer res.Body.Close()
 	answer, err := bounded.Read(res.Body, maxAnswer)
 	if err != nil {
-		return 0, fmt.Errorf("Harbor %s: %s %s: %w: %w", p.o.URL, method, path, fault.ErrTemporary, err)
+		return 0, fmt.Errorf("registry %s: %s %s: %w: %w", p.o.URL, method, path, fault.ErrTemporary, err)
 	}
 	for _, code := range pass {
 		if res.StatusCode == code {
@@ -230,7 +230,7 @@ func (p *Project) call(ctx context.Context, method, path string, body, into any,
 	}
 	if into != nil {
 		if err := json.Unmarshal(answer, into); err != nil {
-			return 0, fmt.Errorf("Harbor %s: %s %s: its answer is no JSON of the expected form: %w", p.o.URL, method, path, fault.ErrInvalid)
+			return 0, fmt.Errorf("registry %s: %s %s: its answer is no JSON of the expected form: %w", p.o.URL, method, path, fault.ErrInvalid)
 		}
 	}
 	return res.StatusCode, nil
@@ -247,7 +247,7 @@ func (p *Project) failed(method, path string, res *http.Response, answer []byte)
 		detail = ": " + errors.Errors[0].Message[:min(len(errors.Errors[0].Message), maxDetail)]
 	}
 	path, _, _ = strings.Cut(path, "?")
-	err := fmt.Errorf("Harbor %s: %s %s: %s%s", p.o.URL, method, path, res.Status, strings.ToValidUTF8(detail, "?"))
+	err := fmt.Errorf("registry %s: %s %s: %s%s", p.o.URL, method, path, res.Status, strings.ToValidUTF8(detail, "?"))
 	switch code := res.StatusCode; {
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
 		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrConfig), "the account of Longshore must be allowed to create, update, list and delete robot accounts in project "+p.o.Name)
