@@ -213,7 +213,7 @@ func (p *Project) call(ctx context.Context, method, path string, body, into any,
 	req.Header.Set("X-Is-Resource-Name", "true") // a project called "12" is not project 12
 	res, err := p.http.Do(req)
 	if err != nil {
-		return 0, fmt.Errorf("Harbor: %w: %w", fault.ErrTemporary, err)
+		return 0, fmt.Errorf("registry %s: %s %s: %w: %w", p.o.URL, method, path, fault.ErrTemporary, err)
 	}
 	defer res.Body.Close()
 	answer, err := bounded.Read(res.Body, maxAnswer)
