@@ -181,7 +181,7 @@ func (c *Client) send(ctx context.Context, method, path string, header http.Head
 	res, err := c.http.Do(req)
 	if err != nil {
 		if err = bare(err); errors.Is(err, fault.ErrUnauthenticated) { // who answered is not the manager, and has judged nothing
-			err = errors.New(err.Error())
+			err = fault.WithHint(errors.New(err.Error()), fault.Hint(err))
 		}
 		err = fmt.Errorf("%w: %w", fault.ErrTemporary, err)
 		if op := (*net.OpError)(nil); c.o.TLS != nil && errors.As(err, &op) && op.Op == "remote error" {
