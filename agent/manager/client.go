@@ -55,7 +55,7 @@ type Options struct {
 	// Now turns a Retry-After date into a delay, and is what certificates' dates are held against. nil: dates are not
 	// obeyed, and certificates are held against the system's clock.
 	Now func() time.Time
-	// Date learns the manager's clock, which nothing relies on; nil: nobody does.
+	// Date learns the manager's clock, for information only; nil: it is not reported.
 	Date func(time.Time)
 }
 

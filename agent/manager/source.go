@@ -26,7 +26,7 @@ type Registry interface {
 
 // Source is desired state as a manager tells it, and everything else from a registry. It implements [intake.Source].
 //
-// Without States the state is the State Manifest itself, in the repository [Client.Name]: nobody has signed it, and the trust
+// Without States the state is the State Manifest itself, in the repository [Client.Name]: it is not signed, and the trust
 // policy decides whether that is accepted. With States the manager only says which State Manifest is the current one, and the
 // state is the signed artifact of that repository that has it as its first layer: a manager cannot make the device run what
 // nobody has signed.
