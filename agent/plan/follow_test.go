@@ -97,6 +97,20 @@ func TestDependentsFollow(t *testing.T) {
 			d.sup.Restarting = again // which was saved
 			d.run(t, d.want)
 		}, []string{"start db-1.v1", "stop web-1.v1", "prepare all", "start web-1.v1"}},
+		{"the process is gone before its task", func(t *testing.T, d *device) {
+			d.crash(v1.Containers[0].ID, 1)
+			web := v1.Containers[1].ID
+			for d.containers[web].Status == workload.Running {
+				d.round(t, nil)
+			}
+			ended := d.containers[web]
+			gone := ended
+			gone.Status, gone.PID, gone.End = workload.Running, 402, ""
+			d.containers[web] = gone
+			d.round(t, nil)
+			d.containers[web] = ended
+			d.run(t, d.want)
+		}, append([]string{"start db-1.v1"}, restart...)},
 		{"after a reboot", func(t *testing.T, d *device) {
 			d.reboot()
 			d.run(t, d.want)

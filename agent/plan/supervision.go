@@ -216,7 +216,7 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 // restartIntended reports whether the agent ended a container's last run to restart it, and forgets it when that is over.
 func (s *Supervision) restartIntended(o workload.Observation) bool {
 	run, ok := s.Restarting[o.ID]
-	if ok && (o.Status == workload.Created || alive(o) && o.Run != run) {
+	if ok && (o.Status == workload.Created || alive(o) && o.Run != "" && o.Run != run) {
 		delete(s.Restarting, o.ID)
 		return false
 	}
@@ -247,10 +247,8 @@ func (s *Supervision) time(now time.Time, d *Desired, o workload.Observed, p Pol
 func (s Supervised) next(now time.Time, c workload.Container, o workload.Observation, again bool, p Policy) Supervised {
 	switch o.Status {
 	case workload.Running, workload.Paused:
-		run := o.Run
-		if run == "" {
-			run = fmt.Sprintf("%d/%d", o.PID, o.StartedAt.UnixNano())
-		}
+		// The name of a run is unknown while its process is gone and the task has not ended: that is no other run.
+		run := cmp.Or(o.Run, s.Run, fmt.Sprintf("%d/%d", o.PID, o.StartedAt.UnixNano()))
 		if run != s.Run {
 			s.Run, s.Since, s.Failed, s.Output, s.Health, s.Up, s.Active, s.Restarting = run, now, 0, "", "", time.Time{}, time.Time{}, false
 			if hasHealth(c) {

@@ -139,7 +139,7 @@ func TestBadInput(t *testing.T) {
 		if err := os.Chmod(d.path("open.key"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		d.fails(t, bad{env: open, args: []string{"longshore", "sign", "--key", "open.key", "REF"}, code: 3, says: []string{"open.key", "everybody", "chmod 600"}}, ref)
+		d.fails(t, bad{env: open, args: []string{"longshore", "sign", "--key", "open.key", "REF"}, code: 3, says: []string{"open.key", "every user", "chmod 600"}}, ref)
 	})
 	t.Run("ten thousand signatures to verify", func(t *testing.T) {
 		d.proxy.Faults.Add(testenv.Rule{Path: `/referrers/`, Effect: Inflate(10_000)})
