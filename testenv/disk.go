@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,10 +49,18 @@ func (b *Box) NewDisk(ctx context.Context, size int64) (*Disk, error) {
 }
 
 func (d *Disk) mount(ctx context.Context) error {
-	if text, err := exec.CommandContext(ctx, "mount", "-t", "ext4", "-o", "loop", d.file, d.Dir).CombinedOutput(); err != nil {
-		return fmt.Errorf("mount %s: %w\n%s", d.file, err, tail(text, 5))
-	}
-	return nil
+	return mountLoop(ctx, d.file, d.Dir, "loop")
+}
+
+// mountLoop mounts an ext4 file system on a loop device of its own. Two programs may find the same free device: one of them tries again.
+func mountLoop(ctx context.Context, file, dir, options string) error {
+	return Await(ctx, 10*time.Second, func() error {
+		text, err := exec.CommandContext(ctx, "mount", "-t", "ext4", "-o", options, file, dir).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("mount %s: %w\n%s", file, err, tail(text, 5))
+		}
+		return nil
+	})
 }
 
 // Sync writes all that is on its way to the disk, as the kernel does of its own from time to time.

@@ -54,8 +54,8 @@ func NewStick(t testing.TB, size, room int64) *Stick {
 
 func (s *Stick) mount(t testing.TB, options string) {
 	t.Helper()
-	if text, err := exec.CommandContext(t.Context(), "mount", "-t", "ext4", "-o", options, s.file, s.Dir).CombinedOutput(); err != nil {
-		Unavailable(t, "mount %s: %v\n%s", s.file, err, tail(text, 5))
+	if err := mountLoop(t.Context(), s.file, s.Dir, options); err != nil {
+		Unavailable(t, "%v", err)
 	}
 }
 

@@ -45,7 +45,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	testenv.SideBySide(4) // they mostly wait
+	testenv.SideBySide(3) // they mostly wait
 	goleak.VerifyTestMain(testsOnShared{m}, testenv.LeakOptions()...)
 }
 

@@ -357,5 +357,6 @@ func (m *machine) look(r *run, o workload.Observation, p property) error {
 
 // options gives the agent what the program gives it beside the runtime.
 func (m *machine) options(o *agent.Options) {
-	o.Repairer, o.LookEvery = attacher{m.nets}, 3*time.Second
+	// A process needs longer to begin and to fail than one in memory, most of all beside other tests.
+	o.Repairer, o.LookEvery, o.Probation = attacher{m.nets}, 3*time.Second, 1500*time.Millisecond
 }

@@ -14,7 +14,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testenv.SideBySide(6) // on containerd they mostly wait
+	testenv.SideBySide(4) // on containerd they mostly wait
 	goleak.VerifyTestMain(m, testenv.LeakOptions()...)
 }
 
