@@ -24,6 +24,7 @@ const (
 	loadSwitches = 20
 	loadPace     = 250 * time.Millisecond // between two switches
 	loadPatience = 2 * time.Minute        // lost is what never comes; late is what a busy machine is
+	loadDrain    = 250 * time.Millisecond // from a switch to the end of the old container: the agent waits 2 s
 	loadPending  = 40                     // requests under way on one way: a machine that cannot keep up is asked less
 	loadTold     = 5                      // failures of one way that are shown
 )
@@ -63,7 +64,8 @@ func serve(w *world, ns, name string) (drain func()) {
 	var once sync.Once
 	drain = func() {
 		once.Do(func() {
-			w.accepted(l) // a listener that closes resets what it has not accepted yet: no network can prevent that
+			<-time.After(loadDrain) // a connection that was led here before the switch may still be on its way
+			w.accepted(l)           // a listener that closes resets what it has not accepted yet: no network can prevent that
 			ctx, cancel := context.WithTimeout(context.Background(), loadPatience)
 			defer cancel()
 			err := s.Shutdown(ctx)
