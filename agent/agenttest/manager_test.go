@@ -261,7 +261,7 @@ func TestChildrenOfADeviceThatIsNoGateway(t *testing.T) {
 		if res := w.Sync(t, r); res.Outcome != status.SyncFailed || res.Code != codes.UnknownChild {
 			t.Errorf("sync = %+v", res)
 		}
-		w.Wait(t, "the device's own container", func() bool { return len(w.Observe(t)) == 1 }) // the sync failed maybe before it
+		w.Wait(t, "the device's own container", func() bool { return len(w.Observe(t)) == 1 }) // the sync may fail before it runs
 		w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
 		last := map[string]*margo.DeploymentStatus{}
 		for _, x := range w.Fleet.Reports() {
