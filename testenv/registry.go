@@ -269,10 +269,24 @@ func (s *RegistryServer) useTLS(setup registrySetup) error {
 	return os.WriteFile(s.CAFile, ca.pem, 0o644)
 }
 
+// oneAtATime lets the requests of one upload wait for one another: ocimem sets the offset of an upload that is continued without a lock,
+// also while it still reads what a client sent that has gone.
+func oneAtATime(next http.Handler) http.Handler {
+	var uploads sync.Map // by path
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/blobs/uploads/") && r.Method != http.MethodPost {
+			upload, _ := uploads.LoadOrStore(r.URL.Path, new(sync.Mutex))
+			upload.(*sync.Mutex).Lock()
+			defer upload.(*sync.Mutex).Unlock()
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
 func (s *RegistryServer) build(setup registrySetup) error {
 	switch s.Kind {
 	case Referrers:
-		s.handler = ociserver.New(ocimem.New(), &ociserver.Options{})
+		s.handler = oneAtATime(ociserver.New(ocimem.New(), &ociserver.Options{}))
 		return nil
 	case Lax:
 		s.handler = registry.New(registry.Logger(log.New(io.Discard, "", 0)))

@@ -301,7 +301,15 @@ func TestContainerdKills(t *testing.T) {
 		t.Skip("minutes")
 	}
 	r := newReal(t)
-	agenttest.Kills(t, agenttest.Setup{Open: r.env, Parallel: atOnce}, 5)
+	agenttest.Kills(t, agenttest.Setup{Open: r.env, Parallel: atOnce}, oneOf(10))
+}
+
+// oneOf is how far apart the boundaries are that are tried: all of them nightly. TestKills tries all on runtimes in memory.
+func oneOf(n int) int {
+	if testenv.Nightly() {
+		return 1
+	}
+	return n
 }
 
 func TestContainerdRuntime(t *testing.T) {

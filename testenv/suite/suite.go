@@ -3,8 +3,8 @@
 //
 // [Run] is what "go run ./cmd/testenv test" and continuous integration do. It prints what it is about to prepare, then one
 // line for each package with what failed in it, and in the end once more what failed, and counts. Two lanes go side by side:
-// the tests with the race detector, two packages at a time, and the linters followed by the tests without it, one package at a
-// time. More at a time takes no less time, and fails tests with time limits.
+// the tests with the race detector, and the linters followed by the tests without it, one package at a time each: two processors
+// have no more to give, and three packages at a time failed tests with time limits.
 package suite
 
 import (
@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -100,12 +101,25 @@ func check(ctx context.Context, root string, o Options) error {
 	testjson.PrintSummary(out, execution, testjson.SummarizeAll)
 	// Once more, short: where only an end of the output is kept, it has the names.
 	for _, t := range testjson.FilterFailedUnique(execution.Failed()) {
-		failed = append(failed, testjson.RelativePackagePath(t.Package)+" "+t.Test.Name())
+		failed = append(failed, fmt.Sprintf("%s %s: %s", testjson.RelativePackagePath(t.Package), t.Test.Name(), reason(execution.OutputLines(t))))
 	}
 	for _, f := range failed {
 		fmt.Fprintf(out, "failed: %s\n", f)
 	}
 	return errors.Join(errors.Join(errs[:]...), errScan)
+}
+
+// reason is the first thing that a failed test said of a place in its code, on one line.
+func reason(output []string) string {
+	i := slices.IndexFunc(output, func(line string) bool {
+		return strings.Contains(line, "_test.go:") || strings.Contains(line, "DATA RACE")
+	})
+	if i < 0 {
+		return "see above"
+	}
+	text, _, _ := strings.Cut(strings.Join(output[i:min(i+3, len(output))], ""), "--- FAIL")
+	text = strings.Join(strings.Fields(text), " ")
+	return text[:min(len(text), 400)]
 }
 
 // handler prints a line for each package, and what go itself says.
@@ -134,7 +148,7 @@ var computing = []string{
 
 // raceArgs are the flags of go test that put the race detector into everything but what is [computing].
 func raceArgs() []string {
-	args := []string{"-race", "-p", "2"}
+	args := []string{"-race", "-p", "1"}
 	for _, p := range computing {
 		args = append(args, "-gcflags="+p+"=-race=false")
 	}

@@ -34,7 +34,7 @@ func TestRunNamesWhatFailed(t *testing.T) {
 	t.Setenv("GOFLAGS", "-mod=mod")
 	var out bytes.Buffer
 	err := check(t.Context(), dir, Options{Out: &out, NoLint: true, NoRace: true})
-	for _, want := range []string{"failed: testenv/demo TestBad/case\n", "failed: broken", "bad_test.go:5: seven", "DONE 3 tests"} {
+	for _, want := range []string{"failed: testenv/demo TestBad/case: bad_test.go:5: seven\n", "failed: broken", "bad_test.go:5: seven", "DONE 3 tests"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the output lacks %q", want)
 		}
