@@ -85,6 +85,7 @@ type Endpoint struct {
 	CertFile    string // the device's X.509-SVID with its intermediates, PEM
 	KeyFile     string // its private key, PEM; "": it is the device's own key, as Report says where that is
 	TrustBundle string // of the trust domain: SPIFFE's JSON, or PEM
+	WorkloadAPI string // unix:// address of the SPIFFE Workload API that has all three in place of files; "": it is not used
 }
 
 // Fleet is the endpoint that status goes to: Source.Manager unless the file names another. An empty URL means that nothing is
@@ -338,8 +339,8 @@ func (r reader) source(n *strict.Node) (s Source) {
 	case s.Manager.URL == "":
 	case !strings.HasPrefix(s.Manager.URL, "https://"):
 		u.Faultf("must begin with https://")
-	case s.Manager.CertFile == "" && s.Manager.TokenFile == "":
-		n.HintFaultf("add certFile, keyFile and trustBundle, or tokenFile", "has no credentials for the manager")
+	case s.Manager.CertFile == "" && s.Manager.WorkloadAPI == "" && s.Manager.TokenFile == "":
+		n.HintFaultf("add certFile, keyFile and trustBundle, or workloadAPI, or tokenFile", "has no credentials for the manager")
 	}
 	n.Close()
 	return s
@@ -372,7 +373,17 @@ func (r reader) endpoint(n, u *strict.Node) (e Endpoint) {
 	}
 	e.TokenFile, e.CAFile = r.path(n.Get("tokenFile"), ""), r.path(n.Get("caFile"), "")
 	e.CertFile, e.KeyFile, e.TrustBundle = r.path(n.Get("certFile"), ""), r.path(n.Get("keyFile"), ""), r.path(n.Get("trustBundle"), "")
+	if w := n.Get("workloadAPI"); w != nil {
+		e.WorkloadAPI = w.Filled()
+		if path, ok := strings.CutPrefix(e.WorkloadAPI, "unix://"); !ok || !filepath.IsAbs(path) || strings.ContainsAny(path, "?#%") {
+			w.HintFaultf("write it like unix:///run/spire/agent.sock", "not the address of a Unix socket")
+		}
+	}
 	switch {
+	case e.WorkloadAPI != "" && e.CertFile+e.KeyFile+e.TrustBundle+e.TokenFile+e.CAFile != "":
+		n.Faultf("workloadAPI excludes certFile, keyFile, trustBundle, tokenFile and caFile: the certificate and the trust bundle come from there")
+	case e.WorkloadAPI != "" && u != nil && !strings.HasPrefix(e.URL, "https://"):
+		u.Faultf("must begin with https:// where workloadAPI is given")
 	case e.CertFile+e.KeyFile+e.TrustBundle == "":
 	case e.CertFile == "" || e.TrustBundle == "":
 		n.Faultf("certFile and trustBundle belong together, with keyFile where the key is not the device's own")

@@ -271,6 +271,9 @@ func TestMutualTLS(t *testing.T) {
 	for more, want := range map[string]string{
 		"  certFile: a\n": "belong together", "  trustBundle: a\n": "belong together",
 		"  certFile: a\n  keyFile: b\n  trustBundle: c\n  tokenFile: d\n": "excludes tokenFile",
+		"  workloadAPI: unix:///run/a.sock\n  trustBundle: c\n":           "workloadAPI excludes", "  workloadAPI: unix:///run/a.sock\n  tokenFile: d\n": "workloadAPI excludes",
+		"  workloadAPI: tcp://10.0.0.1:8081\n": "fleet.workloadAPI: not the address", "  workloadAPI: unix://run/a.sock\n": "not the address", "  workloadAPI: \"unix:///a?b\"\n": "not the address",
+		"  workloadAPI: unix:///run/a.sock\nenrollment: {}\n": "enrollment: needs certFile",
 	} {
 		if _, err := config.Parse("agent.yaml", []byte(head+more)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", more, err, want)
@@ -279,5 +282,13 @@ func TestMutualTLS(t *testing.T) {
 	plain := strings.Replace(head, "https:", "http:", 1) + "  certFile: a\n  keyFile: b\n  trustBundle: c\n"
 	if _, err := config.Parse("agent.yaml", []byte(plain)); err == nil || !strings.Contains(err.Error(), "must begin with https://") {
 		t.Errorf("plain HTTP: %v", err)
+	}
+	plain = strings.Replace(head, "https:", "http:", 1) + "  workloadAPI: unix:///run/a.sock\n"
+	if _, err := config.Parse("agent.yaml", []byte(plain)); err == nil || !strings.Contains(err.Error(), "must begin with https://") {
+		t.Errorf("plain HTTP with the Workload API: %v", err)
+	}
+	c, err = config.Parse("agent.yaml", []byte("device: d\nsource: {margo: \"https://m.example\", workloadAPI: \"unix:///run/a.sock\"}\n"))
+	if want := (config.Endpoint{URL: "https://m.example", WorkloadAPI: "unix:///run/a.sock"}); err != nil || c.Source.Manager != want || c.Fleet.Endpoint != want {
+		t.Errorf("workloadAPI: %+v, %v", c, err)
 	}
 }

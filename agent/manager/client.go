@@ -17,8 +17,10 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
@@ -65,6 +67,9 @@ type Client struct {
 	base *url.URL
 	name string
 	http *http.Client
+
+	mu   sync.Mutex
+	pair *tls.Certificate // that connections were opened with, where o.TLS has one
 }
 
 // New checks the options. It opens no connection.
@@ -178,6 +183,7 @@ func (c *Client) send(ctx context.Context, method, path string, header http.Head
 		}
 		header.Set("Authorization", "Bearer "+token)
 	}
+	c.renewed()
 	res, err := c.http.Do(req)
 	if err != nil {
 		if err = bare(err); errors.Is(err, fault.ErrUnauthenticated) { // who answered is not the manager, and has judged nothing
@@ -185,7 +191,7 @@ func (c *Client) send(ctx context.Context, method, path string, header http.Head
 		}
 		err = fmt.Errorf("%w: %w", fault.ErrTemporary, err)
 		if op := (*net.OpError)(nil); c.o.TLS != nil && errors.As(err, &op) && op.Op == "remote error" {
-			err = fault.WithHint(err, "the manager rejects this device's certificate (certFile); its log says why")
+			err = fault.WithHint(err, "the manager rejects this device's certificate; its log says why")
 		}
 		return nil, err
 	}
@@ -193,6 +199,24 @@ func (c *Client) send(ctx context.Context, method, path string, header http.Head
 		c.o.Date(t)
 	}
 	return res, nil
+}
+
+// renewed closes connections that were opened with a certificate before the one of now: the manager judges each request by the
+// certificate of its connection.
+func (c *Client) renewed() {
+	if c.o.TLS == nil || c.o.TLS.GetClientCertificate == nil {
+		return
+	}
+	pair, err := c.o.TLS.GetClientCertificate(new(tls.CertificateRequestInfo))
+	if err != nil {
+		return // the next handshake tells
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pair != nil && !slices.EqualFunc(c.pair.Certificate, pair.Certificate, bytes.Equal) {
+		c.http.CloseIdleConnections()
+	}
+	c.pair = pair
 }
 
 // retryAfter reads RFC 9110 section 10.2.3: seconds or a date.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -22,10 +23,14 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity/files"
+	"github.com/longshore-dev/longshore/identity/workloadapi"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
+
+// workloadWait is how long the first answer of the Workload API is waited for.
+const workloadWait = 10 * time.Second
 
 func (p *program) initCommand() *cli.Command {
 	return &cli.Command{
@@ -51,6 +56,7 @@ func (p *program) initCommand() *cli.Command {
 			&cli.StringFlag{Name: "margo-cert-file", Usage: "PEM `FILE` with the certificate of this device for the manager", EnvVars: env("MARGO_CERT_FILE")},
 			&cli.StringFlag{Name: "margo-key-file", Usage: "PEM `FILE` with the key of this certificate", EnvVars: env("MARGO_KEY_FILE")},
 			&cli.StringFlag{Name: "margo-trust-bundle", Usage: "`FILE` with the trust bundle of the manager's trust domain", EnvVars: env("MARGO_TRUST_BUNDLE")},
+			&cli.StringFlag{Name: "margo-workload-api", Usage: "in place of these three: the `SOCKET` of the SPIFFE Workload API, unix:///run/spire/agent.sock", EnvVars: env("MARGO_WORKLOAD_API")},
 			&cli.StringFlag{Name: "margo-token-file", Usage: "`FILE` with the bearer token of this device, in place of a certificate", EnvVars: env("MARGO_TOKEN_FILE")},
 			&cli.StringFlag{Name: "margo-ca-file", Usage: "PEM `FILE` with the CA of the manager, for a token", EnvVars: env("MARGO_CA_FILE")},
 			&cli.BoolFlag{Name: "allow-unsigned", Usage: "accept the manager's State Manifests, which nobody has signed; shown in every status", EnvVars: env("ALLOW_UNSIGNED")},
@@ -212,7 +218,7 @@ func placeOf(c *cli.Context) place {
 	return place{
 		device: c.String("device"), state: c.String("state"), report: reports,
 		source: section("margo", c.String("margo"), "certFile", absolute(c.String("margo-cert-file")), "keyFile", absolute(c.String("margo-key-file")),
-			"trustBundle", absolute(c.String("margo-trust-bundle")), "tokenFile", absolute(c.String("margo-token-file")), "caFile", absolute(c.String("margo-ca-file"))),
+			"trustBundle", absolute(c.String("margo-trust-bundle")), "workloadAPI", c.String("margo-workload-api"), "tokenFile", absolute(c.String("margo-token-file")), "caFile", absolute(c.String("margo-ca-file"))),
 		fleet:    section("url", c.String("fleet-url"), "tokenFile", absolute(c.String("fleet-token-file")), "caFile", absolute(c.String("fleet-ca-file"))),
 		authFile: absolute(c.String("registry-config")), caFile: absolute(c.String("ca-file")),
 	}
@@ -334,10 +340,13 @@ func (p *program) checkConfig(c *cli.Context) error {
 		errs = append(errs, err)
 	}
 	for key, e := range map[string]config.Endpoint{"source.certFile": cfg.Source.Manager, "fleet.certFile": cfg.Fleet.Endpoint} {
-		if e.CertFile == "" || key == "fleet.certFile" && e == cfg.Source.Manager {
+		if key == "fleet.certFile" && e == cfg.Source.Manager {
 			continue
 		}
-		if _, err := files.New(credentialFiles(cfg, e), time.Now, slog.New(slog.DiscardHandler)).Credentials(); err != nil {
+		if e.WorkloadAPI != "" {
+			key = strings.Replace(key, "certFile", "workloadAPI", 1)
+		}
+		if err := checkIdentity(c.Context, cfg, e); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), key, err))
 		}
 	}
@@ -356,6 +365,22 @@ func (p *program) checkConfig(c *cli.Context) error {
 	}
 	fmt.Fprintf(p.stdout, "%s: ok: device %s, %s, %d trust rules\n", c.String("config"), cfg.Device, from, len(policy.Rules))
 	return nil
+}
+
+// checkIdentity reports what keeps this device from a certificate.
+func checkIdentity(ctx context.Context, cfg *config.Config, e config.Endpoint) error {
+	p := parts{svids: map[string]*workloadapi.Source{}}
+	own, err := p.identity(cfg, e, time.Now, slog.New(slog.DiscardHandler))
+	if err != nil || own == nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, workloadWait)
+	defer cancel()
+	for _, s := range p.svids {
+		return s.Fetch(ctx)
+	}
+	_, err = own.Credentials()
+	return err
 }
 
 // checkSource reports a manager from which the trust policy accepts nothing.

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -31,6 +32,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/identity/workloadapi"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -116,8 +118,17 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		}
 		wipe <- asked
 	}()
+	var following sync.WaitGroup
+	for _, s := range parts.svids {
+		following.Go(func() {
+			if err := s.Run(ctx); err != nil {
+				log.Error("no certificate comes from the Workload API until the agent is restarted", "err", err)
+			}
+		})
+	}
 	err = parts.agent.Run(ctx)
 	cancel()
+	following.Wait()
 	<-measured
 	if <-wipe {
 		return errors.Join(<-served, wipeDevice(c.Context, cfg, parts, log))
@@ -155,6 +166,7 @@ type parts struct {
 	runtime  *containerd.Runtime
 	networks *network.Manager
 	managers map[config.Endpoint]*manager.Client // of desired state and of reports: mostly one
+	svids    map[string]*workloadapi.Source      // by the address of the Workload API
 	now      func() time.Time                    // the latest time that is known for sure
 }
 
@@ -182,7 +194,7 @@ func (p *parts) close() error {
 
 // assemble makes the parts of a device. After an error none of them is left open.
 func assemble(ctx context.Context, cfg *config.Config, log *slog.Logger) (*parts, error) {
-	p := &parts{managers: map[config.Endpoint]*manager.Client{}}
+	p := &parts{managers: map[config.Endpoint]*manager.Client{}, svids: map[string]*workloadapi.Source{}}
 	if err := p.wire(ctx, cfg, log); err != nil {
 		return nil, errors.Join(err, p.close())
 	}

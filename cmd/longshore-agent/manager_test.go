@@ -24,6 +24,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/identity/identitytest"
 	othermanager "github.com/longshore-dev/longshore/testenv/manager"
 )
@@ -206,8 +207,9 @@ func TestSilentManager(t *testing.T) {
 	})
 	e := p.files
 	e.URL = m.ServeTLS(t, p.certificate(t, managerID, nil), p.roots)
+	own := files.New(credentialFiles(&config.Config{}, e), time.Now, slog.New(slog.DiscardHandler))
 	c, err := manager.New(manager.Options{
-		URL: e.URL, Device: "press-07", Timeout: 50 * time.Millisecond, TLS: mutualTLS(&config.Config{}, e, time.Now, slog.New(slog.DiscardHandler)),
+		URL: e.URL, Device: "press-07", Timeout: 50 * time.Millisecond, TLS: mutualTLS(own, time.Now),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -266,6 +268,27 @@ func TestInitForAManager(t *testing.T) {
 	}
 	if code, _, errs := command(t, "check-config", "--config", filepath.Join(dir, "agent.yaml")); code == 0 || !strings.Contains(errs, "accepts nothing of this manager") || !strings.Contains(errs, "margo+https://wfm.acme.example") {
 		t.Errorf("check-config = %d\n%s", code, errs)
+	}
+}
+
+// A device with SPIRE has its certificate from there, and check-config says whether it gets one.
+func TestInitWithWorkloadAPI(t *testing.T) {
+	p, dir, api := newPlant(t), t.TempDir(), identitytest.NewWorkloadAPI(t)
+	if code, _, errs := command(t, "init", "--config-dir", dir, "--device", "press-07", "--margo", "https://wfm.acme.example", "--margo-workload-api", api.Address, "--allow-unsigned"); code != 0 {
+		t.Fatalf("init = %d\n%s", code, errs)
+	}
+	check := []string{"check-config", "--config", filepath.Join(dir, "agent.yaml")}
+	if code, _, errs := command(t, check...); code != 75 || !strings.Contains(errs, "source.workloadAPI: ") || !strings.Contains(errs, "is spire-agent running") {
+		t.Errorf("check-config without the API = %d\n%s", code, errs)
+	}
+	api.Start(t)
+	api.Give(identitytest.Entry{ID: managerID, Pair: p.Issue(t, managerID, nil), Bundle: p.PEM()})
+	if code, _, errs := command(t, check...); code != 75 || !strings.Contains(errs, "no id of a manager's client") {
+		t.Errorf("check-config with another id = %d\n%s", code, errs)
+	}
+	api.Give(identitytest.Entry{ID: pressID, Pair: p.Issue(t, pressID, nil), Bundle: p.PEM()})
+	if code, out, errs := command(t, check...); code != 0 {
+		t.Errorf("check-config = %d\n%s%s", code, out, errs)
 	}
 }
 

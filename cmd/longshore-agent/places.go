@@ -3,6 +3,7 @@ package main
 import (
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -22,6 +23,7 @@ func ownPlaces(cfg *config.Config, getenv func(string) string) []workload.Place 
 	add(workload.NoAccess, "the agent's configuration", filepath.Dir(cfg.File), cfg.File, filepath.Dir(cfg.Trust), cfg.Trust)
 	add(workload.NoAccess, "the agent's credentials", cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Registry.CertsDir, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Source.Manager.TokenFile, cfg.Source.Manager.KeyFile, cfg.Report.AuthFile, cfg.Report.KeyFile,
 		getenv("REGISTRY_AUTH_FILE"), getenv("DOCKER_CONFIG"))
+	add(workload.NoAccess, "the Workload API that the agent has its identity from", strings.TrimPrefix(cfg.Fleet.WorkloadAPI, "unix://"), strings.TrimPrefix(cfg.Source.Manager.WorkloadAPI, "unix://"))
 	if home := getenv("HOME"); home != "" {
 		add(workload.NoAccess, "the agent's credentials", filepath.Join(home, ".docker"))
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/identity"
 	"github.com/longshore-dev/longshore/identity/files"
+	"github.com/longshore-dev/longshore/identity/workloadapi"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 )
@@ -82,9 +83,13 @@ func (p *parts) manager(cfg *config.Config, e config.Endpoint, clk *clock.Clock,
 	if c := p.managers[e]; c != nil {
 		return c, nil
 	}
+	own, err := p.identity(cfg, e, clk.Firm, log)
+	if err != nil {
+		return nil, err
+	}
 	c, err := manager.New(manager.Options{
 		URL: e.URL, Device: string(cfg.Device), Epoch: p.store.Epoch(), TokenFile: e.TokenFile, CAFile: e.CAFile,
-		TLS: mutualTLS(cfg, e, clk.Firm, log), UserAgent: "longshore-agent/" + build.Version(), Proxy: http.ProxyFromEnvironment,
+		TLS: mutualTLS(own, clk.Firm), UserAgent: "longshore-agent/" + build.Version(), Proxy: http.ProxyFromEnvironment,
 		Now: clk.Firm, Date: func(t time.Time) { clk.Hint("the manager", t) },
 	})
 	if err != nil {
@@ -94,13 +99,32 @@ func (p *parts) manager(cfg *config.Config, e config.Endpoint, clk *clock.Clock,
 	return c, nil
 }
 
-// mutualTLS is how this device and a manager prove themselves with certificates; nil: they do not. The files are read at each
-// connection.
-func mutualTLS(cfg *config.Config, e config.Endpoint, now func() time.Time, log *slog.Logger) *tls.Config {
-	if e.CertFile == "" {
+// identity is where this device has the credentials from by which it and a manager prove themselves; nil: they do not by certificates.
+// A Workload API is shared, and followed while the agent runs.
+func (p *parts) identity(cfg *config.Config, e config.Endpoint, now func() time.Time, log *slog.Logger) (identity.Source, error) {
+	switch {
+	case e.WorkloadAPI != "":
+		s := p.svids[e.WorkloadAPI]
+		if s == nil {
+			var err error
+			if s, err = workloadapi.New(workloadapi.Options{Address: e.WorkloadAPI, Now: now, Log: log}); err != nil {
+				return nil, err
+			}
+			p.svids[e.WorkloadAPI] = s
+		}
+		return s, nil
+	case e.CertFile != "":
+		return files.New(credentialFiles(cfg, e), now, log), nil
+	}
+	return nil, nil
+}
+
+// mutualTLS is how this device and a manager prove themselves with certificates; nil: they do not.
+func mutualTLS(own identity.Source, now func() time.Time) *tls.Config {
+	if own == nil {
 		return nil
 	}
-	return identity.ClientConfig(files.New(credentialFiles(cfg, e), now, log), now)
+	return identity.ClientConfig(own, now)
 }
 
 func credentialFiles(cfg *config.Config, e config.Endpoint) files.Files {

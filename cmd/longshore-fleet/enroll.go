@@ -81,7 +81,7 @@ func (e *enrollment) agree() error {
 		}
 	}
 	return fault.WithHint(fmt.Errorf("%s: the authority of %s is not in the trust bundle of this manager: %w", e.file, e.authority.Bundle().TrustDomain(), fault.ErrConfig),
-		"add its certificate to the file of --trust-bundle; or leave --svid-cert, --svid-key and --trust-bundle out")
+		"add its certificate to the file of --trust-bundle; or leave --svid-cert, --svid-key, --trust-bundle and --workload-api out")
 }
 
 // authority opens the authority of a directory, or creates it where the settings say so.

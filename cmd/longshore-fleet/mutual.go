@@ -21,16 +21,19 @@ import (
 	"github.com/longshore-dev/longshore/identity"
 	"github.com/longshore-dev/longshore/identity/enroll"
 	"github.com/longshore-dev/longshore/identity/files"
+	"github.com/longshore-dev/longshore/identity/workloadapi"
 )
 
 const (
 	maxClients     = 16 << 20 // bytes of the accepted-client policy
 	maxConnections = 1 << 14
+	workloadWait   = 10 * time.Second // for the first answer of the Workload API
 )
 
 // mutual is the address at which clients prove themselves with certificates. Without --mtls-listen there is none.
 type mutual struct {
 	source  identity.Source               // nil: there is none
+	svids   *workloadapi.Source           // where source is from; nil: it is from elsewhere
 	clients *files.Kept[*status.Accepted] // nil: only enrolled devices are accepted
 	enroll  *enrollment                   // nil: devices are not enrolled here
 	now     func() time.Time
@@ -49,6 +52,7 @@ func mutualFlags() []cli.Flag {
 		file("svid-cert", "`FILE` with this manager's SVID and its intermediates (PEM)"),
 		file("svid-key", "`FILE` with its private key (PEM)"),
 		file("trust-bundle", "`FILE` with the trust bundle of its trust domain (SPIFFE's JSON, or PEM)"),
+		&cli.StringFlag{Name: "workload-api", Usage: "in place of these three: the `SOCKET` of the SPIFFE Workload API, unix:///run/spire/agent.sock", EnvVars: env("workload-api")},
 		file("clients", "`FILE` with the clients that are accepted by mutual TLS (YAML)"),
 		file("enroll", "enroll devices at this address, as `FILE` says (YAML)"),
 		&cli.StringFlag{Name: "trust-bundle-uri", Usage: "absolute https `URL` of the trust bundle, for /.well-known/margo", EnvVars: env("trust-bundle-uri")},
@@ -58,23 +62,37 @@ func mutualFlags() []cli.Flag {
 
 func (p *program) mutual(c *cli.Context, log *slog.Logger) (*mutual, error) {
 	m := &mutual{now: p.now, uri: c.String("trust-bundle-uri"), listen: c.String("mtls-listen"), most: c.Int("max-connections"), log: log}
-	f := files.Files{Cert: c.String("svid-cert"), Key: c.String("svid-key"), Bundle: c.String("trust-bundle")}
 	policy, settings := c.String("clients"), c.String("enroll")
+	api := workloadAddress(c)
+	f := files.Files{Cert: c.String("svid-cert"), Key: c.String("svid-key"), Bundle: c.String("trust-bundle")}
 	whole := f.Cert != "" && f.Key != "" && f.Bundle != ""
-	none := f.Cert+f.Key+f.Bundle == ""
+	some := f.Cert+f.Key+f.Bundle != ""
 	u, err := url.Parse(m.uri)
 	switch {
 	case m.most < 1:
 		return nil, outcome.Usagef("serve", "--max-connections must be at least 1")
-	case m.listen == "" && none && policy+m.uri+settings == "":
+	case api != "" && some:
+		return nil, outcome.Usagef("serve", "--workload-api takes the place of --svid-cert, --svid-key and --trust-bundle")
+	case m.listen == "" && !some && api+policy+m.uri+settings == "":
 		return m, nil
-	case m.listen == "" || !whole && !none || none && settings == "" || policy+settings == "":
-		return nil, outcome.Usagef("serve", "mutual TLS needs --mtls-listen, --svid-cert, --svid-key, --trust-bundle and --clients together; or --mtls-listen and --enroll")
+	case m.listen == "" || some && !whole || !whole && api+settings == "" || policy+settings == "":
+		return nil, outcome.Usagef("serve", "mutual TLS needs --mtls-listen, --svid-cert, --svid-key, --trust-bundle (or --workload-api) and --clients together; or --mtls-listen and --enroll")
 	case m.uri != "" && (err != nil || u.Scheme != "https" || u.Host == ""):
 		return nil, outcome.Usagef("serve", "--trust-bundle-uri %s is no absolute https URL", m.uri)
 	}
-	if whole {
+	switch {
+	case whole:
 		m.source = files.New(f, p.now, log)
+	case api != "":
+		if m.svids, err = workloadapi.New(workloadapi.Options{Address: api, Manager: true, Now: p.now, Log: log}); err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithTimeout(c.Context, workloadWait)
+		defer cancel()
+		if err := m.svids.Fetch(ctx); err != nil {
+			return nil, err
+		}
+		m.source = m.svids
 	}
 	if settings != "" {
 		if m.enroll, err = p.enrollment(settings, m.source, log); err != nil {
@@ -101,6 +119,16 @@ func (p *program) mutual(c *cli.Context, log *slog.Logger) (*mutual, error) {
 	}, log, policy)
 	_, err = m.clients.Get()
 	return m, err
+}
+
+// workloadAddress is where the Workload API is; "": it is not used. SPIFFE's own variable counts only for a manager that would have no
+// identity otherwise: on a machine with SPIRE it may be set for other programs.
+func workloadAddress(c *cli.Context) string {
+	api := c.String("workload-api")
+	if api == "" && c.String("mtls-listen") != "" && c.String("svid-cert")+c.String("svid-key")+c.String("trust-bundle")+c.String("enroll") == "" {
+		api = os.Getenv(workloadapi.Variable)
+	}
+	return api
 }
 
 // identify finds out who sends a request: by the certificate of its connection, or else by another way. A connection outlives
@@ -188,6 +216,9 @@ func (m *mutual) beside(ctx context.Context, handler http.Handler, main func(con
 		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
+	if m.svids != nil {
+		g.Go(func() error { return m.svids.Run(ctx) })
+	}
 	if m.enroll != nil {
 		g.Go(func() error { return m.enroll.service.Run(ctx) })
 	}

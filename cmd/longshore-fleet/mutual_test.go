@@ -17,6 +17,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/longshore-dev/longshore/identity"
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/identity/identitytest"
+	"github.com/longshore-dev/longshore/identity/workloadapi"
 )
 
 const managerID = "spiffe://plant.acme.example/margo/wfm/main"
@@ -268,6 +270,82 @@ func TestProxyEndsTLS(t *testing.T) {
 	}
 }
 
+// With SPIRE on both sides: manager and device have their certificates from its Workload API, and both rotate without a restart.
+func TestWorkloadAPI(t *testing.T) {
+	ours, next := identitytest.New(t), identitytest.New(t)
+	dir := t.TempDir()
+	clients := filepath.Join(dir, "clients.yaml")
+	identitytest.Write(t, clients, []byte("accept: [press-07]\n"))
+	server, device := identitytest.NewWorkloadAPI(t), identitytest.NewWorkloadAPI(t)
+	args := []string{"--database", filepath.Join(dir, "fleet.db"), "--mtls-listen", "127.0.0.1:0", "--clients", clients}
+	line := append([]string{"serve", "--listen", "127.0.0.1:0"}, args...)
+	if code, _, errs := command(t, append(line, "--workload-api", server.Address)...); code != 75 || !strings.Contains(errs, server.Address) || !strings.Contains(errs, "is spire-agent running") {
+		t.Errorf("serve without the API = %d\n%s", code, errs)
+	}
+	server.Start(t)
+	device.Start(t)
+	press := managerID + "/client/press-07"
+	give := func(a *identitytest.Authority, bundle []byte) {
+		server.Give(identitytest.Entry{ID: managerID, Pair: a.Issue(t, managerID, nil), Bundle: bundle})
+		device.Give(identitytest.Entry{ID: press, Pair: a.Issue(t, press, nil), Bundle: bundle})
+	}
+	server.Give(identitytest.Entry{ID: press, Pair: ours.Issue(t, press, nil), Bundle: ours.PEM()})
+	if code, _, errs := command(t, append(line, "--workload-api", server.Address)...); code != 75 || !strings.Contains(errs, "no id of a manager, only "+press) {
+		t.Errorf("serve as a client = %d\n%s", code, errs)
+	}
+	give(ours, ours.PEM())
+	t.Setenv("SPIFFE_ENDPOINT_SOCKET", server.Address) // nothing else says who this manager is
+	_, log, _ := serve(t, args...)
+	var at string
+	for until := time.Now().Add(20 * time.Second); at == ""; runtime.Gosched() {
+		if found := mutualAt.FindStringSubmatch(log.String()); found != nil {
+			at = found[1]
+		} else if time.Now().After(until) {
+			t.Fatalf("no second address:\n%s", log)
+		}
+	}
+	own, err := workloadapi.New(workloadapi.Options{Address: device.Address, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var following sync.WaitGroup
+	following.Go(func() { _ = own.Run(t.Context()) })
+	t.Cleanup(following.Wait)
+	c, err := margoclient.New(margoclient.Options{URL: at, Device: "press-07", Epoch: "4f6c3d9e-8b1a-4d2f-9a77-2f6d7a1c0e55", TLS: identity.ClientConfig(own, time.Now)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	reported := func(what string) {
+		t.Helper()
+		for until := time.Now().Add(30 * time.Second); ; runtime.Gosched() {
+			_, err := c.Deliver(t.Context(), agent.Report{Sequence: 1, Kind: "capabilities", Subject: "press-07", Body: []byte(gateway)})
+			if err == nil {
+				return
+			}
+			if time.Now().After(until) {
+				t.Fatalf("%s: %v\n%s", what, err, log)
+			}
+		}
+	}
+	reported("at first")
+	give(ours, append(ours.PEM(), next.PEM()...)) // both know the next authority before it signs
+	for until := time.Now().Add(20 * time.Second); strings.Count(log.String(), "anchors=2") == 0; runtime.Gosched() {
+		if time.Now().After(until) {
+			t.Fatalf("no new bundle:\n%s", log)
+		}
+	}
+	give(next, next.PEM())
+	for until := time.Now().Add(20 * time.Second); strings.Count(log.String(), "certificate received") != 3; runtime.Gosched() {
+		if time.Now().After(until) {
+			t.Fatalf("no next certificate:\n%s", log)
+		}
+	}
+	reported("by the next authority") // over a new connection: the certificate of the first leads to nothing now
+	server.Stop()
+	reported("without the API of the manager")
+}
+
 func TestMutualTLSMisuse(t *testing.T) {
 	dir := t.TempDir()
 	a := identitytest.New(t)
@@ -293,6 +371,8 @@ func TestMutualTLSMisuse(t *testing.T) {
 		"bundle.pem":                  line(cert, key, bundle, bundle),
 		"is no absolute https URL":    line(cert, key, bundle, clients, "--trust-bundle-uri", "http://x/bundle.json"),
 		"--max-connections must":      line(cert, key, bundle, clients, "--max-connections", "0"),
+		"takes the place of":          line(cert, key, bundle, clients, "--workload-api", "unix:///run/spire/agent.sock"),
+		"address of a Unix socket":    {"serve", "--mtls-listen", "127.0.0.1:0", "--clients", clients, "--workload-api", "tcp://127.0.0.1:1"},
 		"choose another address with": line(cert, key, bundle, clients, "--mtls-listen", "127.0.0.1:99999"),
 	} {
 		if code, _, errs := command(t, args...); code == 0 || !strings.Contains(errs, want) {

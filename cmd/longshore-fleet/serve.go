@@ -42,6 +42,7 @@ func (p *program) serveCommand() *cli.Command {
 			"   longshore-fleet serve --database ./fleet.db                  # for a test: plain HTTP on 127.0.0.1:8440\n" +
 			"   longshore-fleet serve --database ./fleet.db --state harbor.acme.example/plant/state\n" +
 			"   longshore-fleet serve --mtls-listen :8443 --svid-cert main.crt --svid-key main.key --trust-bundle bundle.json --clients clients.yaml\n" +
+			"   longshore-fleet serve --mtls-listen :8443 --workload-api unix:///run/spire/agent.sock --clients clients.yaml\n" +
 			"   longshore-fleet serve --mtls-listen :8443 --enroll enroll.yaml\n\n" + exitCodes,
 		Flags: append(append([]cli.Flag{
 			&cli.StringFlag{Name: "listen", Usage: "`ADDRESS` to listen on", Value: "127.0.0.1:8440", EnvVars: env("listen")},
