@@ -1,14 +1,15 @@
-// Package machine finds out what this device is: processors, memory, storage and interfaces, as Margo's capabilities
-// tell them. It only reads /proc, /sys and one statfs.
+// Package machine finds out what this device is: who made it, its processors, memory and storage, its interfaces and what is
+// plugged into it, as Margo's capabilities list them. It only reads files of /proc, /sys, /run/udev and of CDI, and one statfs.
+//
+// Nothing in it fails: what cannot be read is left out of the [Facts] and named in them.
 package machine
 
 import (
-	"bufio"
 	"fmt"
 	"io/fs"
-	"math"
+	"maps"
 	"path"
-	"strconv"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -18,81 +19,96 @@ import (
 
 // Facts are what can be found out without configuration.
 type Facts struct {
+	Vendor, Model, Serial string // as the firmware says; "": it does not
+
 	Cores        int
 	Architecture string // Go's name: amd64, arm64, arm, riscv64
 	MemoryBytes  uint64 // 0: unknown
 	StorageBytes uint64 // of the file system that holds the data; 0: unknown
-	Interfaces   []string
+
+	Interfaces  []string // kinds, in Margo's words and order
+	Peripherals []margo.Peripheral
+	Features    []string // what the kernel offers containers, sorted
+	CDI         []string // kinds of devices that CDI specifications describe, sorted
+	Kernel      string   // its release
+
+	Unread []string // what could not be read, and why
 }
 
-// Read asks the machine whose / is root. data is the folder that will hold images and volumes, as an absolute path.
-func Read(root fs.FS, data string, cores int, architecture string) Facts {
-	f := Facts{Cores: cores, Architecture: architecture, Interfaces: interfaces(root), MemoryBytes: memory(root)}
+// Place says where to look, and what no file says.
+type Place struct {
+	Data         string   // folder that will hold images and volumes, as an absolute path
+	CDIDirs      []string // of device specifications, as absolute paths; nil: /etc/cdi and /var/run/cdi
+	Cores        int      // where the kernel does not list them
+	Architecture string
+}
+
+// Read looks at the machine whose / is root.
+func Read(root fs.FS, p Place) Facts {
+	t := &tree{root: root}
+	f := Facts{Cores: t.cores(p.Cores), Architecture: p.Architecture, MemoryBytes: t.memory(), StorageBytes: storage(p.Data)}
+	f.Vendor, f.Model, f.Serial = t.identity()
+	f.Interfaces = t.interfaces()
+	f.CDI = t.cdi(p.CDIDirs)
+	f.Peripherals = slices.Concat(t.gpus(f.CDI), t.displays(), t.cameras(), t.sound())
+	f.Features, f.Kernel = t.features(), clean(t.text("proc/sys/kernel/osrelease"))
+	f.Unread = t.unread
+	return f
+}
+
+// storage is the size of the file system of a folder, which may not exist yet.
+func storage(dir string) uint64 {
 	var st unix.Statfs_t
-	for dir := data; ; dir = path.Dir(dir) { // the folder itself may not exist yet
+	for ; ; dir = path.Dir(dir) {
 		if err := unix.Statfs(dir, &st); err == nil {
-			f.StorageBytes = st.Blocks * uint64(st.Bsize)
-			break
+			return st.Blocks * uint64(st.Bsize)
 		}
 		if dir == "/" || dir == "." {
-			break
+			return 0
 		}
+	}
+}
+
+// steady is how much memory and storage must change to count, in percent: balloons of virtual machines and pools of file systems
+// move a little all the time.
+const steady = 5
+
+// Since is f with the memory and the storage of before where they are nearly the same.
+func (f Facts) Since(before Facts) Facts {
+	near := func(a, b uint64) bool { return max(a, b)-min(a, b) <= b/100*steady }
+	if near(f.MemoryBytes, before.MemoryBytes) {
+		f.MemoryBytes = before.MemoryBytes
+	}
+	if near(f.StorageBytes, before.StorageBytes) {
+		f.StorageBytes = before.StorageBytes
 	}
 	return f
 }
 
-func memory(root fs.FS) uint64 {
-	file, err := root.Open("proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	defer file.Close()
-	for s := bufio.NewScanner(file); s.Scan(); {
-		rest, ok := strings.CutPrefix(s.Text(), "MemTotal:")
-		if !ok {
-			continue
-		}
-		kib, err := strconv.ParseUint(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-		if err != nil || kib > math.MaxUint64>>10 {
-			return 0
-		}
-		return kib << 10
-	}
-	return 0
-}
+// Labels that every device has: constraints may ask for them.
+const (
+	LabelFeatures = "longshore.dev/features"
+	LabelCDI      = "longshore.dev/cdi"
+	LabelKernel   = "longshore.dev/kernel"
+)
 
-// interfaces are the kinds of physical links: what has a device behind it, not bridges and veths.
-func interfaces(root fs.FS) []string {
-	var kinds []string
-	seen := map[string]bool{}
-	entries, err := fs.ReadDir(root, "sys/class/net")
-	if err != nil {
-		return nil
-	}
-	for _, e := range entries {
-		dir := path.Join("sys/class/net", e.Name())
-		if _, err := fs.Stat(root, path.Join(dir, "device")); err != nil {
-			continue
-		}
-		kind := "ethernet"
-		if _, err := fs.Stat(root, path.Join(dir, "wireless")); err == nil {
-			kind = "wifi"
-		} else if strings.HasPrefix(e.Name(), "ww") {
-			kind = "cellular"
-		} else if strings.HasPrefix(e.Name(), "can") {
-			kind = "canbus"
-		}
-		if !seen[kind] {
-			seen[kind] = true
-			kinds = append(kinds, kind)
-		}
-	}
-	return kinds
-}
-
-// Capabilities returns the facts in Margo's words: a device that hosts Compose workloads on an OCI runtime.
+// Capabilities returns the facts in Margo's words: a device that hosts Compose workloads on an OCI runtime. What is set in identity
+// and labels counts in place of what was found.
 func (f Facts) Capabilities(identity margo.DeviceProperties, labels map[string]any) margo.DeviceCapabilities {
 	p := identity
+	for _, x := range []struct {
+		to    *string
+		found string
+		none  string
+	}{{&p.Vendor, f.Vendor, "unknown"}, {&p.ModelNumber, f.Model, "unknown"}, {&p.SerialNumber, f.Serial, identity.ID}} {
+		switch {
+		case *x.to != "":
+		case x.found != "":
+			*x.to = x.found
+		default:
+			*x.to = x.none
+		}
+	}
 	cpu := margo.CPU{Cores: float64(f.Cores)}
 	switch f.Architecture { // rc.3 knows no other
 	case "amd64", "arm64", "arm":
@@ -103,11 +119,50 @@ func (f Facts) Capabilities(identity margo.DeviceProperties, labels map[string]a
 	for _, kind := range f.Interfaces {
 		p.Interfaces = append(p.Interfaces, margo.Interface{Type: kind})
 	}
-	none := false
-	p.OTELCollector = &none
+	p.Peripherals = f.Peripherals
+	if p.OTELCollector == nil {
+		p.OTELCollector = new(bool)
+	}
 	p.SupportedRuntimes, p.SupportedDeploymentTypes = []string{"oci"}, []string{"compose"}
-	return margo.DeviceCapabilities{Properties: p, Labels: labels}
+	all := map[string]any{}
+	for key, list := range map[string][]string{LabelFeatures: f.Features, LabelCDI: f.CDI} {
+		if len(list) > 0 {
+			all[key] = list
+		}
+	}
+	if f.Kernel != "" {
+		all[LabelKernel] = f.Kernel
+	}
+	maps.Copy(all, labels)
+	return margo.DeviceCapabilities{Properties: p, Labels: all}
 }
 
 // binary writes bytes as Mi, rounded down: a device must not promise what it does not have.
 func binary(bytes uint64) string { return fmt.Sprintf("%dMi", bytes>>20) }
+
+// identity is what the firmware says of the machine: DMI of a PC, the device tree of a board.
+func (t *tree) identity() (vendor, model, serial string) {
+	const dmi, board = "sys/class/dmi/id/", "sys/firmware/devicetree/base/"
+	if t.has(strings.TrimSuffix(dmi, "/")) {
+		return t.told(dmi+"sys_vendor", dmi+"board_vendor"), t.told(dmi+"product_name", dmi+"board_name"), t.told(dmi+"product_serial", dmi+"board_serial")
+	}
+	compatible, _, _ := strings.Cut(t.text(board+"compatible"), "\x00")
+	vendor, _, _ = strings.Cut(clean(compatible), ",")
+	return vendor, t.name(board + "model"), t.name(board + "serial-number")
+}
+
+// told is the first of some files that says something: makers of boards leave texts of the firmware's maker.
+func (t *tree) told(names ...string) string {
+	for _, n := range names {
+		s := t.name(n)
+		if !slices.Contains(placeholders, strings.ToLower(s)) && strings.Trim(s, "0.-_ xX") != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+var placeholders = []string{
+	"to be filled by o.e.m.", "default string", "system serial number", "system product name", "system manufacturer", "system version",
+	"base board serial number", "not specified", "not applicable", "none", "n/a", "unknown", "oem", "o.e.m.", "undefined", "empty", "123456789", "0123456789",
+}
