@@ -15,6 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 const (
@@ -44,15 +45,16 @@ type loop struct {
 	bad               map[digest.Digest]store.Bad
 	images            map[string]workload.ImageInfo // of pulled images, by name; saved with the target
 	admission         admission
-	restarting        map[string]string      // as saved, of sup.Restarting
-	reading           map[string]bool        // containers whose last log lines are being read
-	damaged           error                  // why the target or the accepted state is not loaded
-	replaced          *store.Lost            // a damaged database, until a state is accepted; nil: none
-	stale             bool                   // as last reported
-	fresh             *store.Fresh           // of the accepted state; nil: nothing is known
-	doubt             *clock.Doubt           // as last looked at
-	security          []status.SecurityEvent // that are kept, the last at the end
-	reported          bool                   // capabilities, since the start
+	restarting        map[string]string        // as saved, of sup.Restarting
+	reading           map[string]bool          // containers whose last log lines are being read
+	damaged           error                    // why the target or the accepted state is not loaded
+	replaced          *store.Lost              // a damaged database, until a state is accepted; nil: none
+	stale             bool                     // as last reported
+	fresh             *store.Fresh             // of the accepted state; nil: nothing is known
+	doubt             *clock.Doubt             // as last looked at
+	security          []status.SecurityEvent   // that are kept, the last at the end
+	reported          bool                     // capabilities, since the start
+	device            margo.DeviceCapabilities // as last seen
 
 	sup             *plan.Supervision
 	seen            workload.Observed
@@ -82,6 +84,7 @@ type loop struct {
 	pull      pulling // of the images of the accepted state
 	refill    pulling // of images of target that were lost
 	disks     disks
+	machine   machineLook
 	volumes   volumes
 	waiters   []waiter
 	garbage   bool // something may be left over on the device
@@ -93,7 +96,7 @@ func newLoop(ctx context.Context, a *Agent) *loop {
 		Agent: a, ctx: ctx, log: a.o.Logger, p: plan.NewPolicy(a.o.RestartMax, a.o.StepRetryMax, a.o.Probation), sup: plan.NewSupervision(), reportedStatus: map[string]store.Status{},
 		look: true, slots: make(chan struct{}, stepsAtOnce), probers: map[string]prober{}, garbage: true,
 		reconcileNow: make(chan struct{}, 1), good: map[string]plan.GoodRevision{}, bad: map[digest.Digest]store.Bad{}, images: map[string]workload.ImageInfo{},
-		admission: newAdmission(), restarting: map[string]string{}, reading: map[string]bool{}, longStarts: map[string]context.CancelFunc{},
+		admission: newAdmission(), restarting: map[string]string{}, reading: map[string]bool{}, longStarts: map[string]context.CancelFunc{}, device: a.o.Capabilities,
 	}
 	l.pull.progress, l.refill.progress = &a.progress, &a.refilling
 	l.lookAtTrust()
@@ -232,6 +235,9 @@ func (l *loop) pause() time.Duration {
 		others = []time.Time{l.wake, l.poll.due(l), l.saveAt}
 	}
 	others = append(others, l.poll.late(now), l.securityAt)
+	if !l.machine.busy {
+		others = append(others, l.machine.at)
+	}
 	for _, p := range []*progress{&l.progress, &l.refilling} {
 		_, _, stall := p.stalls(now)
 		others = append(others, stall)
@@ -282,6 +288,7 @@ func (l *loop) pass() {
 	l.makeRoom()
 	l.removeEarly(now)
 	l.lookAtDisks(now)
+	l.lookAtMachine(now)
 	l.listVolumes()
 	l.publish(now) // first: who is answered looks at the status next
 	l.answer()

@@ -29,7 +29,10 @@ type Options struct {
 	// Capabilities are what the device reports of itself; deployments' constraints are held against them. Their extensions
 	// are completed with the agent's own report and must not be changed afterwards.
 	Capabilities margo.DeviceCapabilities
-	Platform     string // "linux/arm64": which images fit
+	// Machine looks at the device again and returns what its capabilities are now: it is called once a minute, or each LookEvery, from one
+	// goroutine at a time. nil: they never change.
+	Machine  func() margo.DeviceCapabilities
+	Platform string // "linux/arm64": which images fit
 
 	Interval      time.Duration // between checks, on average; 0: [DefaultInterval]; at least 1 s
 	TrustInterval time.Duration // between questions for the next trust policy; 0: [DefaultTrustInterval]
@@ -42,7 +45,7 @@ type Options struct {
 	StepRetryMax   time.Duration // longest pause between attempts at a step that fails; 0: 1 min
 	Probation      time.Duration // a new container that fails this soon after it was up has failed an update; 0: 5 s
 	ParallelPulls  int           // images pulled at a time; 0: 2
-	LookEvery      time.Duration // between two looks at the device without an event; 0: 2 min for containers, 30 s for networks
+	LookEvery      time.Duration // between two looks at the device without an event; 0: 2 min for containers, 30 s for networks, 1 min for capabilities
 
 	// Fingerprint names what refusals depend on beside the state: the trust policy, keys, configuration. A state that was
 	// refused for good is held against the checks again when it changes. It is called at every check. nil: never changes.

@@ -99,7 +99,7 @@ func (l *loop) capabilitiesBody(tx *store.Tx) ([]byte, error) {
 	for _, s := range security[max(0, len(security)-maxReported):] {
 		x.Security = append(x.Security, status.NewSecurityEvent(s))
 	}
-	c := l.o.Capabilities
+	c := l.device
 	c.Extensions = maps.Clone(c.Extensions)
 	if c.Extensions == nil {
 		c.Extensions = margo.Extensions{}

@@ -123,7 +123,7 @@ type Registry struct {
 	Timeout   time.Duration // how long an answer may bring next to nothing; at least 1 s
 }
 
-// Capabilities are what the device cannot find out about itself.
+// Capabilities are what the device cannot find out about itself, or is to say in place of what it finds; "": what it finds.
 type Capabilities struct {
 	Vendor       string
 	ModelNumber  string
@@ -275,9 +275,9 @@ func (r reader) sections(root *strict.Node, c *Config) {
 
 	n = root.Get("capabilities")
 	c.Capabilities = Capabilities{
-		Vendor:       text(n.Get("vendor"), "unknown"),
-		ModelNumber:  text(n.Get("modelNumber"), "unknown"),
-		SerialNumber: text(n.Get("serialNumber"), string(c.Device)),
+		Vendor:       text(n.Get("vendor"), ""),
+		ModelNumber:  text(n.Get("modelNumber"), ""),
+		SerialNumber: text(n.Get("serialNumber"), ""),
 	}
 	if l := n.Get("labels"); l != nil {
 		c.Capabilities.Labels, _ = l.Value().(map[string]any)

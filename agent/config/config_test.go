@@ -31,7 +31,6 @@ func TestParseFillsDefaults(t *testing.T) {
 		{"trust.interval", c.TrustInterval.String(), "1h0m0s"},
 		{"timeout", c.Registry.Timeout.String(), "1m0s"},
 		{"pool", c.Network.Pool.String(), "10.210.0.0/16"},
-		{"serial", c.Capabilities.SerialNumber, "press-07"},
 	} {
 		if tc.got != tc.want {
 			t.Errorf("%s = %q, want %q", tc.name, tc.got, tc.want)

@@ -174,7 +174,7 @@ func (b *builder) fits(d *margo.ApplicationDeployment) error {
 	if b.trusted {
 		return nil
 	}
-	if err := p.DeviceConstraints.Check(&b.in.o.Capabilities); err != nil {
+	if err := p.DeviceConstraints.Check(&b.in.self.Load().capabilities); err != nil {
 		return codes.Wrap(codes.DeviceUnfit, fmt.Errorf("deployment %s: %w", d.Metadata.Name, err))
 	}
 	return nil

@@ -2,6 +2,7 @@ package intake
 
 import (
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/plan"
@@ -34,21 +35,35 @@ type Options struct {
 // Intake checks the states of one device. Its methods may be called from several goroutines.
 type Intake struct {
 	o            Options
-	self         string // what refusals depend on and stays while the agent runs
+	self         atomic.Pointer[self]
 	times        *Times
 	verdicts     verdicts
 	translations translations
 }
 
+// self is this device as states are checked against it.
+type self struct {
+	capabilities margo.DeviceCapabilities
+	hash         string // of all that refusals depend on, but for the trust policy
+}
+
 // New asks neither the network nor the disk.
 func New(o Options) (*Intake, error) {
-	capabilities, err := o.Capabilities.Encode()
+	in := &Intake{o: o, times: o.Times}
+	encoded, err := o.Capabilities.Encode()
 	if err != nil {
 		return nil, fmt.Errorf("option Capabilities: %w", err)
 	}
-	self := plan.Hash(o.Version, string(capabilities), o.Platform, o.RequirePins, o.Device, o.Repository, o.Tag)
-	return &Intake{o: o, self: self, times: o.Times}, nil
+	in.SetCapabilities(o.Capabilities, encoded)
+	return in, nil
+}
+
+// SetCapabilities has states checked against these from now on, also one that was refused. They must not be changed afterwards; encoded is
+// what their Encode returns.
+func (in *Intake) SetCapabilities(c margo.DeviceCapabilities, encoded []byte) {
+	o := in.o
+	in.self.Store(&self{c, plan.Hash(o.Version, string(encoded), o.Platform, o.RequirePins, o.Device, o.Repository, o.Tag)})
 }
 
 // Fingerprint names all that a refusal depends on beside the state: this program, its configuration and the trust policy.
-func (in *Intake) Fingerprint() string { return in.self + "/" + in.o.Fingerprint() }
+func (in *Intake) Fingerprint() string { return in.self.Load().hash + "/" + in.o.Fingerprint() }

@@ -83,17 +83,18 @@ func TestReadFindsWhatIsThere(t *testing.T) {
 		name, tree string
 		want       machine.Facts
 	}{
-		{"a PC", pc +
-			class("net", "eno1", "pci0000:00/0000:00:1f.6", "e1000e") + "sys/class/net/eno1/type = 1\n" +
-			class("net", "wlp3s0", "pci0000:00/0000:03:00.0", "iwlwifi") + "sys/class/net/wlp3s0/type = 1\nsys/class/net/wlp3s0/uevent = DEVTYPE=wlan\\nINTERFACE=wlp3s0\\n\n" +
-			virtual("net", "docker0", "type = 1") + virtual("net", "veth12", "type = 1") + virtual("net", "dummy0", "type = 1") + virtual("net", "lo", "type = 772") +
-			class("bluetooth", "hci0", "pci0000:00/0000:00:14.0/usb1/1-10/1-10:1.0", "btusb") +
-			class("tty", "ttyS0", "pnp0/00:04", "serial") + "sys/class/tty/ttyS0/type = 4\\n\n" + class("tty", "ttyS1", "platform/serial8250", "serial8250") + "sys/class/tty/ttyS1/type = 0\\n\n" +
-			virtual("tty", "tty0", "dev = 4:0") +
-			class("drm", "renderD128", "pci0000:00/0000:00:02.0", "i915") + "sys/devices/pci0000:00/0000:00:02.0/vendor = 0x8086\\n\n" +
-			"sys/class/drm/card0-DP-1/status = connected\\n\nsys/class/drm/card0-DP-1/edid = " + edid() + "\nsys/class/drm/card0-HDMI-A-1/status = disconnected\\n\n" +
-			class("video4linux", "video0", "pci0000:00/0000:00:14.0/usb1/1-3/1-3:1.0", "uvcvideo") + "sys/devices/pci0000:00/0000:00:14.0/usb1/1-3/product = HD Pro Webcam\x07 C920\\n\n" +
-			"sys/class/video4linux/video1 -> ../../devices/pci0000:00/0000:00:14.0/usb1/1-3/1-3:1.0/video4linux/video1\nsys/devices/pci0000:00/0000:00:14.0/usb1/1-3/1-3:1.0/video4linux/video1/device -> ../../../1-3:1.0\n",
+		{
+			"a PC", pc +
+				class("net", "eno1", "pci0000:00/0000:00:1f.6", "e1000e") + "sys/class/net/eno1/type = 1\n" +
+				class("net", "wlp3s0", "pci0000:00/0000:03:00.0", "iwlwifi") + "sys/class/net/wlp3s0/type = 1\nsys/class/net/wlp3s0/uevent = DEVTYPE=wlan\\nINTERFACE=wlp3s0\\n\n" +
+				virtual("net", "docker0", "type = 1") + virtual("net", "veth12", "type = 1") + virtual("net", "dummy0", "type = 1") + virtual("net", "lo", "type = 772") +
+				class("bluetooth", "hci0", "pci0000:00/0000:00:14.0/usb1/1-10/1-10:1.0", "btusb") +
+				class("tty", "ttyS0", "pnp0/00:04", "serial") + "sys/class/tty/ttyS0/type = 4\\n\n" + class("tty", "ttyS1", "platform/serial8250", "serial8250") + "sys/class/tty/ttyS1/type = 0\\n\n" +
+				virtual("tty", "tty0", "dev = 4:0") +
+				class("drm", "renderD128", "pci0000:00/0000:00:02.0", "i915") + "sys/devices/pci0000:00/0000:00:02.0/vendor = 0x8086\\n\n" +
+				"sys/class/drm/card0-DP-1/status = connected\\n\nsys/class/drm/card0-DP-1/edid = " + edid() + "\nsys/class/drm/card0-HDMI-A-1/status = disconnected\\n\n" +
+				class("video4linux", "video0", "pci0000:00/0000:00:14.0/usb1/1-3/1-3:1.0", "uvcvideo") + "sys/devices/pci0000:00/0000:00:14.0/usb1/1-3/product = HD Pro Webcam\x07 C920\\n\n" +
+				"sys/class/video4linux/video1 -> ../../devices/pci0000:00/0000:00:14.0/usb1/1-3/1-3:1.0/video4linux/video1\nsys/devices/pci0000:00/0000:00:14.0/usb1/1-3/1-3:1.0/video4linux/video1/device -> ../../../1-3:1.0\n",
 			machine.Facts{
 				Vendor: "Dell Inc.", Model: "OptiPlex 7090", Serial: "8XK2P3", Cores: 8, MemoryBytes: 16384000 << 10, Kernel: "6.1.0-26-amd64",
 				Interfaces: []string{"ethernet", "wifi", "bluetooth", "usb", "rs232"},
@@ -105,38 +106,43 @@ func TestReadFindsWhatIsThere(t *testing.T) {
 					{Type: "speaker", Model: "HDA Intel PCH"},
 				},
 				Features: []string{"apparmor", "cgroup2", "kvm", "seccomp", "userns"},
-			}},
-		{"a board", pi +
-			class("net", "eth0", "platform/fd580000.ethernet", "bcmgenet") + "sys/class/net/eth0/type = 1\n" +
-			class("net", "wlan0", "platform/fe300000.mmcnr", "brcmfmac") + "sys/class/net/wlan0/type = 1\nsys/class/net/wlan0/phy80211/name = phy0\n" +
-			class("tty", "ttyAMA0", "platform/fe201000.serial", "uart-pl011") +
-			class("drm", "renderD128", "platform/fec00000.v3d", "v3d") + "sys/devices/platform/fec00000.v3d/of_node/compatible = brcm,2711-v3d\\0\n" +
-			"sys/class/drm/card1-Writeback-1/status = connected\n" +
-			class("video4linux", "video0", "platform/fe801000.csi", "unicam") + "sys/class/video4linux/video0/name = unicam-image\\n\n" +
-			class("video4linux", "video11", "platform/bcm2835-codec", "bcm2835-codec") + "sys/class/video4linux/video11/name = bcm2835-codec-encode\\n\nsys/class/video4linux/video11/dev = 81:1\\n\n" +
-			"run/udev/data/c81:1 = E:ID_V4L_CAPABILITIES=:\\n\n" +
-			class("video4linux", "video2", "platform/grabber", "acme-grabber") + "sys/class/video4linux/video2/name = grabber\\n\nsys/class/video4linux/video2/dev = 81:2\\n\n" +
-			"run/udev/data/c81:2 = I:1\\nE:ID_V4L_CAPABILITIES=:capture:\\n\n",
+			},
+		},
+		{
+			"a board", pi +
+				class("net", "eth0", "platform/fd580000.ethernet", "bcmgenet") + "sys/class/net/eth0/type = 1\n" +
+				class("net", "wlan0", "platform/fe300000.mmcnr", "brcmfmac") + "sys/class/net/wlan0/type = 1\nsys/class/net/wlan0/phy80211/name = phy0\n" +
+				class("tty", "ttyAMA0", "platform/fe201000.serial", "uart-pl011") +
+				class("drm", "renderD128", "platform/fec00000.v3d", "v3d") + "sys/devices/platform/fec00000.v3d/of_node/compatible = brcm,2711-v3d\\0\n" +
+				"sys/class/drm/card1-Writeback-1/status = connected\n" +
+				class("video4linux", "video0", "platform/fe801000.csi", "unicam") + "sys/class/video4linux/video0/name = unicam-image\\n\n" +
+				class("video4linux", "video11", "platform/bcm2835-codec", "bcm2835-codec") + "sys/class/video4linux/video11/name = bcm2835-codec-encode\\n\nsys/class/video4linux/video11/dev = 81:1\\n\n" +
+				"run/udev/data/c81:1 = E:ID_V4L_CAPABILITIES=:\\n\n" +
+				class("video4linux", "video2", "platform/grabber", "acme-grabber") + "sys/class/video4linux/video2/name = grabber\\n\nsys/class/video4linux/video2/dev = 81:2\\n\n" +
+				"run/udev/data/c81:2 = I:1\\nE:ID_V4L_CAPABILITIES=:capture:\\n\n",
 			machine.Facts{
 				Vendor: "raspberrypi", Model: "Raspberry Pi 4 Model B Rev 1.4", Serial: "10000000abcdef01", Cores: 4, MemoryBytes: 3884360 << 10,
 				Interfaces: []string{"ethernet", "wifi", "rs232"},
 				Peripherals: []margo.Peripheral{
 					{Type: "gpu", Manufacturer: "brcm", Model: "2711-v3d"}, {Type: "camera", Model: "unicam-image"}, {Type: "camera", Model: "grabber"},
 				},
-			}},
-		{"an industrial PC", industrial +
-			class("net", "can0", "pci0000:00/0000:02:00.0", "peak_pciefd") + "sys/class/net/can0/type = 280\n" +
-			virtual("net", "vcan0", "type = 280") +
-			class("net", "usb0", "pci0000:00/0000:00:14.0/usb1/1-4/1-4:1.0", "cdc_mbim") + "sys/class/net/usb0/type = 1\nsys/class/net/usb0/uevent = DEVTYPE=wwan\\n\n" +
-			class("net", "ib0", "pci0000:00/0000:05:00.0", "mlx5_core") + "sys/class/net/ib0/type = 32\n" +
-			class("tty", "ttyUSB0", "pci0000:00/0000:00:14.0/usb1/1-4/1-4:1.2/ttyUSB0", "option1") +
-			class("drm", "card0", "pci0000:00/0000:07:00.0", "ast"),
+			},
+		},
+		{
+			"an industrial PC", industrial +
+				class("net", "can0", "pci0000:00/0000:02:00.0", "peak_pciefd") + "sys/class/net/can0/type = 280\n" +
+				virtual("net", "vcan0", "type = 280") +
+				class("net", "usb0", "pci0000:00/0000:00:14.0/usb1/1-4/1-4:1.0", "cdc_mbim") + "sys/class/net/usb0/type = 1\nsys/class/net/usb0/uevent = DEVTYPE=wwan\\n\n" +
+				class("net", "ib0", "pci0000:00/0000:05:00.0", "mlx5_core") + "sys/class/net/ib0/type = 32\n" +
+				class("tty", "ttyUSB0", "pci0000:00/0000:00:14.0/usb1/1-4/1-4:1.2/ttyUSB0", "option1") +
+				class("drm", "card0", "pci0000:00/0000:07:00.0", "ast"),
 			machine.Facts{
 				Vendor: "Advantech", Model: "ARK-3533", Cores: 3,
 				Interfaces:  []string{"cellular", "canbus"},
 				Peripherals: []margo.Peripheral{{Type: "gpu", Manufacturer: "NVIDIA"}},
 				CDI:         []string{"acme.example/npu", "nvidia.com/gpu"},
-			}},
+			},
+		},
 		{"nothing", "", machine.Facts{Cores: 2}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -39,6 +39,8 @@ const (
 	EventTrust      EventKind = "trust"       // another version of the trust policy was taken over, or was not (Code)
 	EventStale      EventKind = "stale"       // what is accepted has expired (Code), or is known to be fresh again (none)
 	EventSecurity   EventKind = "security"    // what an attack looks like; Code says which. Kept when the agent ends
+
+	EventCapabilities EventKind = "capabilities" // hardware was plugged in or out; Message names it
 )
 
 // Event is one thing that happened. Only what belongs to its kind is set.

@@ -11,7 +11,8 @@ func (p *program) capabilitiesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "capabilities",
 		Usage: "print the device's capabilities as Margo's DeviceCapabilities",
-		Description: "Constraints of deployments are checked against these. The agent does not have to run.\n\n" +
+		Description: "They are found on the device; agent.yaml adds to them and overrides them. Constraints of deployments are checked against\n" +
+			"these. The agent does not have to run. A serial number is found by root only.\n\n" +
 			"Examples:\n  longshore-agent capabilities\n  longshore-agent capabilities --config ./agent.yaml",
 		Flags: []cli.Flag{configFlag()},
 		Action: func(c *cli.Context) error {
@@ -22,7 +23,7 @@ func (p *program) capabilitiesCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			device := capabilities(cfg)
+			device := machineLook(cfg, func(what string) { fmt.Fprintf(p.stderr, "longshore-agent: not found out: %s\n", what) })()
 			data, err := device.Encode()
 			if err == nil {
 				_, err = fmt.Fprintf(p.stdout, "%s\n", data)

@@ -24,12 +24,10 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/containerd/logs"
 	"github.com/longshore-dev/longshore/agent/control"
-	"github.com/longshore-dev/longshore/agent/machine"
 	"github.com/longshore-dev/longshore/agent/manager"
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity/workloadapi"
@@ -252,8 +250,9 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
+	look := machineLook(cfg, func(what string) { log.Warn("part of the machine cannot be looked at", "what", what) })
 	o := agent.Options{
-		Device: cfg.Device, Repository: source.Repository(), Manager: cfg.Source.Manager.URL, Capabilities: capabilities(cfg),
+		Device: cfg.Device, Repository: source.Repository(), Manager: cfg.Source.Manager.URL, Capabilities: look(), Machine: look,
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval, ReportInterval: cfg.Fleet.Interval,
 		Store: p.store, Source: source, Verifier: held, Fresher: held, Clock: clk, Built: build.Time(), Content: content, Runtime: p.runtime, Repairer: attacher{p.networks},
 		Trust: trustPort{policy, cfg.Trust, clk.Firm}, TrustInterval: cfg.TrustInterval, Fingerprint: policy.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
@@ -296,14 +295,6 @@ func ownPath(log *slog.Logger) string {
 		return ""
 	}
 	return p
-}
-
-func capabilities(cfg *config.Config) margo.DeviceCapabilities {
-	facts := machine.Read(os.DirFS("/"), cfg.DataDir, runtime.NumCPU(), runtime.GOARCH)
-	return facts.Capabilities(margo.DeviceProperties{
-		ID: string(cfg.Device), Vendor: cfg.Capabilities.Vendor,
-		ModelNumber: cfg.Capabilities.ModelNumber, SerialNumber: cfg.Capabilities.SerialNumber,
-	}, cfg.Capabilities.Labels)
 }
 
 // endpoints lets containers' images come from where the artifacts come from: the same mirrors, CAs and credentials, by the
