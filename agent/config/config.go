@@ -40,6 +40,7 @@ type Config struct {
 	Network      Network
 	Logs         Logs
 	Metrics      Metrics
+	OTLP         OTLP
 	Images       Images
 	Runtime      Runtime
 
@@ -157,6 +158,14 @@ type Logs struct {
 	MaxSize  int64 // bytes of one file
 	MaxFiles int   // rotated files kept beside the current one
 	Budget   int64 // bytes of all files of the device
+}
+
+// OTLP says where containers send what they measure. The zero value: their environment does not say.
+type OTLP struct {
+	Endpoint     string // URL of OTLP over HTTP
+	GRPCEndpoint string // URL of OTLP over gRPC; "": there is none
+	Protocol     string // that containers are to use: http/protobuf, http/json or grpc
+	CAFile       string // authorities of the collector; "": containers use their own
 }
 
 // Images bound what pulls may fill of a disk. Without either field the driver's default holds.
@@ -326,6 +335,7 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	n.Close()
 
 	c.Metrics = metrics(root.Get("metrics"))
+	c.OTLP = r.otlp(root.Get("observability"))
 }
 
 // source reads where desired state comes from, beside the repository of states.

@@ -58,6 +58,7 @@ capabilities: {vendor: Acme, modelNumber: E1, serialNumber: "7", labels: {site: 
 network: {pool: 10.99.0.0/16, table: edge, cni: {confDir: net.d}, shared: [{name: plant, subnet: 172.30.0.7/24}, {name: lab}]}
 logs: {maxSize: 1MiB, maxFiles: 2, budget: 20M}
 images: {minFree: 7%}
+observability: {otlp: {endpoint: "https://192.0.2.7:4318", grpcEndpoint: "https://192.0.2.7:4317", protocol: grpc, caFile: otlp.pem}}
 x-note: kept out
 `
 	c, err := config.Parse("/srv/dev/agent.yaml", []byte(doc))
@@ -70,6 +71,9 @@ x-note: kept out
 	wantShared := []config.Shared{{Name: "plant", Subnet: netip.MustParsePrefix("172.30.0.0/24")}, {Name: "lab"}}
 	if !slices.Equal(c.Network.Shared, wantShared) || c.Network.CNI != (config.CNI{ConfDir: "/srv/dev/net.d", BinDir: "/opt/cni/bin"}) {
 		t.Errorf("networks of the site = %+v %+v", c.Network.Shared, c.Network.CNI)
+	}
+	if want := (config.OTLP{Endpoint: "https://192.0.2.7:4318", GRPCEndpoint: "https://192.0.2.7:4317", Protocol: "grpc", CAFile: "/srv/dev/otlp.pem"}); c.OTLP != want {
+		t.Errorf("OTLP = %+v", c.OTLP)
 	}
 	if c.Images.MinFree != 0 || c.Images.MinFreePercent != 7 {
 		t.Errorf("images = %+v, want 7 percent", c.Images)
@@ -137,6 +141,14 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"shared name", good + "network: {shared: [{name: a/b}]}\n", "network.shared[0].name"},
 		{"shared subnet", good + "network: {shared: [{name: a, subnet: fd00::/64}]}\n", "must be an IPv4 range"},
 		{"shared subnets overlap", good + "network: {shared: [{name: a, subnet: 172.30.0.0/16}, {name: b, subnet: 172.30.1.0/24}]}\n", "overlaps 172.30.0.0/16"},
+		{"collector without an endpoint", good + "observability: {otlp: {grpcEndpoint: \"http://c:4317\"}}\n", "observability.otlp: endpoint is missing"},
+		{"collector that is no URL", good + "observability: {otlp: {endpoint: \"c:4318\"}}\n", "observability.otlp.endpoint: not the address of a collector"},
+		{"collector in the container", good + "observability: {otlp: {endpoint: \"http://localhost:4318\"}}\n", "finds only itself"},
+		{"collector in the container, by address", good + "observability: {otlp: {endpoint: \"http://[::ffff:127.0.0.2]:4318\"}}\n", "finds only itself"},
+		{"gRPC without an endpoint", good + "observability: {otlp: {endpoint: \"http://c:4318\", protocol: grpc}}\n", "grpc needs grpcEndpoint"},
+		{"unknown protocol", good + "observability: {otlp: {endpoint: \"http://c:4318\", protocol: grcp}}\n", "observability.otlp.protocol: \"grcp\" is none of"},
+		{"unknown key of otlp", good + "observability: {otlp: {endpoint: \"http://c:4318\", headers: x}}\n", "observability.otlp.headers: unknown"},
+		{"unknown key of observability", good + "observability: {otel: {}}\n", "observability.otel: unknown"},
 		{"unknown key of cni", good + "network: {cni: {dir: x}}\n", "network.cni"},
 		{"bad pool", good + "network: {pool: 10.0.0.0/30}\n", "network.pool: must be an IPv4 range"},
 		{"bad share", good + "images: {minFree: 91%}\n", "images.minFree: not a percentage"},
@@ -237,9 +249,13 @@ func TestDocumentedKeysAreKnown(t *testing.T) {
 			}
 		}
 	}
-	source, err := os.ReadFile("config.go")
-	if err != nil {
-		t.Fatal(err)
+	var source []byte
+	for _, name := range []string{"config.go", "otlp.go"} {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		source = append(source, data...)
 	}
 	for _, m := range regexp.MustCompile(`\b(?:Get|Need)\("(\w+)"\)`).FindAllStringSubmatch(string(source), -1) {
 		// Members of lists stand in the words of the row.

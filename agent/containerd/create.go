@@ -153,7 +153,7 @@ func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.C
 		return nil, err
 	}
 	return r.specs.Make(ctx, runspec.Blueprint{
-		Project: p.Name, Service: c.Service, Image: img.Config.Config, NetNS: at.NetNS, Hostname: at.Hostname, Mounts: mounts, Joined: j, Features: f,
+		Project: p, Container: c, Image: img.Config.Config, NetNS: at.NetNS, Hostname: at.Hostname, Mounts: mounts, Joined: j, Features: f,
 	}, &ctr)
 }
 
@@ -194,7 +194,8 @@ func (at Attachment) files() map[string]string {
 	return map[string]string{"/etc/hosts": at.HostsFile, "/etc/resolv.conf": at.ResolvConf, "/etc/hostname": at.HostnameFile}
 }
 
-// mounts are the networks' files, the mounts of the service and its image, and the agent's program for a service with init.
+// mounts are the networks' files, the mounts of the service and its image, the collector's authorities, and the agent's program for a
+// service with init.
 func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, at Attachment, layer []mount.Mount) ([]specs.Mount, error) {
 	var out []specs.Mount
 	for target, source := range at.files() {
@@ -211,6 +212,9 @@ func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Co
 		return nil, err
 	}
 	out = append(out, own...)
+	if ca := r.o.Telemetry.Certificate; ca != "" {
+		out = append(out, specs.Mount{Destination: runspec.CertificateTarget, Type: "bind", Source: ca, Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev", "noexec"}})
+	}
 	if c.Service.Init {
 		m, err := r.initMount()
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/containerd/logs"
+	"github.com/longshore-dev/longshore/agent/containerd/runspec"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -42,6 +43,8 @@ type Options struct {
 	CDIDirs         []string          // of device specifications; nil: /etc/cdi and /var/run/cdi
 	AllowNoSeccomp  bool              // run containers without a system call filter where runc cannot make one
 	NoNewPrivileges bool              // set no_new_privs on every container
+
+	Telemetry runspec.Telemetry // where containers send measurements
 
 	Logs   logs.Limits
 	Logger *slog.Logger     // nil: silent

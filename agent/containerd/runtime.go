@@ -117,7 +117,8 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	r.guard = &guard.Guard{AllowPrivileged: o.AllowPrivileged, Places: o.places(), Roots: r.features.Roots}
 	r.specs = runspec.Maker{
 		Client: c, Guard: r.guard, CDI: devices.CDI{Dirs: o.CDIDirs},
-		Rules: confinement.Rules{AllowPrivileged: o.AllowPrivileged, AllowNoSeccomp: o.AllowNoSeccomp, NoNewPrivileges: o.NoNewPrivileges},
+		Rules:  confinement.Rules{AllowPrivileged: o.AllowPrivileged, AllowNoSeccomp: o.AllowNoSeccomp, NoNewPrivileges: o.NoNewPrivileges},
+		Device: o.Device, Telemetry: o.Telemetry,
 	}
 	r.volumes = volumes.New(volumes.Options{
 		Device: o.Device, DataDir: o.DataDir, RunDir: o.RunDir, Snapshots: r.snapshots(), Guard: r.guard, Now: o.Now,

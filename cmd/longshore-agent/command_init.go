@@ -336,6 +336,11 @@ func (p *program) checkConfig(c *cli.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), f.key, err))
 		}
 	}
+	if f := cfg.OTLP.CAFile; f != "" {
+		if _, err := authorities(f); err != nil {
+			errs = append(errs, fmt.Errorf("%s: observability.otlp.caFile: %w", c.String("config"), err))
+		}
+	}
 	if _, err := keyPlace(cfg).Load(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}

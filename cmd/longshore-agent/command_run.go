@@ -234,9 +234,10 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		Endpoints: endpoints(p.registry), Journal: p.store, Networks: attacher{p.networks},
 		AllowNoSeccomp: cfg.AllowNoSeccomp, AllowPrivileged: cfg.Runtime.AllowPrivileged, Places: ownPlaces(cfg, os.Getenv),
 		Runtimes: cfg.Runtime.Allowed, CDIDirs: cfg.Runtime.CDIDirs, Program: ownPath(log),
-		MinFree: images.Space{Bytes: cfg.Images.MinFree, Percent: cfg.Images.MinFreePercent},
-		Logs:    logs.Limits{MaxSize: cfg.Logs.MaxSize, MaxFiles: cfg.Logs.MaxFiles, Budget: cfg.Logs.Budget},
-		Logger:  log, Now: time.Now,
+		MinFree:   images.Space{Bytes: cfg.Images.MinFree, Percent: cfg.Images.MinFreePercent},
+		Telemetry: telemetry(cfg, log),
+		Logs:      logs.Limits{MaxSize: cfg.Logs.MaxSize, MaxFiles: cfg.Logs.MaxFiles, Budget: cfg.Logs.Budget},
+		Logger:    log, Now: time.Now,
 	}); err != nil {
 		return err
 	}

@@ -17,6 +17,10 @@ func machineLook(cfg *config.Config, unread func(what string)) func() margo.Devi
 	own := margo.DeviceProperties{
 		ID: string(cfg.Device), Vendor: cfg.Capabilities.Vendor, ModelNumber: cfg.Capabilities.ModelNumber, SerialNumber: cfg.Capabilities.SerialNumber,
 	}
+	if cfg.OTLP.Endpoint != "" {
+		yes := true
+		own.OTELCollector = &yes
+	}
 	place := machine.Place{Data: cfg.DataDir, CDIDirs: cfg.Runtime.CDIDirs, Cores: runtime.NumCPU(), Architecture: runtime.GOARCH}
 	return func() margo.DeviceCapabilities {
 		facts := machine.Read(os.DirFS("/"), place).Since(before)

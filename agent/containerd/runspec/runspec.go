@@ -49,18 +49,21 @@ type Maker struct {
 	Rules  confinement.Rules
 	Guard  *guard.Guard
 	CDI    devices.CDI
+
+	Device    string // its id, in what containers measure
+	Telemetry Telemetry
 }
 
 // Blueprint is all that a container's specification is made of.
 type Blueprint struct {
-	Project  string
-	Service  workload.Service
-	Image    ocispec.ImageConfig
-	NetNS    string // path of the network namespace; "": the device's
-	Hostname string // that its networks gave it; "": the service's own, or its name
-	Mounts   []specs.Mount
-	Joined   Joined
-	Features features.Features
+	Project   *workload.Project
+	Container workload.Container
+	Image     ocispec.ImageConfig
+	NetNS     string // path of the network namespace; "": the device's
+	Hostname  string // that its networks gave it; "": the service's own, or its name
+	Mounts    []specs.Mount
+	Joined    Joined
+	Features  features.Features
 }
 
 // Make writes the specification of a container, of whose record the id and the layer are used.
@@ -74,10 +77,10 @@ func (m Maker) Make(ctx context.Context, b Blueprint, ctr *containers.Container)
 
 // opts are everything about a container that containerd's defaults do not say already.
 func (m Maker) opts(b Blueprint) []oci.SpecOpts {
-	s, config := b.Service, b.Image
+	s, config := b.Container.Service, b.Image
 	hostname := cmp.Or(b.Hostname, s.Hostname, s.Name)
 	opts := []oci.SpecOpts{
-		processOpts(s, config, hostname),
+		processOpts(s, config, hostname, m.Telemetry.environment(m.Device, b.Project, b.Container, config)),
 		oci.WithHostname(hostname),
 		oci.WithoutRunMount, // an image's own /run stays visible
 		oci.WithMounts(b.Mounts),
@@ -108,7 +111,7 @@ func (m Maker) opts(b Blueprint) []oci.SpecOpts {
 			annotations[k] = v
 		}
 	}
-	if group := Group(b.Project, s); group != "" {
+	if group := Group(b.Project.Name, s); group != "" {
 		annotations[groupAnnotation] = group
 	}
 	return append(opts,
@@ -132,7 +135,7 @@ func inOrder(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Sp
 }
 
 // processOpts sets what runs. A service's entrypoint replaces both the image's entrypoint and its command, as in Compose.
-func processOpts(s workload.Service, config ocispec.ImageConfig, hostname string) oci.SpecOpts {
+func processOpts(s workload.Service, config ocispec.ImageConfig, hostname string, telemetry []string) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
 		entrypoint, command := config.Entrypoint, config.Cmd
 		if s.Entrypoint != nil {
@@ -149,7 +152,7 @@ func processOpts(s workload.Service, config ocispec.ImageConfig, hostname string
 			args = append([]string{InitTarget, InitCommand, "--"}, args...)
 		}
 		spec.Process.Args = args
-		spec.Process.Env = Environment([]string{defaultPath, "HOSTNAME=" + hostname}, config.Env, s.Environment)
+		spec.Process.Env = Environment([]string{defaultPath, "HOSTNAME=" + hostname}, telemetry, config.Env, s.Environment)
 		spec.Process.Cwd = cmp.Or(s.WorkingDir, config.WorkingDir, "/")
 		spec.Process.User.Umask = s.Umask
 		return nil

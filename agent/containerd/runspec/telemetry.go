@@ -1,0 +1,69 @@
+package runspec
+
+import (
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// CertificateTarget is where containers find the certificates that they verify the collector by. As [InitTarget] it is in memory.
+const CertificateTarget = "/dev/longshore-otlp-ca.crt"
+
+// ProtocolGRPC is OTLP over gRPC, among the values of OTEL_EXPORTER_OTLP_PROTOCOL.
+const ProtocolGRPC = "grpc"
+
+// Telemetry says where containers send measurements: to a collector that speaks OTLP. It is in their environment alone, and not in the
+// hash of their services: another collector restarts nothing, and is that of containers that are created from then on. The zero value:
+// the environment says nothing of it.
+type Telemetry struct {
+	Endpoint     string // URL of OTLP over HTTP
+	GRPCEndpoint string // URL of OTLP over gRPC; "": there is none
+	Protocol     string // of OTEL_EXPORTER_OTLP_PROTOCOL
+	Certificate  string // file of the device, mounted at CertificateTarget; "": the image's own authorities count
+}
+
+// environment is what a container's environment says of the collector and of the container, where neither its image nor its service
+// says otherwise. The first two variables are Margo's, the others OpenTelemetry's.
+func (t Telemetry) environment(device string, p *workload.Project, c workload.Container, image ocispec.ImageConfig) []string {
+	if t.Endpoint == "" {
+		return nil
+	}
+	protocol := t.Protocol
+	for _, kv := range slices.Concat(image.Env, c.Service.Environment) { // one that insists on its protocol needs the endpoint of that one
+		if v, ok := strings.CutPrefix(kv, "OTEL_EXPORTER_OTLP_PROTOCOL="); ok {
+			protocol = v
+		}
+	}
+	out := []string{"HTTP_OTEL_EXPORTER_OTLP_ENDPOINT=" + t.Endpoint}
+	if t.GRPCEndpoint != "" {
+		out = append(out, "GRPC_OTEL_EXPORTER_OTLP_ENDPOINT="+t.GRPCEndpoint)
+	}
+	switch {
+	case protocol != ProtocolGRPC:
+		out = append(out, "OTEL_EXPORTER_OTLP_ENDPOINT="+t.Endpoint)
+	case t.GRPCEndpoint != "":
+		out = append(out, "OTEL_EXPORTER_OTLP_ENDPOINT="+t.GRPCEndpoint)
+	}
+	out = append(out, "OTEL_EXPORTER_OTLP_PROTOCOL="+t.Protocol)
+	if t.Certificate != "" {
+		out = append(out, "OTEL_EXPORTER_OTLP_CERTIFICATE="+CertificateTarget)
+	}
+	var about []string
+	for _, kv := range [][2]string{
+		{"service.name", c.Service.Name},
+		{"service.namespace", p.Application},
+		{"service.instance.id", c.ID},
+		{"device.id", device},
+		{"longshore.deployment.id", p.Deployment},
+		{"longshore.component", p.Component},
+		{"longshore.generation", strconv.FormatUint(p.Generation, 10)},
+	} {
+		about = append(about, kv[0]+"="+url.PathEscape(kv[1])) // percent-encoded, as in W3C baggage; a comma, too
+	}
+	return append(out, "OTEL_RESOURCE_ATTRIBUTES="+strings.Join(about, ","))
+}
