@@ -93,8 +93,13 @@ func (p *publisher) publish(ctx context.Context, a *Agent, failed bool) error {
 	if err := a.o.Publisher.Publish(limited, p.last); err != nil {
 		return err
 	}
-	now := a.o.Now()
-	p.note(func(s *status.CurrentReport) { *s = status.CurrentReport{Counter: p.last.Counter, At: now} })
+	now, next := a.o.Now(), p.due
+	if a.o.PublishInterval <= 0 {
+		next = time.Time{}
+	}
+	p.note(func(s *status.CurrentReport) {
+		*s = status.CurrentReport{Counter: p.last.Counter, At: now, NextDue: next}
+	})
 	return nil
 }
 

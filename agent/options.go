@@ -39,6 +39,7 @@ type Options struct {
 	// ReportInterval is how often the fleet endpoint hears the device at least, whole seconds, and the interval it reports to the
 	// endpoint; 0: only when something changes.
 	ReportInterval time.Duration
+	FullInterval   time.Duration // after which the endpoint gets everything once more although nothing changed; 0: never
 	Weakened       []string      // what the configuration gives up, in plain words; shown in every status
 	RequirePins    bool          // refuse components and images that are named by a tag only
 	RestartMax     time.Duration // longest pause between restarts of a container; 0: 1 min

@@ -194,6 +194,45 @@ func TestReportsWithinTheInterval(t *testing.T) {
 	})
 }
 
+// What an endpoint lost of the reports, as by a restored backup, it gets again within the interval of full reports, when nothing changes.
+func TestEverythingIsReportedWithinAnInterval(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Edit = func(o *agent.Options) { o.ReportInterval, o.FullInterval = 5*time.Minute, 6*time.Hour }
+		w.Publish(t, 1, anApp(1, "web:1"), anApp(2, "web:1"))
+		r := w.Start(t)
+		w.Sync(t, r)
+		time.Sleep(time.Minute)
+		if got := w.Extra(t).FullIntervalSeconds; got != 6*3600 {
+			t.Errorf("the device says that it reports everything each %d s", got)
+		}
+		if due := r.Status().Outbox.NextDue; due.Before(time.Now()) || due.After(time.Now().Add(5*time.Minute)) {
+			t.Errorf("the next report is due at %v", due)
+		}
+		count := map[string]int{}
+		down := false
+		w.Fleet.Fail(func(r agent.Report) error {
+			if down {
+				return fault.ErrTemporary
+			}
+			count[r.Kind+" "+r.Subject]++
+			return nil
+		})
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		for _, n := range []int{1, 2} {
+			if got := count["status "+anApp(n, "").DeploymentID()]; got < 4 || got > 6 {
+				t.Errorf("deployment %d was reported %d times in a quiet day, want about every 6 hours", n, got)
+			}
+		}
+		down = true // what waits does not grow by it
+		time.Sleep(7 * 24 * time.Hour)
+		synctest.Wait()
+		if o := r.Status().Outbox; o.Depth > 3 || o.Lost != 0 {
+			t.Errorf("outbox after a week without an endpoint: %+v", o)
+		}
+	})
+}
+
 // An endpoint that lost its database answers the device's next capabilities as those of a new device, and is told everything again.
 func TestAnEndpointThatForgotIsToldEverything(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {

@@ -40,6 +40,7 @@ type Extra struct {
 	ReportsLost         uint64        `json:"reportsLost"`
 
 	ReportIntervalSeconds int64 `json:"reportIntervalSeconds,omitempty"` // the device reports at least so often; 0: only changes
+	FullIntervalSeconds   int64 `json:"fullIntervalSeconds,omitempty"`   // and at least so often everything; 0: only what changes
 
 	Security []status.SecurityEvent `json:"security,omitempty"` // the newest few, the last at the end
 }
@@ -72,7 +73,7 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 // capabilitiesBody is what the device reports of itself.
 func (l *loop) capabilitiesBody(tx *store.Tx) ([]byte, error) {
 	x := Extra{AgentVersion: l.o.Version, Stale: l.stale, StaleSince: l.staleSince().UTC(), Insecure: l.insecure(), TrustVersion: l.trust.version}
-	x.ReportIntervalSeconds = int64(l.o.ReportInterval / time.Second)
+	x.ReportIntervalSeconds, x.FullIntervalSeconds = int64(l.o.ReportInterval/time.Second), int64(l.o.FullInterval/time.Second)
 	if l.accepted != nil {
 		x.AcceptedGeneration, x.Digest = l.accepted.Generation, l.accepted.Digest.String()
 	}
@@ -266,7 +267,8 @@ func (l *loop) statuses(tx *store.Tx, now time.Time, fresh, removed []store.Stat
 	return nil
 }
 
-// recap reports the newest of everything once more: reports were dropped, and all that waited has been delivered.
+// recap reports the newest of everything once more: all that waited has been delivered, and reports were dropped, the endpoint lost some,
+// or it is time for it.
 func (l *loop) recap() {
 	now, told := l.o.Now(), false
 	err := l.o.Store.Update(func(tx *store.Tx) error {
@@ -288,9 +290,9 @@ func (l *loop) recap() {
 	})
 	switch {
 	case err != nil:
-		l.log.Warn("cannot report everything once more after reports were lost", "err", err)
+		l.log.Warn("cannot report everything once more", "err", err)
 	case told:
-		l.log.Info("reports were lost; the newest of everything is reported once more")
+		l.log.Info("the newest of everything is reported once more")
 		l.nudge()
 	}
 }

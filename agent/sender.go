@@ -29,10 +29,12 @@ type sender struct {
 	last   *store.Report // capabilities that the endpoint has taken; nil: none since the start. Of run alone
 	due    time.Time     // when they are sent once more
 	recaps time.Time     // when the endpoint may ask for everything again
+	full   time.Time     // when everything is reported once more without a reason
 
-	mu   sync.Mutex
-	err  error
-	next time.Time
+	mu    sync.Mutex
+	err   error
+	next  time.Time
+	heard time.Time // when the endpoint is to hear the device again
 }
 
 // held is a capabilities report that the endpoint does not take yet.
@@ -65,6 +67,7 @@ func (p *sender) run(ctx context.Context, a *Agent) {
 		return
 	}
 	failures := 0
+	p.setFull(a)
 	for ctx.Err() == nil {
 		some, err := p.deliver(ctx, a)
 		switch {
@@ -102,6 +105,9 @@ func (p *sender) idle(ctx context.Context, a *Agent) {
 	var next time.Time
 	if p.last != nil && a.o.ReportInterval > 0 {
 		next = p.due
+	}
+	if !p.full.IsZero() && (next.IsZero() || p.full.Before(next)) {
+		next = p.full
 	}
 	if p.held.sequence != 0 && (next.IsZero() || p.held.until.Before(next)) {
 		next = p.held.until
@@ -141,7 +147,12 @@ func (p *sender) deliver(ctx context.Context, a *Agent) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	if r == nil {
+	switch {
+	case r != nil:
+	case !p.full.IsZero() && !a.o.Now().Before(p.full):
+		p.setFull(a)
+		return true, a.o.Store.Update((*store.Tx).AskRecap)
+	default:
 		return p.alive(ctx, a)
 	}
 	created, err := a.o.Reporter.Deliver(ctx, *r)
@@ -202,8 +213,22 @@ func (p *sender) alive(ctx context.Context, a *Agent) (bool, error) {
 	return true, nil
 }
 
+// setFull sets when everything is reported once more: what an endpoint lost of it, as by a restored backup, is there again then.
+func (p *sender) setFull(a *Agent) {
+	if a.o.FullInterval > 0 {
+		p.full = a.o.Now().Add(time.Duration(float64(a.o.FullInterval) * (1 - pollJitter*a.o.Random())))
+	}
+}
+
 // noteDelivery notes that the endpoint has heard the device. A tenth of the interval is left for the next report's way.
-func (p *sender) noteDelivery(a *Agent) { p.due = a.o.Now().Add(a.o.ReportInterval * 9 / 10) }
+func (p *sender) noteDelivery(a *Agent) {
+	p.due = a.o.Now().Add(a.o.ReportInterval * 9 / 10)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if a.o.ReportInterval > 0 {
+		p.heard = p.due
+	}
+}
 
 // pick chooses the oldest report, or the one behind it while that is held.
 func (p *sender) pick(a *Agent) (r *store.Report, err error) {
@@ -248,6 +273,7 @@ func (p *sender) note(err error, next time.Time) {
 func (p *sender) status(o *status.Outbox) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	o.NextDue = p.heard
 	if p.err != nil {
 		o.LastError, o.NextTry = p.err.Error(), p.next
 	}

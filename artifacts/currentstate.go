@@ -54,6 +54,17 @@ type CurrentState struct {
 	Capabilities json.RawMessage `json:"capabilities"`
 }
 
+// Due is when the next report is there at the latest, by the device's clock; zero: it does not say.
+func (c *CurrentState) Due() time.Time {
+	if c.Every == 0 {
+		return time.Time{}
+	}
+	return c.Time.Add(time.Duration(min(c.Every, maxEvery)) * time.Second)
+}
+
+// maxEvery is about a century, in seconds: more is no time any more.
+const maxEvery = 100 * 366 * 24 * 3600
+
 // CurrentGeneration is one state of the device.
 type CurrentGeneration struct {
 	Generation uint64        `json:"generation"`

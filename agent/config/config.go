@@ -94,6 +94,7 @@ type Endpoint struct {
 type Fleet struct {
 	Endpoint
 	Interval time.Duration // in which the endpoint hears the device at least; whole seconds, at least 1 s
+	Full     time.Duration // in which it gets everything at least, changed or not; at least 1 min
 }
 
 // Enrollment keeps the identity that a manager gave to this device: with the credentials of mutual TLS in [Config.Fleet]. The zero
@@ -190,6 +191,8 @@ const (
 	DefaultTrustInterval = time.Hour
 
 	DefaultReportInterval = 5 * time.Minute
+	DefaultFullInterval   = 24 * time.Hour
+	MinFullInterval       = time.Minute
 
 	DefaultEnrollmentInterval = 5 * time.Minute
 
@@ -357,7 +360,12 @@ func (r reader) source(n *strict.Node) (s Source) {
 }
 
 func (r reader) fleet(n *strict.Node, s Source) Fleet {
-	f := Fleet{Endpoint: r.endpoint(n, n.Get("url")), Interval: DefaultReportInterval}
+	f := Fleet{Endpoint: r.endpoint(n, n.Get("url")), Interval: DefaultReportInterval, Full: DefaultFullInterval}
+	if i := n.Get("fullInterval"); i != nil {
+		if f.Full = i.Duration(); f.Full < MinFullInterval || f.Full > maxReportInterval {
+			i.Faultf("must be from %s to %s", MinFullInterval, maxReportInterval)
+		}
+	}
 	if i := n.Get("interval"); i != nil {
 		if f.Interval = i.Duration(); f.Interval < MinInterval || f.Interval > maxReportInterval || f.Interval%time.Second != 0 {
 			i.Faultf("must be whole seconds, from %s to %s", MinInterval, maxReportInterval)

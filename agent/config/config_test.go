@@ -129,6 +129,7 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"bad url", good + "fleet: {url: fleet}\n", "fleet.url: not a web address"},
 		{"fast reports", good + "fleet: {url: \"https://f.example\", interval: 100ms}\n", "fleet.interval: must be whole seconds"},
 		{"rare reports", good + "fleet: {url: \"https://f.example\", interval: 200h}\n", "fleet.interval: must be whole seconds"},
+		{"all too often", good + "fleet: {url: \"https://f.example\", fullInterval: 1s}\n", "fleet.fullInterval: must be from 1m0s"},
 		{"unknown place of a key", good + "report: {key: pkcs11}\n", "report.key: not a place of a key"},
 		{"TPM without a path", good + "report: {key: \"tpm:tpm0\"}\n", "report.key: not a place of a key"},
 		{"file with a path", good + "report: {key: \"file:/k\"}\n", "report.key: not a place of a key"},

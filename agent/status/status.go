@@ -209,13 +209,15 @@ type Outbox struct {
 	Lost      uint64    `json:"lost"` // reports dropped because there was no room
 	LastError string    `json:"lastError,omitempty"`
 	NextTry   time.Time `json:"nextTry,omitzero"`
+	NextDue   time.Time `json:"nextDue,omitzero"` // when the endpoint hears the device although nothing changed; left out: never
 }
 
 // CurrentReport is how the device's current state gets into the registry.
 type CurrentReport struct {
 	Reference string    `json:"reference"`
-	Counter   uint64    `json:"counter"`     // of the last one that was published; 0: none since the agent started
-	At        time.Time `json:"at,omitzero"` // when that was
+	Counter   uint64    `json:"counter"`          // of the last one that was published; 0: none since the agent started
+	At        time.Time `json:"at,omitzero"`      // when that was
+	NextDue   time.Time `json:"nextDue,omitzero"` // when it is published once more although nothing changed; left out: never
 	LastError string    `json:"lastError,omitempty"`
 	NextTry   time.Time `json:"nextTry,omitzero"`
 }

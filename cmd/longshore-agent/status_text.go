@@ -308,7 +308,11 @@ func footer(s *status.Status) []string {
 		out = append(out, fmt.Sprintf("%d reports wait for the fleet endpoint", o.Depth))
 	}
 	if r := s.CurrentReport; r != nil && r.LastError == "" && r.Counter > 0 {
-		out = append(out, fmt.Sprintf("report %d pushed to the registry %s ago", r.Counter, ago(s.Now.Sub(r.At))))
+		line := fmt.Sprintf("report %d pushed to the registry %s ago", r.Counter, ago(s.Now.Sub(r.At)))
+		if !r.NextDue.IsZero() {
+			line += ", the next one in " + ago(r.NextDue.Sub(s.Now))
+		}
+		out = append(out, line)
 	}
 	return append(out, "longshore-agent "+s.Version)
 }

@@ -43,6 +43,9 @@ type reportResult struct {
 	Verified   bool   `json:"verified"`
 	Key        string `json:"key"` // fingerprint of the device's key
 	AgeSeconds int64  `json:"ageSeconds"`
+
+	NextDue time.Time `json:"nextDue,omitzero"` // when the next report is due, by the device's clock; left out: it does not say
+	Overdue bool      `json:"overdue"`
 	*artifacts.CurrentState
 	State *verifyResult `json:"state,omitempty"` // the state that runs; left out: not requested
 	Notes []string      `json:"notes"`
@@ -53,6 +56,13 @@ func (r reportResult) quietText() string { return r.Digest }
 func (r reportResult) text(w io.Writer) {
 	fmt.Fprintf(w, "report %d of %s\n", r.Counter, r.Device)
 	row(w, "signed", "by the device's key (%s), %s by the device's clock, %s ago", short(digest.Digest(r.Key)), stamp(r.Time), time.Duration(r.AgeSeconds)*time.Second)
+	switch {
+	case r.NextDue.IsZero():
+	case r.Overdue:
+		row(w, "overdue", "the next report was due by %s", stamp(r.NextDue))
+	default:
+		row(w, "next", "due by %s", stamp(r.NextDue))
+	}
 	for _, g := range []struct {
 		label string
 		*artifacts.CurrentGeneration
@@ -128,8 +138,9 @@ func (c *call) verifyDevice(reference string) error {
 	}
 	out := reportResult{
 		Reference: reference, Digest: r.Digest.String(), Verified: true, Key: r.By.Fingerprint.String(), CurrentState: r.CurrentState,
-		AgeSeconds: int64(c.now().Sub(r.Time) / time.Second), Notes: append([]string{}, notes...),
+		AgeSeconds: int64(c.now().Sub(r.Time) / time.Second), Notes: append([]string{}, notes...), NextDue: r.Due(),
 	}
+	out.Overdue = !out.NextDue.IsZero() && c.now().After(out.NextDue)
 	var failed error
 	if judge != nil {
 		if out.State, err = c.runningState(repo, r, judge); err != nil {

@@ -59,7 +59,7 @@ func (r *reporter) report(edit func(*artifacts.CurrentState)) {
 	repo := r.s.repository()
 	r.counter++
 	c := &artifacts.CurrentState{
-		Device: r.id, Epoch: reporterEpoch, Counter: r.counter, Sequence: r.counter, Time: r.at, Repository: states, Deployments: []artifacts.CurrentDeployment{},
+		Device: r.id, Epoch: reporterEpoch, Counter: r.counter, Sequence: r.counter, Time: r.at, Every: 3600, Repository: states, Deployments: []artifacts.CurrentDeployment{},
 	}
 	extra := ""
 	if d, err := repo.Resolve(t.Context(), r.id.Tag()); err == nil {
@@ -155,6 +155,7 @@ func TestVerifyDevice(t *testing.T) {
 
 	press.at = time.Now().Add(-48 * time.Hour).UTC().Truncate(time.Second)
 	press.report(nil)
+	s.do(outcome.OK, "verify", "device", "--key", "press-07.pub", at)
 	s.do(outcome.Refused, "verify", "device", "--key", "press-07.pub", "--max-age", "24h", at)
 	s.do(outcome.Misused, "verify", "device", at)
 	s.do(outcome.Misused, "verify", "device", "--key", "press-07.pub", "--attestation", "spdxjson", at)

@@ -37,8 +37,9 @@ type Device struct {
 	SerialNumber string    `json:"serialNumber,omitempty"`
 	FirstHeard   time.Time `json:"firstHeard"`
 	LastHeard    time.Time `json:"lastHeard"`
-	Ago          int64     `json:"lastHeardSecondsAgo"`   // at the time of this answer, by the clock that LastHeard is of
-	OfflineSince time.Time `json:"offlineSince,omitzero"` // last report of an offline device; left out: it is online
+	Ago          int64     `json:"lastHeardSecondsAgo"`    // at the time of this answer, by the clock that LastHeard is of
+	NextDue      time.Time `json:"nextReportDue,omitzero"` // when it is to be heard again at the latest; left out: it does not say
+	OfflineSince time.Time `json:"offlineSince,omitzero"`  // last report of an offline device; left out: it is online
 	Extra
 	Deployments map[margo.State]int `json:"deployments"` // how many are in each state
 
@@ -287,6 +288,9 @@ func (v *Viewer) device(d store.Device, counts map[margo.State]int) Device {
 	}
 	silence := v.Silence()
 	out.Ago = int64(max(0, silence.Now.Sub(d.LastHeard)) / time.Second)
+	if d.Interval > 0 {
+		out.NextDue = d.LastHeard.Add(d.Interval)
+	}
 	if silence.Offline(d) {
 		out.OfflineSince = d.LastHeard
 	}
