@@ -6,13 +6,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity"
-	"github.com/longshore-dev/longshore/identity/ca"
 )
 
 // Names in the directory of an authority, and how long a certificate is valid without --ttl.
@@ -30,24 +31,28 @@ func (p *program) caCommand() *cli.Command {
 		Name:  "ca",
 		Usage: "a small certificate authority for mutual TLS",
 		Description: "For sites without an authority of their own, such as SPIRE. Whoever has ca.key can be every manager and every client of the\n" +
-			"trust domain: keep it away from the server, which does not need it.",
+			"trust domain: keep it away from the server, which needs it only to enroll devices. With --key it is in no file: it stays in a\n" +
+			"PKCS#11 token or a key management service, by the same addresses as of longshore sign --key.",
 		Subcommands: []*cli.Command{
 			{
 				Name: "init", Usage: "create an authority for a trust domain, and its trust bundle",
-				Description: "Writes ca.crt, ca.key (mode 0600) and bundle.json, the trust bundle that manager and devices need. An authority that is there stays.\n\n" +
-					"   longshore-fleet ca init --trust-domain plant.acme.example\n   longshore-fleet ca init --trust-domain plant.acme.example --dir /media/stick/ca\n\n" + exitCodes,
-				Flags:  []cli.Flag{&cli.StringFlag{Name: "trust-domain", Usage: "`NAME` of the trust domain", EnvVars: env("trust-domain")}, dir},
+				Description: "Writes ca.crt, ca.key (mode 0600) and bundle.json, the trust bundle that manager and devices need. An authority that is there stays.\n" +
+					"With --key the key must exist already (ECDSA P-256 or P-384, or RSA of 3072 bits), and there is no ca.key.\n\n" +
+					"   longshore-fleet ca init --trust-domain plant.acme.example\n   longshore-fleet ca init --trust-domain plant.acme.example --dir /media/stick/ca\n" +
+					"   longshore-fleet ca init --trust-domain plant.acme.example --key 'pkcs11:token=plant;object=ca?module-path=/usr/lib/softhsm/libsofthsm2.so'\n" +
+					"   longshore-fleet ca init --trust-domain plant.acme.example --key hashivault://plant-ca\n\n" + exitCodes,
+				Flags:  append([]cli.Flag{&cli.StringFlag{Name: "trust-domain", Usage: "`NAME` of the trust domain", EnvVars: env("trust-domain")}, dir}, caKeyFlags()...),
 				Action: p.caInit,
 			},
 			{
 				Name: "issue", Usage: "sign a certificate for a manager or a client", ArgsUsage: "NAME",
 				Description: "Writes NAME.crt and NAME.key (mode 0600), with a new key; files that are there are replaced.\n\n" +
 					"   longshore-fleet ca issue --manager main main\n   longshore-fleet ca issue --manager main --client press-07 press-07\n\n" + exitCodes,
-				Flags: []cli.Flag{
+				Flags: append([]cli.Flag{
 					&cli.StringFlag{Name: "manager", Usage: "`ID` of the manager", EnvVars: env("manager")},
 					&cli.StringFlag{Name: "client", Usage: "`ID` of a client of it; default: the certificate is the manager's", EnvVars: env("client")},
 					&cli.DurationFlag{Name: "ttl", Usage: "how long the certificate is valid", Value: svidTTL, EnvVars: env("ttl")}, dir,
-				},
+				}, caKeyFlags()...),
 				Action: p.caIssue,
 			},
 		},
@@ -61,7 +66,12 @@ func (p *program) caInit(c *cli.Context) error {
 	if c.String("trust-domain") == "" {
 		return outcome.Usagef("ca init", "--trust-domain is needed, a name like plant.acme.example")
 	}
-	a, err := ca.New(c.String("trust-domain"), p.now())
+	key, err := caKeyOf(c).open(c.Context)
+	if err != nil {
+		return err
+	}
+	defer key.close()
+	a, err := key.create(c.String("trust-domain"), p.now())
 	if err != nil {
 		return err
 	}
@@ -69,7 +79,11 @@ func (p *program) caInit(c *cli.Context) error {
 	if err := writeAuthority(dir, a); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(p.stdout, "wrote %s, %s, %s\n", filepath.Join(dir, caCert), filepath.Join(dir, caKey), filepath.Join(dir, caBundle))
+	wrote := []string{filepath.Join(dir, caCert), filepath.Join(dir, caKey), filepath.Join(dir, caBundle)}
+	if key != nil {
+		wrote = slices.Delete(wrote, 1, 2)
+	}
+	_, err = fmt.Fprintln(p.stdout, "wrote "+strings.Join(wrote, ", "))
 	return err
 }
 
@@ -77,7 +91,12 @@ func (p *program) caIssue(c *cli.Context) error {
 	if c.NArg() != 1 || c.String("manager") == "" {
 		return outcome.Usagef("ca issue", "--manager and one NAME for the files are needed")
 	}
-	a, err := openAuthority(c.String("dir"))
+	k, err := caKeyOf(c).open(c.Context)
+	if err != nil {
+		return err
+	}
+	defer k.close()
+	a, err := openAuthority(c.String("dir"), k)
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,7 @@ const (
 // enrollment is how this manager enrolls devices.
 type enrollment struct {
 	file      string // enroll.yaml
+	key       *remoteCAKey
 	authority *ca.Authority
 	manager   identity.Source
 	service   *enroll.Service
@@ -43,14 +44,22 @@ type enrollment struct {
 }
 
 // enrollment reads the settings. manager is the manager's own identity; nil: it is issued by the authority of the settings.
-func (p *program) enrollment(file string, manager identity.Source, log *slog.Logger) (*enrollment, error) {
+func (p *program) enrollment(ctx context.Context, file string, manager identity.Source, log *slog.Logger) (_ *enrollment, err error) {
 	e := &enrollment{file: file, manager: manager, now: p.now, log: log}
 	policy, err := e.policy()
 	if err != nil {
 		return nil, err
 	}
 	at := policy.Settings.Authority
-	if e.authority, err = p.authority(at, log); err != nil {
+	if e.key, err = (caKeyAddress{at.Key, at.KeyPassword}).open(ctx); err != nil {
+		return nil, fmt.Errorf("%s: authority.key: %w", file, err)
+	}
+	defer func() {
+		if err != nil {
+			e.key.close()
+		}
+	}()
+	if e.authority, err = p.authority(at, e.key, log); err != nil {
 		return nil, err
 	}
 	if manager == nil {
@@ -85,15 +94,15 @@ func (e *enrollment) agree() error {
 }
 
 // authority opens the authority of a directory, or creates it where the settings say so.
-func (p *program) authority(at enroll.Authority, log *slog.Logger) (*ca.Authority, error) {
-	a, err := openAuthority(at.Dir)
+func (p *program) authority(at enroll.Authority, key *remoteCAKey, log *slog.Logger) (*ca.Authority, error) {
+	a, err := openAuthority(at.Dir, key)
 	if !errors.Is(err, fs.ErrNotExist) || at.TrustDomain == "" {
 		if err == nil && at.TrustDomain != "" && at.TrustDomain != a.Bundle().TrustDomain() {
 			err = fmt.Errorf("the authority in %s is of trust domain %s, and authority.trustDomain is %s: %w", at.Dir, a.Bundle().TrustDomain(), at.TrustDomain, fault.ErrConfig)
 		}
 		return a, err
 	}
-	if a, err = ca.New(at.TrustDomain, p.now()); err != nil {
+	if a, err = key.create(at.TrustDomain, p.now()); err != nil {
 		return nil, err
 	}
 	log.Info("authority created", "trustDomain", at.TrustDomain, "dir", at.Dir)
@@ -199,18 +208,27 @@ func readPassword(file string) (string, error) {
 	return password, nil
 }
 
-func openAuthority(dir string) (*ca.Authority, error) {
-	var data [2][]byte
-	for i, name := range []string{caCert, caKey} {
-		var err error
-		if data[i], err = bounded.File(os.Open, filepath.Join(dir, name), maxCAFiles); err != nil {
-			return nil, fault.WithHint(fmt.Errorf("read the authority: %w", err), "create one: longshore-fleet ca init")
-		}
+// openAuthority opens an authority whose key is in its directory, or elsewhere.
+func openAuthority(dir string, key *remoteCAKey) (*ca.Authority, error) {
+	cert, err := bounded.File(os.Open, filepath.Join(dir, caCert), maxCAFiles)
+	if err != nil {
+		return nil, fault.WithHint(fmt.Errorf("read the authority: %w", err), "create one: longshore-fleet ca init")
 	}
-	return ca.Open(data[0], data[1])
+	if key != nil {
+		return ca.OpenWith(cert, key.Signer)
+	}
+	private, err := bounded.File(os.Open, filepath.Join(dir, caKey), maxCAFiles)
+	if errors.Is(err, fs.ErrNotExist) { // not as if there were no authority: none is made in its place
+		return nil, fault.WithHint(fmt.Errorf("read the authority: %s has no %s: %w", dir, caKey, fault.ErrConfig),
+			"if the key is in a token or a key service, say where: --key, or authority.key in enroll.yaml; else restore the file")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the authority: %w", err)
+	}
+	return ca.Open(cert, private)
 }
 
-// writeAuthority writes a new authority. The key is the last file: without it there is none.
+// writeAuthority writes a new authority, and never in the place of one. The certificate is the last file: without it there is none.
 func writeAuthority(dir string, a *ca.Authority) error {
 	cert, key, err := a.Files()
 	if err != nil {
@@ -219,17 +237,29 @@ func writeAuthority(dir string, a *ca.Authority) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	file := filepath.Join(dir, caKey)
-	if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
-		return fault.WithHint(fmt.Errorf("create an authority: %s: %w", file, cmp.Or(err, fs.ErrExist)), "the directory has one already; name another one")
+	for _, name := range []string{caKey, caCert} {
+		file := filepath.Join(dir, name)
+		if _, err := os.Lstat(file); !errors.Is(err, fs.ErrNotExist) {
+			return fault.WithHint(fmt.Errorf("create an authority: %s: %w", file, cmp.Or(err, fs.ErrExist)), "the directory has one already; name another one")
+		}
 	}
-	if err := errors.Join(replace(filepath.Join(dir, caCert), cert, 0o644), replace(filepath.Join(dir, caBundle), append(a.Bundle().JSON(), '\n'), 0o644)); err != nil {
+	if err := replace(filepath.Join(dir, caBundle), append(a.Bundle().JSON(), '\n'), 0o644); err != nil {
 		return err
 	}
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if key != nil {
+		if err := writeNew(filepath.Join(dir, caKey), key, 0o600); err != nil {
+			return err
+		}
+	}
+	return writeNew(filepath.Join(dir, caCert), cert, 0o644)
+}
+
+// writeNew writes a file that must not be there.
+func writeNew(file string, data []byte, mode fs.FileMode) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(key)
+	_, err = f.Write(data)
 	return errors.Join(err, f.Sync(), f.Close())
 }

@@ -81,6 +81,9 @@ func (p *program) serve(c *cli.Context) (err error) {
 	if err != nil {
 		return err
 	}
+	if mutual.enroll != nil {
+		defer mutual.enroll.key.close()
+	}
 	quota, err := quotaOf(c)
 	if err != nil {
 		return err

@@ -24,9 +24,11 @@ type Settings struct {
 
 // Authority says which authority signs certificates of devices.
 type Authority struct {
-	Dir         string // has ca.crt and ca.key; "": that of the manager's SVID and trust bundle does not sign
+	Dir         string // has ca.crt, and ca.key unless Key says where that is; "": that of the manager's SVID and trust bundle does not sign
 	TrustDomain string // of an authority that is created if Dir has none; "": none is created
 	Manager     string // id of this manager in the trust domain
+	Key         string // address of the authority's key in a PKCS#11 token or a key service; "": it is in Dir, as ca.key
+	KeyPassword string // file with the PIN of the token; "": the address has it, or the environment
 }
 
 // Login is one credential for pulling that all devices get.
@@ -81,6 +83,12 @@ func ParseSettings(file string, data []byte) (*Settings, error) {
 	}
 	if m := n.Get("manager"); m != nil {
 		s.Authority.Manager = m.Filled()
+	}
+	if k := n.Get("key"); k != nil {
+		s.Authority.Key = k.Filled()
+	}
+	if s.Authority.KeyPassword = path(n.Get("keyPasswordFile"), ""); s.Authority.KeyPassword != "" && s.Authority.Key == "" {
+		n.Faultf("keyPasswordFile needs key")
 	}
 	n.Close()
 	s.source(root.Need("source"))

@@ -42,7 +42,7 @@ func New(trustDomain string, now time.Time) (*Authority, error) {
 	return NewWith(key, trustDomain, now)
 }
 
-// NewWith is [New] with a key that is there.
+// NewWith is [New] with a key that is there, such as in a PKCS#11 token or a key service.
 func NewWith(key crypto.Signer, trustDomain string, now time.Time) (*Authority, error) {
 	u := &url.URL{Scheme: "spiffe", Host: trustDomain}
 	if _, err := identity.ParseName(u.String() + "/margo/wfm/x"); err != nil {
@@ -51,6 +51,9 @@ func NewWith(key crypto.Signer, trustDomain string, now time.Time) (*Authority, 
 	number, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), serial))
 	if err != nil {
 		return nil, err
+	}
+	if err := identity.CheckKey(key.Public()); err != nil {
+		return nil, fmt.Errorf("make an authority for %s: %w: %w", trustDomain, err, fault.ErrUnsupported)
 	}
 	template := &x509.Certificate{
 		SerialNumber: number, Subject: pkix.Name{CommonName: trustDomain, SerialNumber: number.Text(16)}, URIs: []*url.URL{u},
@@ -79,7 +82,7 @@ func Open(cert, key []byte) (*Authority, error) {
 	return open(c.Bytes, private)
 }
 
-// OpenWith is [Open] for a private key that is elsewhere, such as in a PKCS#11 token or a key service.
+// OpenWith is [Open] for a private key that is in no file.
 func OpenWith(cert []byte, key crypto.Signer) (*Authority, error) {
 	c, _ := pem.Decode(cert)
 	if c == nil {

@@ -11,6 +11,9 @@ import (
 	"github.com/longshore-dev/longshore/identity"
 )
 
+// selfRetry is the pause after a failure, as of a key service, while the certificate before is valid.
+const selfRetry = time.Minute
+
 // selfLifetime is short: whoever has the authority can have the next certificate at any time.
 const selfLifetime = 24 * time.Hour
 
@@ -21,8 +24,10 @@ type Manager struct {
 	name      identity.Name
 	now       func() time.Time
 
-	mu      sync.Mutex
-	current *identity.Credentials
+	mu       sync.Mutex
+	current  *identity.Credentials
+	renewing bool
+	retry    time.Time // nothing is tried before, while current is valid
 }
 
 var _ identity.Source = (*Manager)(nil)
@@ -34,14 +39,34 @@ func (a *Authority) Manager(name identity.Name, now func() time.Time) (*Manager,
 	return m, err
 }
 
-// Credentials implements [identity.Source].
+// Credentials implements [identity.Source]. While the next certificate is made, or cannot be made as its key is out of reach, the one
+// before stays in use until it expires.
 func (m *Manager) Credentials() (*identity.Credentials, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
 	now := m.now()
-	if c := m.current; c != nil && !now.Before(c.SVID.NotBefore) && c.SVID.NotAfter.Sub(now) > selfLifetime/2 {
+	m.mu.Lock()
+	c := m.current
+	valid := c != nil && !now.Before(c.SVID.NotBefore) && now.Before(c.SVID.NotAfter)
+	if valid && (m.renewing || now.Before(m.retry) || c.SVID.NotAfter.Sub(now) > selfLifetime/2) {
+		m.mu.Unlock()
 		return c, nil
 	}
+	m.renewing = true
+	m.mu.Unlock()
+	made, err := m.issue(now) // a key service may take its time
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.renewing = false
+	switch {
+	case err == nil:
+		m.current, m.retry = made, time.Time{}
+	case valid:
+		m.retry = now.Add(selfRetry)
+		return c, nil
+	}
+	return made, err
+}
+
+func (m *Manager) issue(now time.Time) (*identity.Credentials, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -54,6 +79,5 @@ func (m *Manager) Credentials() (*identity.Credentials, error) {
 	if err != nil {
 		return nil, err
 	}
-	m.current = &identity.Credentials{SVID: svid, Bundle: m.authority.bundle}
-	return m.current, nil
+	return &identity.Credentials{SVID: svid, Bundle: m.authority.bundle}, nil
 }

@@ -138,12 +138,12 @@ var onlyIn = map[string][]string{
 	"github.com/longshore-dev/longshore/testenv": {"cmd/testenv"},
 	// Signing, and explaining why something is not trusted, are for the desk: a device does neither.
 	"github.com/sigstore/cosign":                       {"signing/sign"},
-	"github.com/longshore-dev/longshore/signing/sign":  {"cmd/longshore", "signing/sign"},
+	"github.com/longshore-dev/longshore/signing/sign":  {"cmd/longshore", "cmd/longshore-fleet", "signing/sign"}, // a manager signs certificates with a remote key
 	"github.com/longshore-dev/longshore/signing/audit": {"cmd/longshore"},
 }
 
 // suites are packages of tests that a room gives to those who implement its ports: test code, though not in _test.go files.
-var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/store/storetest", "fleet/fleettest", "fleet/enroll/enrolltest", "fleet/enroll/harbortest", "identity/identitytest"}
+var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/store/storetest", "fleet/fleettest", "fleet/enroll/enrolltest", "fleet/enroll/harbortest", "identity/identitytest", "signing/sign/remotekey/remotekeytest"}
 
 // pure folders compute: their files come in as fs.FS, their time as a value.
 var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/network/ipam", "agent/admission", "agent/clock", "agent/plan"}

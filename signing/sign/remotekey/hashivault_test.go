@@ -1,80 +1,22 @@
 package remotekey_test
 
 import (
+	"crypto"
 	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"encoding/base64"
-	"encoding/json"
-	"encoding/pem"
+	"crypto/sha256"
 	"errors"
-	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing/sign/remotekey"
+	"github.com/longshore-dev/longshore/signing/sign/remotekey/remotekeytest"
 )
-
-// transit answers as the transit engine of Vault does about one key. It is no Vault: it shows that the address, Vault's own
-// settings and the forms of keys and signatures fit together.
-func transit(t *testing.T, token string) *httptest.Server {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.MarshalPKIXPublicKey(key.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	public := string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
-	answer := func(w http.ResponseWriter, data any) {
-		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]any{"data": data})
-	}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch {
-		case r.Header.Get("X-Vault-Token") != token:
-			w.WriteHeader(http.StatusForbidden)
-			_, _ = io.WriteString(w, `{"errors":["permission denied"]}`)
-		case r.URL.Path == "/v1/transit/keys/release":
-			answer(w, map[string]any{"type": "ecdsa-p256", "latest_version": 1, "keys": map[string]any{"1": map[string]string{"public_key": public}}})
-		case strings.HasPrefix(r.URL.Path, "/v1/transit/sign/release"):
-			var asked struct {
-				Input     string `json:"input"`
-				Prehashed bool   `json:"prehashed"`
-			}
-			if err := json.NewDecoder(r.Body).Decode(&asked); err != nil || !asked.Prehashed {
-				http.Error(w, "not prehashed", http.StatusBadRequest)
-				return
-			}
-			hash, err := base64.StdEncoding.DecodeString(asked.Input)
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
-			}
-			sig, err := ecdsa.SignASN1(rand.Reader, key, hash)
-			if err != nil {
-				http.Error(w, err.Error(), http.StatusInternalServerError)
-				return
-			}
-			answer(w, map[string]string{"signature": "vault:v1:" + base64.StdEncoding.EncodeToString(sig)})
-		default:
-			w.WriteHeader(http.StatusNotFound)
-			_, _ = io.WriteString(w, `{"errors":[]}`)
-		}
-	}))
-	t.Cleanup(s.Close)
-	return s
-}
 
 func TestVaultAddress(t *testing.T) {
 	const secret = "hvs.of-this-test"
-	s := transit(t, secret)
+	s := remotekeytest.Transit(t, secret)
 	t.Setenv("VAULT_ADDR", s.URL)
 	t.Setenv("VAULT_TOKEN", secret)
 	t.Setenv("HOME", t.TempDir())
@@ -99,5 +41,49 @@ func TestVaultAddress(t *testing.T) {
 	s.Close()
 	if _, err := remotekey.Open(t.Context(), "hashivault://release", remotekey.Options{}); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("without a server: %v, want %v", err, fault.ErrTemporary)
+	}
+}
+
+// A signer goes on after its service was away.
+func TestSigner(t *testing.T) {
+	const secret = "hvs.of-this-test"
+	s := remotekeytest.Transit(t, secret)
+	t.Setenv("VAULT_ADDR", s.URL)
+	t.Setenv("VAULT_TOKEN", secret)
+	t.Setenv("VAULT_MAX_RETRIES", "0")
+	t.Setenv("HOME", t.TempDir())
+	signer, err := remotekey.NewSigner(t.Context(), "hashivault://release", remotekey.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer signer.Close()
+	message := []byte("certificate")
+	good := func() error {
+		signature, err := signer.SignMessage(nil, message, crypto.SHA256)
+		if sum := sha256.Sum256(message); err == nil && !ecdsa.VerifyASN1(signer.Public().(*ecdsa.PublicKey), sum[:], signature) {
+			err = errors.New("a wrong signature")
+		}
+		return err
+	}
+	if err := good(); err != nil {
+		t.Fatal(err)
+	}
+	there := s.Config.Handler
+	s.Config.Handler = http.NotFoundHandler()
+	for range 2 {
+		if err := good(); err == nil {
+			t.Error("signed with what is gone")
+		}
+	}
+	s.Config.Handler = there
+	if err := good(); err != nil {
+		t.Errorf("with the service again: %v", err)
+	}
+	s.Config.Handler = remotekeytest.Transit(t, secret).Config.Handler // another key under the same name
+	if err := signer.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := good(); !errors.Is(err, fault.ErrConflict) {
+		t.Errorf("with another key: %v", err)
 	}
 }
