@@ -76,7 +76,7 @@ func (l *loop) leaving() []plan.Deployment {
 		return nil
 	}
 	for _, d := range l.targetDesired.Deployments {
-		if l.acceptedDesired.Deployment(d.ID) == nil && !l.disks.removedFirst[d.ID] {
+		if l.acceptedDesired.Deployment(d.ID) == nil && !l.disks.removedFirst[d.ID] && !l.removalWaits(d.ID) {
 			out = append(out, d)
 		}
 	}

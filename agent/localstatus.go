@@ -26,6 +26,7 @@ func (l *loop) publish(now time.Time) {
 	v := status.View{Target: l.targetResolved, Accepted: l.acceptedResolved, Supervision: l.sup, Observed: plan.ByID(l.seen), Reported: l.reportedStatus}
 	s.Deployments = v.Deployments()
 	s.KeptVolumes = l.keptVolumes()
+	s.Hold, s.Changes = status.NewHold(l.hold), l.changeTable()
 	s.Problems = l.problems(now, s)
 	table := v.Containers()
 	l.tables.Store(&table)
@@ -87,6 +88,9 @@ func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 			doing = fmt.Sprintf("keeps generation %d", l.target.Generation)
 		}
 		add(codes.Code(r.Code), what+" refused: "+r.Message, doing, r.Hint, r.Since)
+	}
+	if l.held() {
+		add(codes.Held, l.heldText(), fmt.Sprintf("keeps generation %d", l.hold.Generation), "", l.hold.At)
 	}
 	l.trustProblems(now, s, add)
 	for _, d := range s.Deployments {

@@ -85,6 +85,8 @@ type loop struct {
 	refill    pulling // of images of target that were lost
 	disks     disks
 	machine   machineLook
+	gate      gate
+	hold      *store.Hold // nil: none
 	volumes   volumes
 	waiters   []waiter
 	garbage   bool // something may be left over on the device
@@ -97,6 +99,7 @@ func newLoop(ctx context.Context, a *Agent) *loop {
 		look: true, slots: make(chan struct{}, stepsAtOnce), probers: map[string]prober{}, garbage: true,
 		reconcileNow: make(chan struct{}, 1), good: map[string]plan.GoodRevision{}, bad: map[digest.Digest]store.Bad{}, images: map[string]workload.ImageInfo{},
 		admission: newAdmission(), restarting: map[string]string{}, reading: map[string]bool{}, longStarts: map[string]context.CancelFunc{}, device: a.o.Capabilities,
+		gate: gate{records: map[digest.Digest]store.Change{}, built: -1},
 	}
 	l.pull.progress, l.refill.progress = &a.progress, &a.refilling
 	l.lookAtTrust()
@@ -136,7 +139,13 @@ func (l *loop) boot() error {
 		l.fresh, errs[6] = tx.Fresh()
 		errs[7] = l.recallSecurity(tx)
 		l.replaced, errs[8] = tx.Lost()
-		return errors.Join(errs[:]...)
+		l.hold, err = tx.Hold()
+		errs[8] = errors.Join(errs[8], err)
+		changes, err := tx.Changes()
+		for _, c := range changes {
+			l.gate.records[c.ID] = c
+		}
+		return errors.Join(errors.Join(errs[:]...), err)
 	})
 	if err != nil {
 		return fault.WithHint(err, "move agent.db away: the agent then starts anew and accepts the state that the registry holds, whatever its "+
@@ -146,7 +155,7 @@ func (l *loop) boot() error {
 		l.sup.Generation = l.target.Generation
 		l.targetDesired, l.damaged = l.intake.Load(l.ctx, *l.target, true)
 	}
-	if l.accepted != nil && (l.target == nil || l.accepted.Digest != l.target.Digest) {
+	if l.accepted != nil && (l.target == nil || l.accepted.Digest != l.target.Digest) && !l.held() {
 		var err error
 		if l.acceptedDesired, err = l.intake.Load(l.ctx, *l.accepted, true); err != nil {
 			l.damaged = err
@@ -225,7 +234,7 @@ func (l *loop) drain() {
 // due: the loop would spin.
 func (l *loop) pause() time.Duration {
 	now := l.o.Now()
-	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.admission.due(), l.disks.at}
+	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.admission.due(), l.disks.at, l.gate.at, l.gate.lockAt}
 	switch {
 	case l.looking != nil:
 		next, others = l.looking.due(now), []time.Time{l.poll.due(l)}
@@ -271,6 +280,8 @@ func (l *loop) pass() {
 	now := l.o.Now()
 	if l.observe(now) {
 		l.findFloor()
+		l.gateChanges(now)
+		l.readLocks(now)
 		l.startAdmission(now)
 		l.sup.Update(now, l.targetResolved, l.seen, l.p)
 		saved := l.save(now)

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/longshore-dev/longshore/agent/approval"
 	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/store"
@@ -47,6 +48,11 @@ type Options struct {
 	Probation      time.Duration // a new container that fails this soon after it was up has failed an update; 0: 5 s
 	ParallelPulls  int           // images pulled at a time; 0: 2
 	LookEvery      time.Duration // between two looks at the device without an event; 0: 2 min for containers, 30 s for networks, 1 min for capabilities
+
+	Approvals approval.Policy // changes that somebody at the device has to approve; zero: none
+	// ChangeWindow reports whether changes are not made at a time, whether that is because nobody knows what time it is, and when the next
+	// window begins; zero: not known. nil: changes are made at any time.
+	ChangeWindow func(now time.Time) (closed, clockUnknown bool, opens time.Time)
 
 	// Fingerprint names what refusals depend on beside the state: the trust policy, keys, configuration. A state that was
 	// refused for good is held against the checks again when it changes. It is called at every check. nil: never changes.

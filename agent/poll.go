@@ -101,7 +101,7 @@ func (p *poll) start(l *loop, now time.Time) {
 	l.forgetSigners() // after the fingerprint, which looks at the policy
 	q.Anew = l.replaced != nil && !l.trust.current
 	q.LookFresh = l.looksFresh(now, q.Policy)
-	if l.accepted != nil && (l.acceptedResolved != nil || l.targetResolved != nil && l.targetResolved.Digest == l.accepted.Digest) {
+	if l.accepted != nil && (l.acceptedResolved != nil || l.targetResolved != nil && l.targetResolved.Digest == l.accepted.Digest || l.held()) {
 		q.Loaded = l.accepted.Digest
 	}
 	if r := l.refused; r != nil {
@@ -322,6 +322,12 @@ func (l *loop) outcome(w waiter) (status.SyncResult, bool) {
 		return failed(status.SyncFailed, codes.Runtime, l.blind.Error(), "")
 	case l.unsaved != nil:
 		return failed(status.SyncFailed, codes.Of(l.unsaved), l.unsaved.Error(), codes.Hint(l.unsaved))
+	}
+	if l.held() {
+		return failed(status.SyncFailed, codes.Held, l.heldText(), "")
+	}
+	if id, w, ok := l.waitsFor(); ok {
+		return failed(status.SyncWaiting, w.Code, status.NameOf(l.reportedStatus, id)+": "+w.Message, "")
 	}
 	if l.committed != nil && l.accepted != nil && l.committed.Digest == l.accepted.Digest {
 		r.Outcome = status.SyncUnchanged

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -33,6 +34,8 @@ type Extra struct {
 	RunningGeneration   uint64        `json:"runningGeneration"`
 	CommittedGeneration uint64        `json:"committedGeneration"`
 	Refused             *ExtraRefused `json:"refused,omitempty"`
+	Hold                *status.Hold  `json:"hold,omitempty"`    // somebody at the device keeps it at an earlier generation
+	Waiting             []ExtraWait   `json:"waiting,omitempty"` // changes that are not made yet
 	Stale               bool          `json:"stale"`
 	StaleSince          time.Time     `json:"staleSince,omitzero"`
 	Insecure            []string      `json:"insecure"`
@@ -55,6 +58,15 @@ type ExtraRefused struct {
 	Code       string    `json:"code"`
 	Message    string    `json:"message"`
 	Since      time.Time `json:"since"`
+}
+
+// ExtraWait is a change that is not made yet.
+type ExtraWait struct {
+	Deployment string     `json:"deployment"` // id
+	Name       string     `json:"name"`
+	Code       codes.Code `json:"code"`
+	Message    string     `json:"message"`
+	Until      time.Time  `json:"until,omitzero"`
 }
 
 // capabilities appends the device's report of itself.
@@ -82,6 +94,11 @@ func (l *loop) capabilitiesBody(tx *store.Tx) ([]byte, error) {
 	}
 	if l.committed != nil {
 		x.CommittedGeneration = l.committed.Generation
+	}
+	x.Hold = status.NewHold(l.hold)
+	for _, id := range slices.Sorted(maps.Keys(l.gate.waits)) {
+		w := l.gate.waits[id]
+		x.Waiting = append(x.Waiting, ExtraWait{id, status.NameOf(l.reportedStatus, id), w.Code, w.Message, w.Until})
 	}
 	if r := l.refused; r != nil {
 		x.Refused = &ExtraRefused{r.Digest.String(), r.Generation, r.Code, r.Message, r.Since.UTC()}
@@ -157,7 +174,7 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 	since := l.staleSince()
 	stale := !since.IsZero()
 	commit := a.Settled && l.target != nil && (l.committed == nil || l.committed.Digest != l.target.Digest)
-	tell := !l.reported || stale != l.stale || commit
+	tell := !l.reported || stale != l.stale || commit || !maps.Equal(l.gate.waits, l.gate.told)
 	var fresh []store.Status
 	for _, s := range a.Statuses {
 		if !same(l.reportedStatus[s.DeploymentID], s) {
@@ -221,7 +238,7 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 		l.committed, l.lastGood, l.stale = old[0].(*store.State), old[1].(*store.State), old[2].(bool)
 		return false, err
 	}
-	l.reported, l.sup.FailedBefore = true, a.FailedBefore
+	l.reported, l.sup.FailedBefore, l.gate.told = true, a.FailedBefore, l.gate.waits
 	l.remember(fresh, a.Removed)
 	for _, x := range attacks {
 		l.emitSecurity(x)
@@ -338,8 +355,8 @@ func sameError(a, b *margo.StatusError) bool {
 // statuses, all at once. Its images are not here yet and nothing is stopped.
 func (l *loop) accept(now time.Time, r intake.Result) error {
 	coming := l.acceptedDesired
-	accepted, refused, fresh := l.accepted, l.refused, l.fresh
-	l.acceptedDesired, l.accepted, l.refused, l.fresh = r.Desired, r.State, nil, r.Fresh
+	accepted, refused, fresh, hold := l.accepted, l.refused, l.fresh, l.hold
+	l.acceptedDesired, l.accepted, l.refused, l.fresh, l.hold = r.Desired, r.State, nil, r.Fresh, nil
 	l.rebuild()
 	a := plan.Assess(l.question(now))
 	err := l.o.Store.Update(func(tx *store.Tx) error {
@@ -347,6 +364,7 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 			tx.SetState(store.Accepted, *r.State),
 			tx.SetPins(r.State.Digest, r.Pins),
 			tx.SetRefused(nil),
+			tx.SetHold(nil),
 			tx.SetLost(nil),
 			tx.SetFresh(r.Fresh),
 			l.times.Save(tx),
@@ -358,7 +376,7 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 		)
 	})
 	if err != nil {
-		l.acceptedDesired, l.accepted, l.refused, l.fresh = coming, accepted, refused, fresh
+		l.acceptedDesired, l.accepted, l.refused, l.fresh, l.hold = coming, accepted, refused, fresh, hold
 		l.times.Unsaved()
 		l.rebuild()
 		return err
@@ -445,7 +463,7 @@ func reportedFor(device, child string) string {
 func body(device string, s store.Status) ([]byte, error) {
 	d := margo.DeploymentStatus{
 		DeploymentID: s.DeploymentID, DeviceID: reportedFor(device, s.Child), AdoptedManifestVersion: s.Generation,
-		Status:     margo.OverallStatus{State: s.State, Error: plan.OverallError(s)},
+		Status:     margo.OverallStatus{State: s.State, Error: cmp.Or(plan.OverallError(s), plan.PendingReason(s))},
 		Components: []margo.ComponentStatus{},
 	}
 	for _, c := range s.Components {

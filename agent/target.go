@@ -38,7 +38,7 @@ func (l *loop) rebuild() {
 func (l *loop) known(applied bool) plan.Memory {
 	k := plan.Memory{Good: l.good, Bad: l.bad}
 	if applied {
-		k.Images = l.images
+		k.Images, k.Waits = l.images, l.gate.waits
 		k.Blocked, k.Admits = l.admission.held, l.admission.asked(l.o.Runtime)
 	}
 	return k

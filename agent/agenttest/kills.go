@@ -6,7 +6,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/approval"
+	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -18,6 +22,7 @@ type change struct {
 	keep          []string // of them, those that must not be touched
 	states        []string // what the fleet endpoint is told about the application, not more and not less
 	fails         bool     // the device goes back to what it was
+	asks          bool     // somebody at the device approves it
 }
 
 // other is an application that stays as it is.
@@ -29,7 +34,7 @@ func changes() []change {
 	all := []string{line + "/broker", line + "/sensor", line + "/web"}
 	first := []string{"pending@1", "installing@1", "installed@1"}
 	return []change{
-		{"add", nil, []App{Line("1")}, all, nil, first, false},
+		{"add", nil, []App{Line("1")}, all, nil, first, false, false},
 		{
 			"update",
 			[]App{Line("1"), other()},
@@ -37,7 +42,7 @@ func changes() []change {
 			append([]string{"other/sensor"}, all...),
 			[]string{line + "/broker", line + "/sensor", "other/sensor"},
 			append(first[:3:3], "pending@2", "installing@2", "installed@2"),
-			false,
+			false, false,
 		},
 		{
 			"remove",
@@ -46,7 +51,7 @@ func changes() []change {
 			[]string{"other/sensor"},
 			[]string{"other/sensor"},
 			append(first[:3:3], "removing@2", "removed@2"),
-			false,
+			false, false,
 		},
 	}
 }
@@ -78,10 +83,11 @@ func updates() []change {
 	web := []string{"front/broker", "front/web"}
 	keep := []string{"front/broker"}
 	return []change{
-		{"start-first", []App{front("web:1", first)}, []App{front("web:2", first)}, web, keep, states, false},
-		{"in turns", []App{front("web:1", turns)}, []App{front("web:2", turns)}, append(web[:2:2], "front/web/2", "front/web/3"), keep, states, false},
-		{"back, start-first", []App{front("web:1", first)}, []App{front("crash:1", first)}, web, web, failed, true},
-		{"back, in turns", []App{front("web:1", stop)}, []App{front("crash:1", stop)}, append(web[:2:2], "front/web/2"), append(keep[:1:1], "front/web/2"), failed, true},
+		{"start-first", []App{front("web:1", first)}, []App{front("web:2", first)}, web, keep, states, false, false},
+		{"in turns", []App{front("web:1", turns)}, []App{front("web:2", turns)}, append(web[:2:2], "front/web/2", "front/web/3"), keep, states, false, false},
+		{"approved", []App{front("web:1", first)}, []App{front("web:2", first)}, web, keep, states, false, true},
+		{"back, start-first", []App{front("web:1", first)}, []App{front("crash:1", first)}, web, web, failed, true, false},
+		{"back, in turns", []App{front("web:1", stop)}, []App{front("crash:1", stop)}, append(web[:2:2], "front/web/2"), append(keep[:1:1], "front/web/2"), failed, true, false},
 	}
 }
 
@@ -109,6 +115,14 @@ func kills(t *testing.T, s Setup, stride int, changes []change) {
 func (c change) kill(t *testing.T, w *World, at int) int {
 	const life = 1000 * time.Hour
 	w.Pulse.Require("pulse")
+	if edit := w.Edit; c.asks {
+		w.Edit = func(o *agent.Options) {
+			if edit != nil {
+				edit(o)
+			}
+			o.Approvals = approval.Policy{Kinds: []plan.Kind{plan.Images}}
+		}
+	}
 	generation := uint64(1)
 	check := func(*testing.T) {}
 	var before map[string]workload.Observation
@@ -131,6 +145,9 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 		if k.Where() != "" {
 			return true
 		}
+		if c.asks {
+			approveAll(t, r)
+		}
 		s := r.Status()
 		done := s.Committed != nil && s.Committed.Generation == generation
 		if c.fails {
@@ -146,7 +163,12 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 		t.Logf("boundary %d was not met: the order differs a little from run to run", at)
 	}
 	r = w.Start(t)
-	if res := w.Sync(t, r); (res.Outcome == status.SyncFailed) != c.fails || res.Generation != generation {
+	res := w.Sync(t, r)
+	for c.asks && res.Outcome == status.SyncWaiting {
+		approveAll(t, r)
+		res = w.Sync(t, r)
+	}
+	if (res.Outcome == status.SyncFailed) != c.fails || res.Generation != generation {
 		t.Fatalf("sync after the kill = %+v", res)
 	}
 	if c.fails {
@@ -166,6 +188,16 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 	expect(t, "states", w.States(t, Line("1").DeploymentID()), c.states)
 	r.Stop(t)
 	return k.Met()
+}
+
+// approveAll is somebody at the device who approves what waits. An agent that died meanwhile does not answer.
+func approveAll(t *testing.T, r *Running) {
+	all, _ := r.Changes(t.Context())
+	for _, x := range all {
+		if x.Waiting != nil {
+			_, _ = r.Decide(t.Context(), agent.DecisionRequest{Deployment: x.DeploymentID, ID: x.ID, Verdict: store.Approved, By: "root", Via: "command"})
+		}
+	}
 }
 
 // wentBack tells whether an application's update was undone.

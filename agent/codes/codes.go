@@ -81,6 +81,15 @@ const (
 
 	ReportUnpublished Code = "report-unpublished"
 
+	// Codes of changes that wait for people or times at the device.
+
+	ApprovalNeeded  Code = "approval-needed"
+	ChangeRejected  Code = "change-rejected"
+	ChangePostponed Code = "change-postponed"
+	UpdateLocked    Code = "update-locked"
+	OutsideWindow   Code = "outside-window"
+	Held            Code = "held"
+
 	Insecure    Code = "insecure"
 	DiskFull    Code = "disk-full"
 	DiskLow     Code = "disk-low"

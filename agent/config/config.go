@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/longshore-dev/longshore/agent/approval"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
@@ -43,6 +44,7 @@ type Config struct {
 	OTLP         OTLP
 	Images       Images
 	Runtime      Runtime
+	Approvals    Approvals
 
 	AllowNoSeccomp bool // run containers without a seccomp profile where the runtime has none; shown in every status
 	RequirePins    bool // refuse components and images that are named by a tag only
@@ -60,6 +62,14 @@ type Runtime struct {
 	AllowPrivileged bool              // told in every status
 	Allowed         map[string]string // names that services may ask for: containerd's name of a runtime, or a path in place of runc
 	CDIDirs         []string          // of device specifications; nil: /etc/cdi and /var/run/cdi
+}
+
+// Approvals says which changes people at the device approve, and how. The zero value: none need it, and root alone decides.
+type Approvals struct {
+	Policy    approval.Policy
+	Group     string // whose members may decide at the socket operator.sock; "": nobody
+	Directory string // of decisions in files; "": none are read
+	Owner     string // user whose files count in Directory, beside root; "": root's alone
 }
 
 // Poll says how often the tag is asked.
@@ -325,6 +335,7 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	n.Close()
 
 	c.Runtime = r.runtime(root.Get("runtime"))
+	c.Approvals = r.approvals(root.Get("approvals"))
 
 	n = root.Get("logs")
 	c.Logs = Logs{MaxSize: size(n.Get("maxSize"), 10<<20), MaxFiles: 3, Budget: size(n.Get("budget"), 1<<30)}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -251,12 +252,13 @@ func TestDocumentedKeysAreKnown(t *testing.T) {
 		}
 	}
 	var source []byte
-	for _, name := range []string{"config.go", "otlp.go"} {
-		data, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		source = append(source, data...)
+	files, err := filepath.Glob("*.go")
+	for _, file := range files {
+		data, readErr := os.ReadFile(file)
+		source, err = append(source, data...), errors.Join(err, readErr)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, m := range regexp.MustCompile(`\b(?:Get|Need)\("(\w+)"\)`).FindAllStringSubmatch(string(source), -1) {
 		// Members of lists stand in the words of the row.

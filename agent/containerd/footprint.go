@@ -3,6 +3,7 @@ package containerd
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
@@ -93,4 +94,11 @@ func (r *Runtime) VolumeSize(ctx context.Context, project, name string) (int64, 
 // TakeVolume removes a volume's data at once, see [volumes.Store.Take].
 func (r *Runtime) TakeVolume(ctx context.Context, project, name string) (free func(context.Context) error, err error) {
 	return r.volumes.Take(ctx, project, name)
+}
+
+var _ agent.LockReader = (*Runtime)(nil)
+
+// ReadVolumeFile reads a file of an application, see [volumes.Store.ReadFile].
+func (r *Runtime) ReadVolumeFile(_ context.Context, project, volume, name string, limit int64) ([]byte, time.Time, error) {
+	return r.volumes.ReadFile(project, volume, name, limit)
 }

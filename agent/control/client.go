@@ -2,6 +2,7 @@ package control
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -115,6 +116,34 @@ func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
 	return res.Body, nil
 }
 
+// Changes lists the changes that the device may make.
+func (c *Client) Changes(ctx context.Context) ([]status.Change, error) {
+	var out []status.Change
+	err := c.call(ctx, http.MethodGet, "/v1/changes", &out)
+	return out, err
+}
+
+// Decide records a decision about a change, see [agent.Agent.Decide]. The agent knows by itself who asks.
+func (c *Client) Decide(ctx context.Context, d Decision) (status.Change, error) {
+	var out status.Change
+	err := c.send(ctx, http.MethodPost, "/v1/decisions", d, &out)
+	return out, err
+}
+
+// RollBack goes back to an earlier generation, see [agent.Agent.RollBack].
+func (c *Client) RollBack(ctx context.Context, r Rollback) (status.Hold, error) {
+	var out status.Hold
+	err := c.send(ctx, http.MethodPost, "/v1/rollback", r, &out)
+	return out, err
+}
+
+// Release ends a hold.
+func (c *Client) Release(ctx context.Context) (status.Hold, error) {
+	var out status.Hold
+	err := c.call(ctx, http.MethodDelete, "/v1/hold", &out)
+	return out, err
+}
+
 // Events calls tell with what happened, oldest first, until there are no more or, following, until ctx ends, which is no
 // error.
 func (c *Client) Events(ctx context.Context, r status.EventRequest, tell func(status.Event) error) error {
@@ -145,7 +174,20 @@ func (c *Client) Events(ctx context.Context, r status.EventRequest, tell func(st
 }
 
 func (c *Client) call(ctx context.Context, method, path string, v any) error {
-	res, err := c.do(ctx, method, path)
+	return c.send(ctx, method, path, nil, v)
+}
+
+// send asks with a body of JSON; nil: without one.
+func (c *Client) send(ctx context.Context, method, path string, body, v any) error {
+	var content io.Reader
+	if body != nil {
+		data, err := json.Marshal(body)
+		if err != nil {
+			return fmt.Errorf("ask the agent at %s: %w", c.path, err)
+		}
+		content = bytes.NewReader(data)
+	}
+	res, err := c.request(ctx, method, path, content)
 	if err != nil {
 		return err
 	}
@@ -158,7 +200,11 @@ func (c *Client) call(ctx context.Context, method, path string, v any) error {
 
 // do returns an answer that is fine; the caller closes its body.
 func (c *Client) do(ctx context.Context, method, path string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, nil)
+	return c.request(ctx, method, path, nil)
+}
+
+func (c *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, body)
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent at %s: %w", c.path, err)
 	}

@@ -3,6 +3,10 @@
 // that ask it.
 //
 //	GET  /v1/status                  200 agent.Status
+//	GET  /v1/changes                 200 [agent.Change]
+//	POST /v1/decisions               200 agent.Change; the body is a [Decision]
+//	POST /v1/rollback                200 agent.Hold; the body is a [Rollback]
+//	DELETE /v1/hold                  200 agent.Hold, of the hold that ended
 //	POST /v1/sync                    200 agent.SyncResult, when the outcome is known
 //	GET  /v1/volumes                 200 [agent.Volume], with sizes
 //	DELETE /v1/volumes?name=         200 agent.Volume, when it is removed
@@ -16,7 +20,9 @@
 //	                                 200 text, as long as it flows
 //	POST /v1/exec                    101 Upgrade: longshore-exec/1, then frames both ways
 //
-// target may be repeated. 64 answers that take a while may be in progress: logs, events, exec, sync, stats. Errors are {"error": "...", "hint": "..."} with 400, 404, 409, 501 or 503.
+// A second socket, of [ListenGroup], is for the people at the device: it answers status, sync, changes, decisions, rollback and hold.
+//
+// target may be repeated. 64 answers that take a while may be in progress: logs, events, exec, sync, stats. Errors are {"error": "...", "hint": "..."} with 400, 403, 404, 409, 501 or 503.
 package control
 
 import (
@@ -51,7 +57,7 @@ const (
 // Device is what can be asked; [agent.Agent] is one.
 type Device interface {
 	metrics.Device
-	Sync(ctx context.Context) (status.SyncResult, error)
+	Operator
 	Logs(ctx context.Context, r status.LogRequest) (io.ReadCloser, error)
 	Events(ctx context.Context, r status.EventRequest, tell func(status.Event) error) error
 	Volumes(ctx context.Context) ([]status.Volume, error)
@@ -64,7 +70,12 @@ var _ Device = (*agent.Agent)(nil)
 
 // Listen opens the socket, mode 0600. It takes the place of a socket that no process listens on any more; the caller holds
 // the agent's store, so there is no second agent.
-func Listen(path string) (net.Listener, error) {
+func Listen(path string) (net.Listener, error) { return listen(path, 0o600, -1) }
+
+// ListenGroup opens the socket for the people at the device: mode 0660, of a group.
+func ListenGroup(path string, gid int) (net.Listener, error) { return listen(path, 0o660, gid) }
+
+func listen(path string, mode os.FileMode, gid int) (net.Listener, error) {
 	switch fi, err := os.Lstat(path); {
 	case err == nil && fi.Mode().Type() == os.ModeSocket:
 		if err := os.Remove(path); err != nil {
@@ -81,7 +92,7 @@ func Listen(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
 	l.(*net.UnixListener).SetUnlinkOnClose(false)
-	if err := errors.Join(os.Chmod(hidden, 0o600), os.Rename(hidden, path)); err != nil {
+	if err := errors.Join(os.Chmod(hidden, 0o600), os.Chown(hidden, -1, gid), os.Chmod(hidden, mode), os.Rename(hidden, path)); err != nil {
 		_ = l.Close() // the first error says it
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
@@ -106,8 +117,21 @@ func (l *listener) Close() error {
 func Serve(ctx context.Context, l net.Listener, d Device, log *slog.Logger) error {
 	var upgraded sync.WaitGroup // connections that the server does not wait for; they end with ctx
 	defer upgraded.Wait()
+	return serve(ctx, l, handler(d, &upgraded), log)
+}
+
+// ServeOperators answers the people at the device until ctx ends, as [Serve] does.
+func ServeOperators(ctx context.Context, l net.Listener, d Operator, log *slog.Logger) error {
+	mux := http.NewServeMux()
+	handle := limited(mux)
+	operatorRoutes(handle, d)
+	handle("POST /v1/sync", syncNow(d))
+	return serve(ctx, l, mux, log)
+}
+
+func serve(ctx context.Context, l net.Listener, h http.Handler, log *slog.Logger) error {
 	srv := &http.Server{
-		Handler: handler(d, &upgraded), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
+		Handler: h, ConnContext: identify, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: maxHeader,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
@@ -131,19 +155,8 @@ func Serve(ctx context.Context, l net.Listener, d Device, log *slog.Logger) erro
 // handler answers control requests; upgraded are those whose connections are no longer the server's.
 func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 	mux := http.NewServeMux()
-	sessions := make(chan struct{}, maxSessions)
-	session := func(pattern string, f http.HandlerFunc) {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-			select {
-			case sessions <- struct{}{}:
-				defer func() { <-sessions }()
-				f(w, r)
-			default:
-				refuse(w, fault.WithHint(fmt.Errorf("%d sessions are open, which is the limit: %w", maxSessions, fault.ErrTemporary),
-					"end some of the programs that run longshore-agent logs, events, exec or sync on this device"))
-			}
-		})
-	}
+	session := limited(mux)
+	operatorRoutes(func(pattern string, f http.HandlerFunc) { mux.HandleFunc(pattern, f) }, d)
 	mux.HandleFunc("GET /v1/containers", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, append([]status.Container{}, d.Containers()...))
 	})
@@ -198,15 +211,7 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 		}) // the caller may have hung up
 	})
 	session("POST /v1/exec", exec(d, upgraded))
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, d.Status()) })
-	session("POST /v1/sync", func(w http.ResponseWriter, r *http.Request) {
-		res, err := d.Sync(r.Context())
-		if err != nil {
-			refuse(w, err)
-			return
-		}
-		reply(w, http.StatusOK, res)
-	})
+	session("POST /v1/sync", syncNow(d))
 	session("GET /v1/logs", func(w http.ResponseWriter, r *http.Request) {
 		q, err := logRequest(r.URL.RawQuery)
 		if err != nil {
@@ -223,6 +228,27 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 		stream(w, rc)
 	})
 	return mux
+}
+
+// limited adds routes of which [maxSessions] answers may be in progress.
+func limited(mux *http.ServeMux) func(pattern string, f http.HandlerFunc) {
+	sessions := make(chan struct{}, maxSessions)
+	return func(pattern string, f http.HandlerFunc) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			select {
+			case sessions <- struct{}{}:
+				defer func() { <-sessions }()
+				f(w, r)
+			default:
+				refuse(w, fault.WithHint(fmt.Errorf("%d sessions are open, which is the limit: %w", maxSessions, fault.ErrTemporary),
+					"end some of the programs that run longshore-agent logs, events, exec or sync on this device"))
+			}
+		})
+	}
+}
+
+func syncNow(d Operator) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) { answer(w)(d.Sync(r.Context())) }
 }
 
 func volumes(d Device) http.HandlerFunc {
@@ -292,6 +318,8 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case errors.Is(err, fault.ErrConflict):
 		return http.StatusConflict
+	case errors.Is(err, fault.ErrDenied):
+		return http.StatusForbidden
 	case errors.Is(err, fault.ErrUnsupported):
 		return http.StatusNotImplemented
 	case errors.Is(err, fault.ErrTemporary), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -310,6 +338,8 @@ func (p problem) asError() error {
 		kind = fault.ErrInvalid
 	case http.StatusConflict:
 		kind = fault.ErrConflict
+	case http.StatusForbidden:
+		kind = fault.ErrDenied
 	case http.StatusNotImplemented:
 		kind = fault.ErrUnsupported
 	}

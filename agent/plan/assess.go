@@ -50,7 +50,7 @@ func Assess(q Question) Assessment {
 			}
 			views := pl.views(d)
 			now := q.running(d, views)
-			up := d.Refused == nil && d.Blocked == nil
+			up := d.Refused == nil && d.Blocked == nil && d.Waiting == nil
 			for _, v := range views {
 				up = up && v.up && (v.fault == nil || !v.fault.Permanent)
 			}
@@ -58,11 +58,14 @@ func Assess(q Question) Assessment {
 			if up && q.Good[d.ID].Record.Digest != d.Digest {
 				out.Good = append(out.Good, d)
 			}
+			if d.Waiting != nil {
+				now = q.waits(d, now)
+			}
 			q.failed(&out, d, views)
 			q.failedBefore(&out, d, views)
 			if nd := q.Accepted.Deployment(d.ID); nd != nil {
 				q.Unloadable(&out, nd)
-				now = q.next(nd, now)
+				now = q.next(nd, now, q.Accepted.Generation)
 			}
 			out.Statuses = append(out.Statuses, now)
 		}
@@ -72,7 +75,7 @@ func Assess(q Question) Assessment {
 			if d := &q.Accepted.Deployments[i]; !known[d.ID] {
 				known[d.ID] = true
 				q.Unloadable(&out, d)
-				out.Statuses = append(out.Statuses, q.next(d, store.Status{}))
+				out.Statuses = append(out.Statuses, q.next(d, store.Status{}, q.Accepted.Generation))
 			}
 		}
 	}
@@ -175,10 +178,10 @@ func (q Question) unplaced(u Unplaced, generation uint64) store.Status {
 	return q.sum(out, before)
 }
 
-// next assesses a deployment of the next generation; now is what runs of it.
-func (q Question) next(d *Deployment, now store.Status) store.Status {
+// next assesses a deployment of a later generation; now is what runs of it.
+func (q Question) next(d *Deployment, now store.Status, generation uint64) store.Status {
 	before := q.Before[d.ID]
-	out := store.Status{DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Generation: q.Accepted.Generation}
+	out := store.Status{DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Generation: generation}
 	for i := range d.Components {
 		c := &d.Components[i]
 		if old := componentOf(now, c.Name); old.Identity == c.Identity && old.Identity != "" {

@@ -57,6 +57,8 @@ type Deployment struct {
 	Back     uint64     // with Refused: the generation of this revision; 0: it was not replaced
 	Deferred bool       // with Refused: it was never started, and may be later
 	Blocked  *Trouble   // nothing is created or removed for it; without a code it only waits
+	Waiting  *Wait      // why a change is not made yet: that from this revision to Next, or its removal; nil: nothing waits
+	Next     *Deployment
 }
 
 // Component is one project of a deployment. Make it with [NewComponent].

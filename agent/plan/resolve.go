@@ -18,6 +18,7 @@ type Memory struct {
 	Blocked map[digest.Digest]Trouble        // by deployment digest: may not be made now
 	Images  map[string]workload.ImageInfo    // by name: those that were pulled; nil: it does not matter yet
 	Admits  func(d *Deployment) (asked bool) // nil: no approval is needed
+	Waits   map[string]Wait                  // by deployment id: changes that are not made yet
 }
 
 // GoodRevision is the last revision of a deployment that ran completely.
@@ -35,12 +36,15 @@ func Resolve(want *Desired, k Memory) *Desired {
 	out := *want
 	out.Deployments = make([]Deployment, len(want.Deployments))
 	for i := range want.Deployments {
-		d := k.choose(&want.Deployments[i])
+		out.Deployments[i] = k.choose(&want.Deployments[i])
+	}
+	out.Deployments = append(out.Deployments, k.remaining(want)...)
+	for i := range out.Deployments {
+		d := &out.Deployments[i]
 		d.Components = slices.Clone(d.Components)
 		for j := range d.Components {
 			k.complete(&d.Components[j])
 		}
-		out.Deployments[i] = d
 	}
 	return &out
 }
@@ -57,6 +61,9 @@ func (k Memory) choose(d *Deployment) Deployment {
 	}
 	bad, isBad := k.Bad[d.Digest]
 	t, isHeld := k.Blocked[d.Digest]
+	if w, waits := k.Waits[d.ID]; waits && !isBad {
+		return k.waiting(d, w)
+	}
 	switch {
 	case isBad && bad.Pause:
 		out.Refused = &bad

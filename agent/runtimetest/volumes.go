@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -58,4 +59,17 @@ func (m *Memory) TakeVolume(ctx context.Context, project, name string) (free fun
 	delete(m.volumes, project+"/"+name)
 	m.note("take", project+"/"+name)
 	return func(ctx context.Context) error { return ctx.Err() }, nil
+}
+
+var _ agent.LockReader = (*Memory)(nil)
+
+// ReadVolumeFile reads what was written into a volume: the content of its only file. An empty one is no file.
+func (m *Memory) ReadVolumeFile(ctx context.Context, project, volume, name string, _ int64) ([]byte, time.Time, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	content := m.volumes[project+"/"+volume]
+	if content == "" {
+		return nil, time.Time{}, fmt.Errorf("read %s of volume %s: %w", name, volume, fault.ErrNotFound)
+	}
+	return []byte(content), m.Now(), ctx.Err()
 }

@@ -52,6 +52,9 @@ type Status struct {
 	Freshness  *Freshness `json:"freshness"` // null: the policy does not ask for it
 	Clock      *Clock     `json:"clock"`     // null: nothing is known against the device's clock
 
+	Hold    *Hold    `json:"hold"`    // null: the accepted state is applied
+	Changes []Change `json:"changes"` // that the accepted state makes, on a device that holds changes back
+
 	Insecure []string `json:"insecure"` // what was taken unsigned because the policy says so
 
 	Deployments []Deployment    `json:"deployments"`
@@ -236,6 +239,7 @@ const (
 	SyncUnchanged   = "unchanged"   // the device is where the registry wants it
 	SyncInstalled   = "installed"   // a generation came and runs completely
 	SyncRefused     = "refused"     // what the tag points at was refused
+	SyncWaiting     = "waiting"     // the accepted generation has changes that wait: for an approval, a lock, a window
 	SyncFailed      = "failed"      // the accepted generation does not run completely
 	SyncUnreachable = "unreachable" // the registry could not be asked
 )

@@ -64,7 +64,7 @@ type Damage struct {
 }
 
 // Damaged lists the reported statuses, the refusals, the last good revisions, undelivered reports, the gap,
-// what images say, proven times, freshness and counts of security events that cannot be read. The marks are not
+// what images say, proven times, freshness, decisions about changes, a hold and counts of security events that cannot be read. The marks are not
 // among them: who loses those loses the protection against rollback.
 func (t *Tx) Damaged() []Damage {
 	var out []Damage
@@ -83,6 +83,9 @@ func (t *Tx) Damaged() []Damage {
 	if _, err := t.Ailing(); err != nil {
 		out = append(out, Damage{err, bucketMeta, keyAiling})
 	}
+	if _, err := t.Hold(); err != nil {
+		out = append(out, Damage{err, bucketMeta, keyHold})
+	}
 	if _, err := t.SecurityCounts(); err != nil {
 		out = append(out, Damage{err, bucketMeta, keySecurityCounts})
 	}
@@ -90,6 +93,7 @@ func (t *Tx) Damaged() []Damage {
 	out = append(out, damagedIn[Bad](t, bucketBad)...)
 	out = append(out, damagedIn[workload.ImageInfo](t, bucketImageInfo)...)
 	out = append(out, damagedIn[Good](t, bucketGood)...)
+	out = append(out, damagedIn[Change](t, bucketChanges)...)
 	return append(out, damagedIn[Report](t, bucketOutbox)...)
 }
 

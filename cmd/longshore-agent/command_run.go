@@ -108,6 +108,11 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		defer close(measured)
 		serveMetrics(ctx, cfg.Metrics.Listen, parts.agent, log)
 	}()
+	operated := make(chan struct{})
+	go func() {
+		defer close(operated)
+		serveOperators(ctx, cfg, parts.agent, log)
+	}()
 	wipe := make(chan bool, 1)
 	go func() {
 		asked := keepEnrolled(ctx, cfg, parts.now, log)
@@ -128,6 +133,7 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 	cancel()
 	following.Wait()
 	<-measured
+	<-operated
 	if <-wipe {
 		return errors.Join(<-served, wipeDevice(c.Context, cfg, parts, log))
 	}
@@ -257,6 +263,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval, ReportInterval: cfg.Fleet.Interval, FullInterval: cfg.Fleet.Full,
 		Store: p.store, Source: source, Verifier: held, Fresher: held, Clock: clk, Built: build.Time(), Content: content, Runtime: p.runtime, Repairer: attacher{p.networks},
 		Trust: trustPort{policy, cfg.Trust, clk.Firm}, TrustInterval: cfg.TrustInterval, Fingerprint: policy.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
+		Approvals: cfg.Approvals.Policy,
 		Publisher: p.publisher(cfg, ro, log), PublishInterval: cfg.Report.Interval, BootID: bootID(),
 	}
 	if cfg.Fleet.URL != "" {

@@ -88,7 +88,7 @@ func (p *program) sync(c *cli.Context) error {
 		told = fmt.Errorf("%w: %w", told, fault.ErrRejected)
 	case status.SyncUnreachable:
 		told = fmt.Errorf("%s: %s: %w", r.Code, r.Message, fault.ErrTemporary)
-	case status.SyncFailed:
+	case status.SyncFailed, status.SyncWaiting:
 		told = outcome.WithCode(told, outcome.Differs)
 	default:
 		return nil

@@ -64,6 +64,9 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			cmdline.Version("longshore-agent", stdout),
 		},
 	}
+	app.Commands = append(app.Commands, p.changesCommand())
+	app.Commands = append(app.Commands, p.decisionCommands()...)
+	app.Commands = append(app.Commands, p.rollbackCommands()...)
 	for _, c := range app.Commands {
 		c.OnUsageError = app.OnUsageError
 		for _, below := range c.Subcommands {

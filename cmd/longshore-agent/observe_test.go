@@ -451,3 +451,17 @@ func TestStateOfAFinishedContainer(t *testing.T) {
 		}
 	}
 }
+
+func (f *fake) Changes(context.Context) ([]status.Change, error) { return []status.Change{}, nil }
+
+func (f *fake) Decide(context.Context, agent.DecisionRequest) (status.Change, error) {
+	return status.Change{}, fault.ErrNotFound
+}
+
+func (f *fake) RollBack(context.Context, agent.RollbackRequest) (status.Hold, error) {
+	return status.Hold{}, fault.ErrNotFound
+}
+
+func (f *fake) Release(context.Context, string, string) (status.Hold, error) {
+	return status.Hold{}, fault.ErrNotFound
+}

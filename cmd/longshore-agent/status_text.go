@@ -43,7 +43,11 @@ func writeStatus(w io.Writer, s *status.Status) {
 		fmt.Fprintln(w, "nothing was accepted yet")
 	}
 	if a := s.Accepted; a != nil && (s.Running == nil || a.Digest != s.Running.Digest) {
-		fmt.Fprintf(w, "generation %d (%s)%s: accepted, being loaded\n", a.Generation, short(a.Digest), signedBy(a))
+		doing := "being loaded"
+		if h := s.Hold; h != nil {
+			doing = "not applied: " + h.By + " keeps generation " + fmt.Sprint(h.Generation)
+		}
+		fmt.Fprintf(w, "generation %d (%s)%s: accepted, %s\n", a.Generation, short(a.Digest), signedBy(a), doing)
 	}
 	if n := len(s.Security); n > 0 {
 		last := s.Security[n-1]
@@ -127,6 +131,11 @@ func writeDeployments(w io.Writer, s *status.Status) {
 					message = n.Path + ": " + message
 				}
 				fmt.Fprintf(t, "  \t\t\t\tnote: %s\n", message)
+			}
+		}
+		for _, x := range s.Changes {
+			if x.DeploymentID == d.ID && x.Waiting != nil {
+				fmt.Fprintf(t, "  \t\t\t\t%s\n", changeText(x))
 			}
 		}
 		if r := d.Refused; r != nil {

@@ -34,10 +34,11 @@ var mayImport = map[string][]string{
 	"identity/files":     {"artifacts", "identity"},
 	"identity/ca":        {"artifacts", "identity"},
 	"identity/enroll":    {"artifacts", "identity", "identity/files"},
-	"agent":              {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store", "agent/intake", "agent/plan", "agent/status"},
+	"agent":              {"artifacts", "agent/approval", "agent/clock", "agent/codes", "agent/workload", "agent/store", "agent/intake", "agent/plan", "agent/status"},
 	"agent/intake":       {"artifacts", "agent/clock", "agent/codes", "agent/compose", "agent/plan", "agent/status", "agent/store", "agent/workload"},
 	"agent/plan":         {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store"},
 	"agent/status":       {"artifacts", "agent/codes", "agent/plan", "agent/store", "agent/workload"},
+	"agent/approval":     {"artifacts", "agent/codes", "agent/plan", "agent/store"},
 	"agent/clock":        {},
 	"agent/codes":        {"artifacts"},
 	"agent/workload":     {"artifacts"},
@@ -50,7 +51,7 @@ var mayImport = map[string][]string{
 	"agent/manager":      {"artifacts", "agent/store"},
 	"agent/report":       {"artifacts", "agent", "agent/report/tpm"},
 	"agent/report/tpm":   {"artifacts"},
-	"agent/control":      {"artifacts", "agent", "agent/codes", "agent/status", "agent/workload", "agent/metrics"},
+	"agent/control":      {"artifacts", "agent", "agent/codes", "agent/status", "agent/store", "agent/workload", "agent/metrics"},
 	"agent/wipe":         {"artifacts", "agent/workload"},
 	"agent/metrics":      {"agent/codes", "agent/plan", "agent/status", "agent/workload"},
 	"fleet":              {"artifacts", "registry/release"},
@@ -146,7 +147,7 @@ var onlyIn = map[string][]string{
 var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/store/storetest", "fleet/fleettest", "fleet/enroll/enrolltest", "fleet/enroll/harbortest", "identity/identitytest", "signing/sign/remotekey/remotekeytest"}
 
 // pure folders compute: their files come in as fs.FS, their time as a value.
-var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/network/ipam", "agent/admission", "agent/clock", "agent/plan"}
+var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/network/ipam", "agent/admission", "agent/clock", "agent/plan", "agent/approval"}
 
 // impure is what pure code may not import.
 var impure = []string{"os", "net", "net/http", "os/exec", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "unsafe", "golang.org/x/sys"}

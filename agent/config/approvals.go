@@ -1,0 +1,63 @@
+package config
+
+import (
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+func (r reader) approvals(n *strict.Node) (a Approvals) {
+	if n == nil {
+		return a
+	}
+	kinds := plan.Kinds()
+	for _, x := range n.Need("changes").Items() {
+		switch k := plan.Kind(x.Filled()); {
+		case k == "all":
+			a.Policy.Kinds = kinds
+		case !slices.Contains(kinds, k):
+			x.HintFaultf("use all, install, images, parameters, configuration or removal", "not a kind of change")
+		default:
+			a.Policy.Kinds = append(a.Policy.Kinds, k)
+		}
+	}
+	for _, x := range n.Get("deployments").Items() {
+		pattern := x.Filled()
+		if _, err := path.Match(pattern, ""); err != nil {
+			x.Faultf("not a pattern: * stands for any text, ? for one character")
+		}
+		a.Policy.Deployments = append(a.Policy.Deployments, pattern)
+	}
+	if d := n.Get("automaticAfter"); d != nil {
+		if a.Policy.AutomaticAfter = d.Duration(); a.Policy.AutomaticAfter < MinInterval {
+			d.Faultf("must be at least %s", MinInterval)
+		}
+	}
+	if d := n.Get("validFor"); d != nil {
+		if a.Policy.ValidFor = d.Duration(); a.Policy.ValidFor < MinInterval {
+			d.Faultf("must be at least %s", MinInterval)
+		}
+	}
+	a.Group = name(n.Get("group"))
+	a.Directory, a.Owner = r.path(n.Get("directory"), ""), name(n.Get("owner"))
+	if a.Owner != "" && a.Directory == "" {
+		n.Get("owner").Faultf("needs directory: whose files are meant")
+	}
+	n.Close()
+	return a
+}
+
+// name is the name of a user or a group of this device.
+func name(n *strict.Node) string {
+	if n == nil {
+		return ""
+	}
+	s := n.Filled()
+	if strings.ContainsAny(s, ":/ \t\n") {
+		n.Faultf("not a name of a user or group")
+	}
+	return s
+}

@@ -1,0 +1,159 @@
+package control
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/user"
+	"strconv"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// maxDecision bounds the body of a request that decides something.
+const maxDecision = 16 << 10
+
+// Decision is the body of POST /v1/decisions.
+type Decision struct {
+	Deployment string        `json:"deployment"` // name or id
+	ID         digest.Digest `json:"id"`         // of the change that was looked at
+	Verdict    store.Verdict `json:"verdict"`
+	Reason     string        `json:"reason,omitempty"`
+	Until      time.Time     `json:"until,omitzero"`
+}
+
+// Rollback is the body of POST /v1/rollback.
+type Rollback struct {
+	To     uint64 `json:"to"` // 0: the generation that ran before
+	Reason string `json:"reason,omitempty"`
+}
+
+// Operator is what the people at a device may ask and decide: nothing of it runs a program, or shows what an application writes.
+type Operator interface {
+	Status() status.Status
+	Sync(ctx context.Context) (status.SyncResult, error)
+	Changes(ctx context.Context) ([]status.Change, error)
+	Decide(ctx context.Context, r agent.DecisionRequest) (status.Change, error)
+	RollBack(ctx context.Context, r agent.RollbackRequest) (status.Hold, error)
+	Release(ctx context.Context, by, via string) (status.Hold, error)
+}
+
+// operatorRoutes adds what is answered at both sockets.
+func operatorRoutes(handle func(pattern string, f http.HandlerFunc), d Operator) {
+	handle("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, d.Status()) })
+	handle("GET /v1/changes", func(w http.ResponseWriter, r *http.Request) { answer(w)(d.Changes(r.Context())) })
+	handle("POST /v1/decisions", func(w http.ResponseWriter, r *http.Request) {
+		var x Decision
+		by, err := decided(r, &x)
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		answer(w)(d.Decide(r.Context(), agent.DecisionRequest{
+			Deployment: x.Deployment, ID: x.ID, Verdict: x.Verdict, By: by, Via: viaCommand, Reason: x.Reason, Until: x.Until,
+		}))
+	})
+	handle("POST /v1/rollback", func(w http.ResponseWriter, r *http.Request) {
+		var x Rollback
+		by, err := decided(r, &x)
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		answer(w)(d.RollBack(r.Context(), agent.RollbackRequest{To: x.To, By: by, Via: viaCommand, Reason: x.Reason}))
+	})
+	handle("DELETE /v1/hold", func(w http.ResponseWriter, r *http.Request) {
+		by, err := peer(r.Context())
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		answer(w)(d.Release(r.Context(), by, viaCommand))
+	})
+}
+
+const viaCommand = "command"
+
+// answer writes a result or an error.
+func answer(w http.ResponseWriter) func(v any, err error) {
+	return func(v any, err error) {
+		if err != nil {
+			refuse(w, err)
+			return
+		}
+		reply(w, http.StatusOK, v)
+	}
+}
+
+// decided reads the body of a request, strictly, and who sent it.
+func decided(r *http.Request, v any) (by string, err error) {
+	if by, err = peer(r.Context()); err != nil {
+		return "", err
+	}
+	data, err := io.ReadAll(io.LimitReader(r.Body, maxDecision+1))
+	if err != nil {
+		return "", fmt.Errorf("read the request: %w: %w", fault.ErrTemporary, err)
+	}
+	if len(data) > maxDecision {
+		return "", fmt.Errorf("read the request: more than %d bytes: %w", maxDecision, fault.ErrTooLarge)
+	}
+	return by, decode(data, v)
+}
+
+type peerKey struct{}
+
+// identify notes who is at the other end of a connection.
+func identify(ctx context.Context, c net.Conn) context.Context {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	raw, err := u.SyscallConn()
+	if err != nil {
+		return ctx
+	}
+	var cred *unix.Ucred
+	var errCred error
+	if err := raw.Control(func(fd uintptr) { cred, errCred = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil || errCred != nil {
+		return ctx
+	}
+	return context.WithValue(ctx, peerKey{}, cred.Uid)
+}
+
+// peer names who asks: "user ana (1000)".
+func peer(ctx context.Context) (string, error) {
+	uid, ok := ctx.Value(peerKey{}).(uint32)
+	if !ok {
+		return "", fmt.Errorf("the kernel does not say who asks: %w", fault.ErrDenied)
+	}
+	id := strconv.FormatUint(uint64(uid), 10)
+	if u, err := user.LookupId(id); err == nil {
+		return fmt.Sprintf("user %s (%s)", u.Username, id), nil
+	}
+	return "user " + id, nil
+}
+
+// decode reads one JSON object without unknown members.
+func decode(data []byte, v any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return fmt.Errorf("read the request: %w: %w", fault.ErrInvalid, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the request: text after the JSON object: %w", fault.ErrInvalid)
+	}
+	return nil
+}

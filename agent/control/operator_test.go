@@ -1,0 +1,218 @@
+package control_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+var changeID = digest.FromString("change")
+
+func (d device) Changes(context.Context) ([]status.Change, error) {
+	return []status.Change{{ID: changeID, Deployment: "vision"}}, nil
+}
+
+func (d device) Decide(_ context.Context, r agent.DecisionRequest) (status.Change, error) {
+	if r.ID != changeID {
+		return status.Change{}, fmt.Errorf("another change waits: %w", fault.ErrConflict)
+	}
+	return status.Change{ID: r.ID, Deployment: r.Deployment, Decision: &store.Decision{Verdict: r.Verdict, By: r.By, Via: r.Via, Reason: r.Reason, Until: r.Until}}, nil
+}
+
+func (d device) RollBack(_ context.Context, r agent.RollbackRequest) (status.Hold, error) {
+	if r.To == 7 {
+		return status.Hold{}, fmt.Errorf("generation 7 is revoked: %w", fault.ErrDenied)
+	}
+	return status.Hold{Generation: r.To, By: r.By, Reason: r.Reason}, nil
+}
+
+func (d device) Release(_ context.Context, by, via string) (status.Hold, error) {
+	return status.Hold{By: by, Via: via}, nil
+}
+
+// Both sockets know by themselves who decides.
+func TestDecisions(t *testing.T) {
+	me := fmt.Sprintf("(%d)", os.Geteuid())
+	d := device{sync: func(context.Context) (status.SyncResult, error) { return status.SyncResult{Generation: 3}, nil }}
+	path := filepath.Join(t.TempDir(), "operator.sock")
+	l, err := control.ListenGroup(path, os.Getegid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if fi, err := os.Stat(path); err != nil || fi.Mode().Perm() != 0o660 {
+		t.Errorf("the socket: %v, %v, want mode 0660", fi.Mode(), err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- control.ServeOperators(ctx, l, d, slog.New(slog.DiscardHandler)) }()
+	defer func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	root, _ := serve(t, d)
+	for name, c := range map[string]*control.Client{"root": root, "group": control.NewClient(path)} {
+		t.Run(name, func(t *testing.T) {
+			if all, err := c.Changes(t.Context()); err != nil || len(all) != 1 || all[0].ID != changeID {
+				t.Errorf("Changes = %+v, %v", all, err)
+			}
+			until := time.Now().Add(time.Hour).UTC().Truncate(time.Second)
+			x, err := c.Decide(t.Context(), control.Decision{Deployment: "vision", ID: changeID, Verdict: store.Postponed, Reason: "shift", Until: until})
+			if err != nil || x.Decision.Verdict != store.Postponed || !strings.HasSuffix(x.Decision.By, me) || x.Decision.Via != "command" || !x.Decision.Until.Equal(until) {
+				t.Errorf("Decide = %+v, %v", x.Decision, err)
+			}
+			if _, err := c.Decide(t.Context(), control.Decision{Deployment: "vision"}); !errors.Is(err, fault.ErrConflict) {
+				t.Errorf("Decide on another change = %v", err)
+			}
+			if _, err := c.Decide(t.Context(), control.Decision{Deployment: "vision", Reason: strings.Repeat("long", 1<<13)}); !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("Decide with a long reason = %v", err)
+			}
+			if h, err := c.RollBack(t.Context(), control.Rollback{To: 3, Reason: "noise"}); err != nil || h.Generation != 3 || !strings.HasSuffix(h.By, me) || h.Reason != "noise" {
+				t.Errorf("RollBack = %+v, %v", h, err)
+			}
+			if _, err := c.RollBack(t.Context(), control.Rollback{To: 7}); !errors.Is(err, fault.ErrDenied) {
+				t.Errorf("RollBack to what is revoked = %v", err)
+			}
+			if h, err := c.Release(t.Context()); err != nil || !strings.HasSuffix(h.By, me) {
+				t.Errorf("Release = %+v, %v", h, err)
+			}
+			if s, err := c.Status(t.Context()); err != nil || s.Device != "press-07" {
+				t.Errorf("Status = %+v, %v", s, err)
+			}
+			if r, err := c.Sync(t.Context()); err != nil || r.Generation != 3 {
+				t.Errorf("Sync = %+v, %v", r, err)
+			}
+			if _, err := c.Volumes(t.Context()); (err == nil) != (name == "root") {
+				t.Errorf("Volumes = %v", err)
+			}
+		})
+	}
+}
+
+// recorded remembers decisions.
+type recorded struct {
+	device
+	mu   sync.Mutex
+	made []agent.DecisionRequest
+}
+
+func (r *recorded) Decide(ctx context.Context, x agent.DecisionRequest) (status.Change, error) {
+	c, err := r.device.Decide(ctx, x)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		r.made = append(r.made, x)
+	}
+	return c, err
+}
+
+// Files decide when they are whole, regular, and of somebody who may.
+func TestDecisionFiles(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testenv.Unavailable(t, "files of other users need root")
+	}
+	const panel, stranger = 4711, 4712
+	good := fmt.Sprintf(`{"deployment": "vision", "id": %q, "verdict": "approved"}`, changeID)
+	tests := map[string]struct {
+		make func(file string) error
+		want string // part of the error; "": it decides
+	}{
+		"of root": {func(f string) error { return os.WriteFile(f, []byte(good), 0o600) }, ""},
+		"of the owner": {func(f string) error {
+			return errors.Join(os.WriteFile(f, []byte(good), 0o644), os.Chown(f, panel, panel))
+		}, ""},
+		"of a stranger": {func(f string) error {
+			return errors.Join(os.WriteFile(f, []byte(good), 0o644), os.Chown(f, stranger, 0))
+		}, "neither root nor"},
+		"of everybody": {func(f string) error { return errors.Join(os.WriteFile(f, []byte(good), 0o644), os.Chmod(f, 0o666)) }, "lets others write"},
+		"a directory":  {func(f string) error { return os.Mkdir(f, 0o755) }, "no regular file"},
+		"a link":       {func(f string) error { return os.Symlink("/etc/hostname", f) }, "no regular file"},
+		"a pipe":       {func(f string) error { return syscall.Mkfifo(f, 0o600) }, "no regular file"},
+		"half written": {func(f string) error { return os.WriteFile(f, []byte(good[:20]), 0o600) }, "read the request"},
+		"too large":    {func(f string) error { return os.WriteFile(f, make([]byte, 1<<20), 0o600) }, "more than"},
+		"another change": {func(f string) error {
+			return os.WriteFile(f, []byte(`{"deployment": "vision", "id": "sha256:00", "verdict": "approved"}`), 0o600)
+		}, "another change"},
+		"an unknown field": {func(f string) error { return os.WriteFile(f, []byte(`{"approve": true}`), 0o600) }, "unknown field"},
+	}
+	now := time.Now()
+	for name, x := range tests {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			file := filepath.Join(dir, "press.decision")
+			if err := x.make(file); err != nil {
+				t.Fatal(err)
+			}
+			r := &recorded{}
+			var result control.Result
+			synctest.Test(t, func(t *testing.T) {
+				d := &control.Directory{Path: dir, Owner: panel, Name: "panel", Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }}
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { d.Run(ctx, r); close(done) }()
+				time.Sleep(time.Second)
+				stop()
+				<-done
+			})
+			data, err := os.ReadFile(filepath.Join(dir, "press.result"))
+			if x.want == "read the request" || x.want == "unknown field" { // it may be incomplete
+				if _, gone := os.Lstat(file); gone != nil || err == nil {
+					t.Errorf("the file was taken although it was written just now: %s", data)
+				}
+				old := time.Now().Add(-time.Hour)
+				if err := os.Chtimes(file, old, old); err != nil {
+					t.Fatal(err)
+				}
+				ctx, stop := context.WithCancel(t.Context())
+				d := &control.Directory{Path: dir, Owner: panel, Name: "panel", Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }}
+				done := make(chan struct{})
+				go func() { d.Run(ctx, r); close(done) }()
+				err = testenv.Await(t.Context(), 10*time.Second, func() (err error) {
+					data, err = os.ReadFile(filepath.Join(dir, "press.result"))
+					return err
+				})
+				stop()
+				<-done
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := json.Unmarshal(data, &result); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := os.Lstat(file); err == nil {
+				t.Error("the file is still there")
+			}
+			if x.want == "" {
+				if len(r.made) != 1 || r.made[0].Via != "file" || !strings.Contains(r.made[0].By, "file press") || result.Error != "" {
+					t.Errorf("decided %+v, result %+v", r.made, result)
+				}
+			} else if len(r.made) > 0 || !strings.Contains(result.Error, x.want) {
+				t.Errorf("decided %+v, result %+v, want %q", r.made, result, x.want)
+			}
+			if all, err := os.ReadFile(filepath.Join(dir, control.ChangesFile)); err != nil || !strings.Contains(string(all), changeID.String()) {
+				t.Errorf("%s: %s, %v", control.ChangesFile, all, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,418 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent/approval"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// LockReader is a runtime that reads a file at the top of a named volume. fault.ErrNotFound: there is none.
+type LockReader interface {
+	ReadVolumeFile(ctx context.Context, project, volume, name string, limit int64) (data []byte, modified time.Time, err error)
+}
+
+const (
+	lockEvery = 5 * time.Second // between two looks at update locks while a change waits
+	lockLimit = 30 * time.Second
+)
+
+// gate holds back changes that wait for a person, a lock or a window. A change that has begun is never held back again. It is part of the
+// loop.
+type gate struct {
+	records map[digest.Digest]store.Change
+	changes []plan.Change              // of the newest state; those that were found bad are not among them
+	waits   map[string]plan.Wait       // by deployment id, of what is applied
+	told    map[string]plan.Wait       // waits as last reported
+	built   int                        // [loop.rebuilt] when changes was made; -1: they are to be made anew
+	at      time.Time                  // when to look again; zero: not by itself
+	locks   map[string][]approval.Lock // by deployment id
+	looked  map[digest.Digest]bool     // changes since which the locks were read
+	reading bool                       // of locks
+	lockAt  time.Time
+}
+
+// gated reports whether anything on this device may hold back a change.
+func (l *loop) gated() bool {
+	if len(l.o.Approvals.Kinds) > 0 || l.o.ChangeWindow != nil {
+		return true
+	}
+	return len(l.lockable()) > 0
+}
+
+// lockable are the revisions that run and may have an update lock.
+func (l *loop) lockable() []*plan.Deployment {
+	if _, ok := l.o.Runtime.(LockReader); !ok {
+		return nil
+	}
+	var out []*plan.Deployment
+	for _, g := range l.good {
+		for i := range g.Deployment.All() {
+			if p := g.Deployment.Components[i].Project; slices.ContainsFunc(p.Volumes, func(v workload.Volume) bool { return v.Name == approval.LockVolume }) {
+				out = append(out, g.Deployment)
+				break
+			}
+		}
+	}
+	return out
+}
+
+// gateChanges decides which changes wait. It saves which begin before they do.
+func (l *loop) gateChanges(now time.Time) {
+	g := &l.gate
+	if l.targetDesired == nil && l.acceptedDesired == nil || l.damaged != nil {
+		return
+	}
+	if !l.gated() {
+		g.changes, g.at = nil, time.Time{}
+		if len(g.waits) > 0 {
+			g.waits = nil
+			l.rebuild()
+		}
+		return
+	}
+	if g.built == l.rebuilt && (g.at.IsZero() || now.Before(g.at)) {
+		return
+	}
+	target := l.openChanges(l.targetDesired)
+	records, waits := map[digest.Digest]store.Change{}, map[string]plan.Wait{}
+	var fresh []store.Change
+	g.at = time.Time{}
+	for i, c := range slices.Concat(target, l.openChanges(l.acceptedDesired)) {
+		r, ok := g.records[c.ID]
+		if !ok {
+			r = store.Change{ID: c.ID, Deployment: c.Deployment, Since: now}
+		}
+		was := r
+		if r.Begun.IsZero() {
+			w, applied := l.gateQuestion(c, r, now).Wait(), i < len(target)
+			if w == nil && !g.looked[c.ID] && l.lockedBy(c.Deployment) {
+				w = &plan.Wait{} // a moment
+			}
+			if w == nil && applied {
+				r.Begun = now
+			}
+			if w != nil && applied {
+				waits[c.Deployment] = *w
+			}
+			if w != nil && !w.Until.IsZero() && (g.at.IsZero() || w.Until.Before(g.at)) {
+				g.at = w.Until
+			}
+		}
+		records[c.ID] = r
+		if !ok || r != was {
+			fresh = append(fresh, r)
+		}
+	}
+	if len(fresh) > 0 || len(records) != len(g.records) {
+		err := l.o.Store.Update(func(tx *store.Tx) error {
+			errs := []error{tx.RetainChanges(keys(records))}
+			for _, r := range fresh {
+				errs = append(errs, tx.SetChange(r))
+			}
+			return errors.Join(errs...)
+		})
+		if err != nil { // nothing begins
+			l.log.Error("cannot save which changes wait; nothing is changed until it can", "err", err)
+			l.unsaved, l.saveAt = err, now.Add(saveRetry)
+			g.at = l.saveAt
+			return
+		}
+	}
+	g.records, g.changes = records, target
+	if l.acceptedDesired != nil {
+		g.changes = l.openChanges(l.acceptedDesired)
+	}
+	l.tellChanges(waits)
+	if !maps.Equal(waits, g.waits) {
+		g.waits = waits
+		l.rebuild()
+	}
+	g.built = l.rebuilt
+}
+
+// openChanges lists what a state changes, but for what was found bad already.
+func (l *loop) openChanges(d *plan.Desired) []plan.Change {
+	return slices.DeleteFunc(plan.Changes(d, l.good), func(c plan.Change) bool {
+		x := d.Deployment(c.Deployment)
+		_, bad := l.bad[digestOf(x)]
+		return bad
+	})
+}
+
+func digestOf(d *plan.Deployment) digest.Digest {
+	if d == nil {
+		return ""
+	}
+	return d.Digest
+}
+
+func keys(m map[digest.Digest]store.Change) map[digest.Digest]bool {
+	out := map[digest.Digest]bool{}
+	for k := range m {
+		out[k] = true
+	}
+	return out
+}
+
+// gateQuestion is what may hold back a change.
+func (l *loop) gateQuestion(c plan.Change, r store.Change, now time.Time) approval.Question {
+	if l.held() && l.target.Digest == l.hold.State { // somebody at the device decided
+		return approval.Question{}
+	}
+	q := approval.Question{Now: now, Change: c, Record: r, Policy: l.o.Approvals, Locks: l.gate.locks[c.Deployment]}
+	if l.o.ChangeWindow != nil {
+		q.Closed, q.ClockUnknown, q.Opens = l.o.ChangeWindow(now)
+	}
+	return q
+}
+
+// tellChanges reports which changes begin to wait, and for what.
+func (l *loop) tellChanges(waits map[string]plan.Wait) {
+	for id, w := range waits {
+		if old, ok := l.gate.waits[id]; ok && old.Code == w.Code || w.Code == "" {
+			continue
+		}
+		name := status.NameOf(l.reportedStatus, id)
+		l.log.Info("a change waits", "deployment", name, "code", w.Code, "why", w.Message)
+		l.events.Emit(status.Event{Kind: status.EventChange, Deployment: name, Code: w.Code, Message: w.Message})
+	}
+}
+
+// waitsFor is a change that waits although all of the accepted state is on the device.
+func (l *loop) waitsFor() (deployment string, w plan.Wait, ok bool) {
+	if l.acceptedDesired != nil {
+		return "", w, false
+	}
+	for _, id := range slices.Sorted(maps.Keys(l.gate.waits)) {
+		if w = l.gate.waits[id]; w.Code != "" {
+			return id, w, true
+		}
+	}
+	return "", w, false
+}
+
+// readLocks reads the update locks of applications whose change waits, beside the loop.
+func (l *loop) readLocks(now time.Time) {
+	g := &l.gate
+	reader, ok := l.o.Runtime.(LockReader)
+	if !ok || g.reading || now.Before(g.lockAt) || !l.observed || l.blind != nil {
+		return
+	}
+	type place struct{ deployment, project, component string }
+	var places []place
+	asked := map[digest.Digest]bool{}
+	for _, d := range l.lockable() {
+		i := slices.IndexFunc(g.changes, func(c plan.Change) bool { return c.Deployment == d.ID && g.records[c.ID].Begun.IsZero() })
+		if i < 0 {
+			continue
+		}
+		asked[g.changes[i].ID] = true
+		for _, c := range d.Components {
+			if l.runs(c.Project.Name) { // else the owner of the lock is gone
+				places = append(places, place{d.ID, c.Project.Name, c.Name})
+			}
+		}
+	}
+	if len(asked) == 0 {
+		g.locks, g.looked, g.lockAt = nil, nil, time.Time{}
+		return
+	}
+	g.reading, g.lockAt = true, now.Add(lockEvery)
+	l.background(func() {
+		ctx, cancel := context.WithTimeout(l.ctx, lockLimit)
+		defer cancel()
+		found := map[string][]approval.Lock{}
+		for _, p := range places {
+			data, modified, err := reader.ReadVolumeFile(ctx, p.project, approval.LockVolume, approval.LockFile, approval.MaxLock)
+			if errors.Is(err, fault.ErrNotFound) {
+				continue
+			}
+			found[p.deployment] = append(found[p.deployment], approval.ParseLock(p.component, data, modified, err))
+		}
+		l.send(func(l *loop) {
+			l.gate.reading = false
+			if !maps.EqualFunc(found, l.gate.locks, slices.Equal) || !maps.Equal(asked, l.gate.looked) {
+				l.gate.locks, l.gate.looked, l.gate.built = found, asked, -1
+			}
+		})
+	})
+}
+
+// runs reports whether a container of a project runs.
+func (l *loop) runs(project string) bool {
+	return slices.ContainsFunc(l.seen.Containers, func(c workload.Observation) bool {
+		return c.Project == project && (c.Status == workload.Running || c.Status == workload.Paused)
+	})
+}
+
+// lockedBy reports whether a deployment may have an update lock.
+func (l *loop) lockedBy(deployment string) bool {
+	return slices.ContainsFunc(l.lockable(), func(d *plan.Deployment) bool { return d.ID == deployment })
+}
+
+// removalWaits reports whether the removal of a deployment has to wait.
+func (l *loop) removalWaits(id string) bool {
+	if !l.gated() {
+		return false
+	}
+	for _, c := range l.gate.changes {
+		if r := l.gate.records[c.ID]; c.Deployment == id {
+			return r.Begun.IsZero() && l.gateQuestion(c, r, l.o.Now()).Wait() != nil
+		}
+	}
+	return true // not looked at yet
+}
+
+// DecisionRequest is what somebody at the device decides about a change.
+type DecisionRequest struct {
+	Deployment string        // name or id
+	ID         digest.Digest // of the change that was looked at
+	Verdict    store.Verdict
+	By, Via    string
+	Reason     string    // of a rejection: not empty
+	Until      time.Time // of [store.Postponed]
+}
+
+// maxPostponed bounds how long somebody may postpone a change.
+const maxPostponed = 90 * 24 * time.Hour
+
+// Decide records a decision about a change that waits. fault.ErrNotFound: no change of the deployment waits; fault.ErrConflict: it is another
+// change, or it has begun.
+func (a *Agent) Decide(ctx context.Context, r DecisionRequest) (status.Change, error) {
+	return ask(ctx, a, func(l *loop) (status.Change, error) { return l.decide(r) })
+}
+
+// Changes lists the changes that the device may make.
+func (a *Agent) Changes(ctx context.Context) ([]status.Change, error) {
+	return ask(ctx, a, func(l *loop) ([]status.Change, error) { return l.changeTable(), nil })
+}
+
+func (l *loop) decide(d DecisionRequest) (status.Change, error) {
+	now := l.o.Now()
+	c, err := l.changeNamed(d.Deployment)
+	if err != nil {
+		return status.Change{}, err
+	}
+	r := l.gate.records[c.ID]
+	switch {
+	case d.ID != c.ID:
+		return status.Change{}, fault.WithHint(fmt.Errorf("the change of %s that waits is %s, not %s: %w", c.Name, c.ID, d.ID, fault.ErrConflict),
+			"look at it again: longshore-agent changes")
+	case !r.Begun.IsZero():
+		return status.Change{}, fmt.Errorf("the change of %s has begun at %s: %w", c.Name, r.Begun.UTC().Format(time.RFC3339), fault.ErrConflict)
+	case d.By == "":
+		return status.Change{}, fmt.Errorf("decide on %s: nobody is named as who decides: %w", c.Name, fault.ErrInvalid)
+	case d.Verdict == store.Rejected && d.Reason == "":
+		return status.Change{}, fmt.Errorf("reject the change of %s: a reason is needed: %w", c.Name, fault.ErrInvalid)
+	case d.Verdict == store.Postponed && !d.Until.After(now):
+		return status.Change{}, fmt.Errorf("postpone the change of %s: until %s is not in the future: %w", c.Name, d.Until.UTC().Format(time.RFC3339), fault.ErrInvalid)
+	case d.Verdict == store.Postponed && d.Until.After(now.Add(maxPostponed)):
+		return status.Change{}, fmt.Errorf("postpone the change of %s: at most %d days: %w", c.Name, int(maxPostponed.Hours()/24), fault.ErrInvalid)
+	case !slices.Contains([]store.Verdict{store.Approved, store.Rejected, store.Postponed}, d.Verdict):
+		return status.Change{}, fmt.Errorf("decide on %s: verdict %q: %w", c.Name, d.Verdict, fault.ErrInvalid)
+	}
+	until := l.o.Approvals.Expiry(d.Verdict, now)
+	if d.Verdict == store.Postponed {
+		until = d.Until
+	}
+	r.Decision = &store.Decision{Verdict: d.Verdict, By: d.By, Via: d.Via, Reason: clip(d.Reason), At: now, Until: until}
+	if err := l.o.Store.Update(func(tx *store.Tx) error { return errors.Join(tx.SetChange(r), l.capabilities(tx, now)) }); err != nil {
+		return status.Change{}, fmt.Errorf("save the decision on %s: %w", c.Name, err)
+	}
+	l.gate.records[c.ID], l.gate.built = r, -1
+	l.nudge()
+	message := fmt.Sprintf("%s by %s%s", d.Verdict, d.By, reasonText(d.Reason))
+	l.log.Info("decision", "deployment", c.Name, "change", c.ID, "verdict", d.Verdict, "by", d.By, "via", d.Via, "reason", r.Decision.Reason)
+	l.events.Emit(status.Event{Kind: status.EventChange, Deployment: c.Name, Digest: c.ID, Message: message})
+	return l.changeStatus(c), nil
+}
+
+func reasonText(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + clip(reason)
+}
+
+// clip bounds what people write.
+func clip(text string) string {
+	if len(text) > status.MaxMessage {
+		return strings.ToValidUTF8(text[:status.MaxMessage], "")
+	}
+	return text
+}
+
+func (l *loop) changeNamed(deployment string) (plan.Change, error) {
+	var found []plan.Change
+	var names []string
+	for _, c := range l.gate.changes {
+		names = append(names, c.Name)
+		if c.Name == deployment || c.Deployment == deployment {
+			found = append(found, c)
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return plan.Change{}, fmt.Errorf("%d deployments are named %s: use the id: %w", len(found), deployment, fault.ErrInvalid)
+	}
+	hint := "no change waits on this device"
+	if len(names) > 0 {
+		hint = "changes of these deployments wait: " + strings.Join(names, ", ")
+	}
+	return plan.Change{}, fault.WithHint(fmt.Errorf("no change of a deployment %q waits: %w", deployment, fault.ErrNotFound), hint)
+}
+
+func (l *loop) changeTable() []status.Change {
+	out := []status.Change{}
+	for _, c := range l.gate.changes {
+		out = append(out, l.changeStatus(c))
+	}
+	return out
+}
+
+// changeStatus shows a change.
+func (l *loop) changeStatus(c plan.Change) status.Change {
+	r := l.gate.records[c.ID]
+	out := status.Change{
+		ID: c.ID, Deployment: c.Name, DeploymentID: c.Deployment, Kinds: c.Kinds, Images: []status.ImageChange{}, Restarts: c.Restarted, Containers: c.Containers,
+		Since: r.Since, Begun: r.Begun, Decision: r.Decision,
+	}
+	for _, s := range []*store.State{l.accepted, l.target} {
+		if s != nil {
+			out.Generation = s.Generation
+			break
+		}
+	}
+	for _, x := range c.Images {
+		y := status.ImageChange{Component: x.Component, Service: x.Service, To: x.To.Name(), ToTag: x.To.Tag, Bytes: x.To.Size}
+		if x.From.Digest != "" {
+			y.From, y.FromTag = x.From.Name(), x.From.Tag
+		}
+		if _, here := l.images[x.To.Name()]; here {
+			y.Bytes = 0
+		}
+		out.Images = append(out.Images, y)
+		out.Bytes += y.Bytes
+	}
+	if r.Begun.IsZero() {
+		if w := l.gateQuestion(c, r, l.o.Now()).Wait(); w != nil {
+			out.Waiting = &status.Waiting{Code: w.Code, Message: w.Message, Until: w.Until}
+		}
+	}
+	return out
+}

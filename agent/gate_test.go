@@ -1,0 +1,333 @@
+package agent_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/approval"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+)
+
+// bench is a device whose changes wait, in memory.
+type bench struct {
+	t *testing.T
+	w *agenttest.World
+	m *runtimetest.Memory
+	r *agenttest.Running
+}
+
+// waiting is the change of a deployment, once it waits for code.
+func (b *bench) waiting(name string, code codes.Code) status.Change {
+	b.t.Helper()
+	var found status.Change
+	b.w.Wait(b.t, fmt.Sprintf("%s waits: %s", name, code), func() bool {
+		all, err := b.r.Changes(b.t.Context())
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		for _, c := range all {
+			if found = c; c.Deployment == name && c.Waiting != nil && c.Waiting.Code == code {
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// images are those of the containers that run, by service.
+func (b *bench) runs(image string) bool {
+	b.t.Helper()
+	want := digest.FromString(image).String()
+	for _, o := range b.w.Observe(b.t) {
+		if o.Status == workload.Running && strings.HasSuffix(o.Image, want) {
+			return true
+		}
+	}
+	return false
+}
+
+func (b *bench) decide(c status.Change, v store.Verdict, reason string, until time.Time) error {
+	_, err := b.r.Decide(b.t.Context(), agent.DecisionRequest{Deployment: c.Deployment, ID: c.ID, Verdict: v, By: "user ana (1000)", Via: "command", Reason: reason, Until: until})
+	return err
+}
+
+func (b *bench) restart() {
+	b.t.Helper()
+	b.r.Stop(b.t)
+	b.r = b.w.Start(b.t)
+}
+
+// asked has a policy, an application that runs, and an update of it that waits.
+func asked(t *testing.T, p approval.Policy, f func(b *bench)) {
+	t.Helper()
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		w.Edit = func(o *agent.Options) { o.Approvals = p }
+		b := &bench{t, w, m, w.Start(t)}
+		w.Publish(t, 1, anApp(1, "web:1"), anApp(2, "broker:1"))
+		w.Committed(t, b.r, 1)
+		w.Publish(t, 2, anApp(1, "web:2"), anApp(2, "broker:1"))
+		f(b)
+	})
+}
+
+var updates = approval.Policy{Kinds: []plan.Kind{plan.Images, plan.Removal}}
+
+func TestApproval(t *testing.T) {
+	tests := map[string]struct {
+		policy approval.Policy
+		do     func(t *testing.T, b *bench, c status.Change)
+	}{
+		"approved": {updates, func(t *testing.T, b *bench, c status.Change) {
+			if !b.runs("web:1") || c.Restarts != 1 || len(c.Images) != 1 || !slices.Contains(c.Kinds, plan.Images) || c.Generation != 2 {
+				t.Errorf("the change is %+v", c)
+			}
+			b.w.Wait(t, "the report says so", func() bool {
+				x := b.w.Extra(t)
+				return len(x.Waiting) == 1 && x.Waiting[0].Code == codes.ApprovalNeeded && x.RunningGeneration == 2 && x.CommittedGeneration == 1
+			})
+			if states := b.w.States(t, anApp(1, "").DeploymentID()); states[len(states)-1] != string(margo.StatePending)+"@2" {
+				t.Errorf("reported %v, want pending last", states)
+			}
+			if err := b.decide(c, store.Approved, "", time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			b.w.Committed(t, b.r, 2)
+			if !b.runs("web:2") || b.runs("web:1") {
+				t.Error("the approved image does not run")
+			}
+		}},
+		"approved, and the agent dies before it acts": {updates, func(t *testing.T, b *bench, c status.Change) {
+			if err := b.decide(c, store.Approved, "", time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			b.restart()
+			b.w.Committed(t, b.r, 2)
+		}},
+		"waits through a restart": {updates, func(t *testing.T, b *bench, c status.Change) {
+			b.restart()
+			if again := b.waiting("app-1", codes.ApprovalNeeded); again.ID != c.ID || !again.Since.Equal(c.Since) || !b.runs("web:1") {
+				t.Errorf("after a restart it is %+v, before %+v", again, c)
+			}
+		}},
+		"rejected, then approved after all": {updates, func(t *testing.T, b *bench, c status.Change) {
+			if err := b.decide(c, store.Rejected, "", time.Time{}); !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("rejected without a reason: %v", err)
+			}
+			if err := b.decide(c, store.Rejected, "line 3 is busy", time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			if c = b.waiting("app-1", codes.ChangeRejected); !strings.Contains(c.Waiting.Message, "line 3 is busy") {
+				t.Errorf("it waits: %+v", c.Waiting)
+			}
+			if err := b.decide(c, store.Approved, "", time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			b.w.Committed(t, b.r, 2)
+		}},
+		"postponed": {updates, func(t *testing.T, b *bench, c status.Change) {
+			if err := b.decide(c, store.Postponed, "", time.Now().Add(-time.Second)); !errors.Is(err, fault.ErrInvalid) {
+				t.Errorf("postponed until yesterday: %v", err)
+			}
+			if err := b.decide(c, store.Postponed, "shift", time.Now().Add(time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+			b.waiting("app-1", codes.ChangePostponed)
+			time.Sleep(time.Hour)
+			b.waiting("app-1", codes.ApprovalNeeded)
+		}},
+		"for another change": {updates, func(t *testing.T, b *bench, c status.Change) {
+			b.w.Publish(t, 3, anApp(1, "web:3"), anApp(2, "broker:1"))
+			b.w.Wait(t, "a newer change", func() bool { return b.waiting("app-1", codes.ApprovalNeeded).ID != c.ID })
+			if err := b.decide(c, store.Approved, "", time.Time{}); !errors.Is(err, fault.ErrConflict) {
+				t.Errorf("an approval of what was there before: %v", err)
+			}
+			if err := b.decide(status.Change{Deployment: "app-2"}, store.Approved, "", time.Time{}); !errors.Is(err, fault.ErrNotFound) {
+				t.Errorf("an approval of what does not change: %v", err)
+			}
+			if b.runs("web:2") || b.runs("web:3") {
+				t.Error("something changed")
+			}
+		}},
+		"superseded by what runs": {updates, func(t *testing.T, b *bench, c status.Change) {
+			b.w.Publish(t, 3, anApp(1, "web:1"), anApp(2, "broker:1"))
+			b.w.Committed(t, b.r, 3)
+			if all, err := b.r.Changes(t.Context()); err != nil || len(all) != 0 {
+				t.Errorf("Changes = %+v, %v, want none", all, err)
+			}
+		}},
+		"automatic": {approval.Policy{Kinds: updates.Kinds, Deployments: []string{"app-?"}, AutomaticAfter: 12 * time.Hour}, func(t *testing.T, b *bench, c status.Change) {
+			if at := c.Waiting.Until; !at.Equal(c.Since.Add(12 * time.Hour)) {
+				t.Errorf("it is approved at %v", at)
+			}
+			time.Sleep(12*time.Hour - time.Minute)
+			if b.runs("web:2") {
+				t.Error("it began early")
+			}
+			b.w.Committed(t, b.r, 2)
+		}},
+		"a removal": {updates, func(t *testing.T, b *bench, c status.Change) {
+			b.w.Publish(t, 3, anApp(1, "web:1"))
+			c = b.waiting("app-2", codes.ApprovalNeeded)
+			if !slices.Equal(c.Kinds, []plan.Kind{plan.Removal}) || !b.runs("broker:1") {
+				t.Errorf("the change is %+v", c)
+			}
+			b.restart()
+			b.waiting("app-2", codes.ApprovalNeeded)
+			if err := b.decide(c, store.Approved, "", time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			b.w.Committed(t, b.r, 3)
+			if b.runs("broker:1") {
+				t.Error("it runs still")
+			}
+		}},
+	}
+	for name, x := range tests {
+		t.Run(name, func(t *testing.T) {
+			asked(t, x.policy, func(b *bench) {
+				x.do(b.t, b, b.waiting("app-1", codes.ApprovalNeeded))
+			})
+		})
+	}
+}
+
+// An approval that could not be used in time counts no more.
+func TestApprovalExpires(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		began := time.Now()
+		w.Edit = func(o *agent.Options) {
+			o.Approvals = approval.Policy{Kinds: plan.Kinds(), ValidFor: time.Hour}
+			o.ChangeWindow = func(now time.Time) (bool, bool, time.Time) {
+				at := began.Add(3 * time.Hour)
+				return now.Before(at), false, at
+			}
+		}
+		b := &bench{t, w, m, w.Start(t)}
+		w.Publish(t, 1, anApp(1, "web:1"))
+		c := b.waiting("app-1", codes.ApprovalNeeded)
+		if err := b.decide(c, store.Approved, "", time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		if c = b.waiting("app-1", codes.OutsideWindow); !c.Waiting.Until.Equal(began.Add(3 * time.Hour)) {
+			t.Errorf("it waits: %+v", c.Waiting)
+		}
+		time.Sleep(61 * time.Minute)
+		c = b.waiting("app-1", codes.ApprovalNeeded)
+		time.Sleep(2 * time.Hour)
+		if b.runs("web:1") {
+			t.Error("it began without an approval")
+		}
+		if err := b.decide(c, store.Approved, "", time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		w.Committed(t, b.r, 1)
+	})
+}
+
+// An application keeps changes away from itself, as long as it runs and for a time that is bounded.
+func TestUpdateLock(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		app := func(image string) agenttest.App {
+			img := w.Image(image)
+			a := anApp(1, image)
+			a.Components[0].Compose = "services:\n  web:\n    image: " + img.Reference + "\n    volumes: [\"update-lock:/lock\"]\nvolumes: {update-lock: {}}\n"
+			return a
+		}
+		b := &bench{t, w, m, w.Start(t)}
+		w.Publish(t, 1, app("web:1"))
+		w.Committed(t, b.r, 1)
+		volume := app("web:1").Project("app-1") + "/" + approval.LockVolume
+		expires := time.Now().Add(2 * time.Hour).UTC().Format(time.RFC3339)
+		if err := m.Write(volume, `{"owner": "press", "reason": "batch 17", "expires": "`+expires+`"}`); err != nil {
+			t.Fatal(err)
+		}
+		w.Publish(t, 2, app("web:2"))
+		if c := b.waiting("app-1", codes.UpdateLocked); !strings.Contains(c.Waiting.Message, "press") || !strings.Contains(c.Waiting.Message, "batch 17") {
+			t.Errorf("it waits: %+v", c.Waiting)
+		}
+		b.restart()
+		b.waiting("app-1", codes.UpdateLocked)
+		if err := m.Write(volume, ""); err != nil {
+			t.Fatal(err)
+		}
+		w.Committed(t, b.r, 2)
+		if err := m.Write(volume, `{"expires": "2100-01-01T00:00:00Z"}`); err != nil {
+			t.Fatal(err)
+		}
+		w.Publish(t, 3, app("web:3"))
+		if c := b.waiting("app-1", codes.UpdateLocked); c.Waiting.Until.After(time.Now().Add(approval.MaxLockFor)) {
+			t.Errorf("it is locked until %v", c.Waiting.Until)
+		}
+	})
+}
+
+// Somebody at the device goes back to what ran before; the next state of the registry ends that.
+func TestRollbackByHand(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		b := &bench{t, w, m, w.Start(t)}
+		if _, err := b.r.RollBack(t.Context(), agent.RollbackRequest{By: "root"}); !errors.Is(err, fault.ErrNotFound) {
+			t.Errorf("RollBack of an empty device = %v", err)
+		}
+		w.Publish(t, 1, anApp(1, "web:1"))
+		w.Committed(t, b.r, 1)
+		w.Publish(t, 2, anApp(1, "web:2"), anApp(2, "broker:1"))
+		w.Committed(t, b.r, 2)
+		for to, want := range map[uint64]error{2: fault.ErrConflict, 7: fault.ErrNotFound} {
+			if _, err := b.r.RollBack(t.Context(), agent.RollbackRequest{To: to, By: "root"}); !errors.Is(err, want) {
+				t.Errorf("RollBack to %d = %v, want %v", to, err, want)
+			}
+		}
+		hold, err := b.r.RollBack(t.Context(), agent.RollbackRequest{By: "user ana (1000)", Via: "command", Reason: "noise"})
+		if err != nil || hold.Generation != 1 {
+			t.Fatalf("RollBack = %+v, %v", hold, err)
+		}
+		back := func() bool { return b.runs("web:1") && !b.runs("web:2") && !b.runs("broker:1") }
+		w.Wait(t, "generation 1 runs", back)
+		b.restart()
+		w.Wait(t, "the report says so", func() bool {
+			x := w.Extra(t)
+			return x.Hold != nil && x.Hold.Generation == 1 && x.AcceptedGeneration == 2 && x.CommittedGeneration == 1
+		})
+		time.Sleep(time.Hour) // polls find the accepted state again and again
+		if s := b.r.Status(); !back() || !hasProblem(s, codes.Held) || s.Hold == nil {
+			t.Errorf("an hour later: %+v", s.Problems)
+		}
+		if r := w.Sync(t, b.r); r.Code != codes.Held {
+			t.Errorf("Sync = %+v", r)
+		}
+		if _, err := b.r.Release(t.Context(), "root", "command"); err != nil {
+			t.Fatal(err)
+		}
+		w.Committed(t, b.r, 2)
+		if !b.runs("web:2") || !b.runs("broker:1") {
+			t.Error("the accepted state does not run")
+		}
+		if _, err := b.r.Release(t.Context(), "root", "command"); !errors.Is(err, fault.ErrNotFound) {
+			t.Errorf("Release once more = %v", err)
+		}
+		if _, err := b.r.RollBack(t.Context(), agent.RollbackRequest{To: 1, By: "root"}); err != nil {
+			t.Fatal(err)
+		}
+		w.Publish(t, 3, anApp(1, "web:3"))
+		w.Committed(t, b.r, 3)
+		if s := b.r.Status(); s.Hold != nil {
+			t.Errorf("held: %+v", s.Hold)
+		}
+	})
+}

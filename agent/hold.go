@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// RollbackRequest is the generation that somebody at the device wants it to run.
+type RollbackRequest struct {
+	To      uint64 // 0: the one that ran completely before
+	By, Via string
+	Reason  string
+}
+
+// RollBack brings the device back to a generation that ran completely here and is still on its disk, and holds it there until another state
+// is accepted or [Agent.Release] is called. fault.ErrNotFound: the device has no such generation; fault.ErrDenied: the trust policy has
+// revoked it, or a key that signed it; fault.ErrConflict: the device runs it already.
+func (a *Agent) RollBack(ctx context.Context, r RollbackRequest) (status.Hold, error) {
+	return ask(ctx, a, func(l *loop) (status.Hold, error) { return l.rollBackByHand(r) })
+}
+
+// Release ends a hold: the accepted state is applied. fault.ErrNotFound: there is none.
+func (a *Agent) Release(ctx context.Context, by, via string) (status.Hold, error) {
+	return ask(ctx, a, func(l *loop) (status.Hold, error) { return l.release(by, via) })
+}
+
+func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
+	fail := func(kind error, hint, format string, args ...any) (status.Hold, error) {
+		return status.Hold{}, fault.WithHint(fmt.Errorf("roll back: %w: %w", fmt.Errorf(format, args...), kind), hint)
+	}
+	if r.By == "" {
+		return fail(fault.ErrInvalid, "", "nobody is named as who decides")
+	}
+	if l.accepted == nil || l.target == nil {
+		return fail(fault.ErrNotFound, "", "the device has accepted no state")
+	}
+	s, err := l.earlier(r.To)
+	if err != nil {
+		return status.Hold{}, err
+	}
+	desired, err := l.intake.Load(l.ctx, *s, true)
+	if err != nil {
+		return fail(err, "", "generation %d is not completely on the device", s.Generation)
+	}
+	if l.o.Trust != nil {
+		if x := l.o.Trust.Revoked(evidence(s, desired)); len(x) > 0 {
+			return fail(fault.ErrDenied, "choose another generation, or publish a new one", "generation %d: the trust policy has revoked %s", s.Generation, cmpRevoked(x[0].Digest, x[0].Key))
+		}
+	}
+	hold := &store.Hold{Generation: s.Generation, State: s.Digest, Over: l.accepted.Digest, By: r.By, Via: r.Via, Reason: clip(r.Reason), At: l.o.Now()}
+	before, target, targetDesired, acceptedDesired, damaged := l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged
+	l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged = hold, s, desired, nil, nil
+	err = l.o.Store.Update(func(tx *store.Tx) error {
+		return errors.Join(tx.SetHold(hold), tx.SetState(store.Target, *s), l.capabilities(tx, hold.At))
+	})
+	if err != nil {
+		l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged = before, target, targetDesired, acceptedDesired, damaged
+		return fail(err, "", "save the hold")
+	}
+	l.newTarget()
+	l.refill.again() // what its images say may be forgotten
+	l.log.Warn("rolled back by hand; the accepted state is not applied", "generation", s.Generation, "accepted", l.accepted.Generation, "by", r.By, "via", r.Via, "reason", hold.Reason)
+	l.events.Emit(status.Event{Kind: status.EventHold, Generation: s.Generation, Digest: s.Digest, Code: codes.Held, Message: "rolled back by " + r.By + reasonText(r.Reason)})
+	return *status.NewHold(hold), nil
+}
+
+// newTarget has the loop work on another target.
+func (l *loop) newTarget() {
+	l.sup.Generation = l.target.Generation
+	l.gate.built = -1
+	clear(l.sup.Begun)
+	l.garbage = true
+	l.nudge()
+	l.rebuild()
+}
+
+// earlier is a generation that ran completely on the device and is not the target.
+func (l *loop) earlier(generation uint64) (*store.State, error) {
+	var held []*store.State
+	var numbers []string
+	for _, s := range []*store.State{l.committed, l.lastGood} {
+		if s != nil && s.Digest != l.target.Digest && !slices.ContainsFunc(held, func(x *store.State) bool { return x.Digest == s.Digest }) {
+			held = append(held, s)
+			numbers = append(numbers, fmt.Sprint(s.Generation))
+		}
+	}
+	for _, s := range held {
+		if generation == 0 || s.Generation == generation {
+			return s, nil
+		}
+	}
+	switch {
+	case generation == l.target.Generation:
+		return nil, fmt.Errorf("roll back: the device is kept at generation %d already: %w", generation, fault.ErrConflict)
+	case len(held) == 0:
+		return nil, fmt.Errorf("roll back: the device has no earlier generation that ran completely: %w", fault.ErrNotFound)
+	}
+	return nil, fault.WithHint(fmt.Errorf("roll back: the device does not have generation %d any more, or it did not run completely: %w", generation, fault.ErrNotFound),
+		"it can go back to generation "+strings.Join(numbers, ", "))
+}
+
+// evidence is what a state was accepted by, and all that it brings.
+func evidence(s *store.State, d *plan.Desired) (keys, content []digest.Digest) {
+	for _, x := range s.Signers {
+		if !slices.Contains(keys, x.Key) {
+			keys = append(keys, x.Key)
+		}
+	}
+	content = append([]digest.Digest{s.Digest}, d.Blobs...)
+	for _, img := range d.Images() {
+		content = append(content, img.Digest)
+	}
+	return keys, content
+}
+
+func cmpRevoked(content, key digest.Digest) string {
+	if content != "" {
+		return content.String()
+	}
+	return "key " + key.String()
+}
+
+func (l *loop) release(by, via string) (status.Hold, error) {
+	h := l.hold
+	if h == nil {
+		return status.Hold{}, fmt.Errorf("release: the device is not held at a generation: %w", fault.ErrNotFound)
+	}
+	if by == "" {
+		return status.Hold{}, fmt.Errorf("release: nobody is named as who decides: %w", fault.ErrInvalid)
+	}
+	desired, err := l.intake.Load(l.ctx, *l.accepted, true)
+	if err != nil {
+		l.log.Warn("the accepted state is read again from the registry", "err", err)
+	}
+	l.hold = nil
+	err = l.o.Store.Update(func(tx *store.Tx) error {
+		return errors.Join(tx.SetHold(nil), l.capabilities(tx, l.o.Now()))
+	})
+	if err != nil {
+		l.hold = h
+		return status.Hold{}, fmt.Errorf("release: save: %w", err)
+	}
+	if l.accepted.Digest != l.target.Digest {
+		l.acceptedDesired = desired
+	}
+	l.gate.built = -1
+	l.rebuild()
+	l.nudge()
+	l.log.Info("released; the accepted state is applied", "generation", l.accepted.Generation, "by", by, "via", via)
+	l.events.Emit(status.Event{Kind: status.EventHold, Generation: l.accepted.Generation, Digest: l.accepted.Digest, Message: "released by " + by})
+	return *status.NewHold(h), nil
+}
+
+// held reports whether the accepted state is not applied because somebody rolled the device back.
+func (l *loop) held() bool {
+	return l.hold != nil && l.accepted != nil && l.hold.Over == l.accepted.Digest
+}
+
+// heldText says what a hold does.
+func (l *loop) heldText() string {
+	return fmt.Sprintf("%s keeps the device at generation %d; generation %d is not applied%s", l.hold.By, l.hold.Generation, l.accepted.Generation, reasonText(l.hold.Reason))
+}

@@ -1,0 +1,46 @@
+package status
+
+import (
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/store"
+)
+
+// Change is what the newest state changes of one deployment, on a device that holds changes back.
+type Change struct {
+	ID           digest.Digest   `json:"id"` // names all that the change brings; a decision is about it
+	Deployment   string          `json:"deployment"`
+	DeploymentID string          `json:"deploymentId"`
+	Generation   uint64          `json:"generation"`
+	Kinds        []plan.Kind     `json:"kinds"`
+	Images       []ImageChange   `json:"images"`
+	Restarts     int             `json:"restarts"`   // containers that are replaced or removed
+	Containers   int             `json:"containers"` // that run of it now
+	Bytes        int64           `json:"bytes"`      // of images that are still to be loaded, as far as it is known
+	Since        time.Time       `json:"since"`
+	Waiting      *Waiting        `json:"waiting"` // null: nothing holds it back
+	Begun        time.Time       `json:"begun,omitzero"`
+	Decision     *store.Decision `json:"decision"` // null: none
+}
+
+// ImageChange is a service that gets another image.
+type ImageChange struct {
+	Component string `json:"component"`
+	Service   string `json:"service"`
+	From      string `json:"from,omitempty"` // by digest; "": the service is new
+	FromTag   string `json:"fromTag,omitempty"`
+	To        string `json:"to"`
+	ToTag     string `json:"toTag,omitempty"`
+	Bytes     int64  `json:"bytes"` // still to be loaded; 0: none, or not known
+}
+
+// Waiting is why a change is not made yet.
+type Waiting struct {
+	Code    codes.Code `json:"code"`
+	Message string     `json:"message"`
+	Until   time.Time  `json:"until,omitzero"` // when that ends by itself; zero: it does not, or it is not known
+}

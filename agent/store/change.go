@@ -1,0 +1,86 @@
+package store
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+)
+
+// Change is what the device remembers of a change that it may make: since when it knows it, what was decided, and whether it was begun.
+type Change struct {
+	ID         digest.Digest `json:"id"` // as plan.Change has it
+	Deployment string        `json:"deployment"`
+	Since      time.Time     `json:"since"`
+	Decision   *Decision     `json:"decision,omitempty"` // the last one; nil: none
+	Begun      time.Time     `json:"begun,omitzero"`     // from then on nothing holds it back; zero: it waits
+}
+
+// Verdict is what somebody decided.
+type Verdict string
+
+// Verdicts.
+const (
+	Approved  Verdict = "approved"
+	Rejected  Verdict = "rejected"
+	Postponed Verdict = "postponed"
+)
+
+// Decision is what somebody at the device decided about a change.
+type Decision struct {
+	Verdict Verdict   `json:"verdict"`
+	By      string    `json:"by"`  // "user ana (1000)"
+	Via     string    `json:"via"` // "command", "file", "panel"
+	Reason  string    `json:"reason,omitempty"`
+	At      time.Time `json:"at"`
+	Until   time.Time `json:"until,omitzero"` // of an approval: when it expires; of Postponed: when it ends; zero: never
+}
+
+var bucketChanges = []byte("changes") // change id -> Change
+
+// Changes lists what is remembered of changes.
+func (t *Tx) Changes() ([]Change, error) { return list[Change](t.tx.Bucket(bucketChanges)) }
+
+// SetChange remembers a change.
+func (t *Tx) SetChange(c Change) error { return put(t.tx.Bucket(bucketChanges), []byte(c.ID), c) }
+
+// RetainChanges forgets all changes but these.
+func (t *Tx) RetainChanges(keep map[digest.Digest]bool) error {
+	all, err := t.Changes()
+	if err != nil {
+		return err
+	}
+	for _, x := range all {
+		if !keep[x.ID] {
+			if err := t.tx.Bucket(bucketChanges).Delete([]byte(x.ID)); err != nil {
+				return fmt.Errorf("forget change %s: %w", x.ID, err)
+			}
+		}
+	}
+	return nil
+}
+
+// Hold keeps the device at a generation that somebody chose by hand, until another state is accepted or the hold is released.
+type Hold struct {
+	Generation uint64        `json:"generation"`
+	State      digest.Digest `json:"state"` // of the generation
+	Over       digest.Digest `json:"over"`  // the accepted state that is not applied
+	By         string        `json:"by"`
+	Via        string        `json:"via"`
+	Reason     string        `json:"reason,omitempty"`
+	At         time.Time     `json:"at"`
+}
+
+var keyHold = []byte("hold") // in the bucket "meta"
+
+// Hold returns the hold; nil when there is none.
+func (t *Tx) Hold() (*Hold, error) { return get[Hold](t.tx.Bucket(bucketMeta), keyHold) }
+
+// SetHold remembers a hold; nil forgets it.
+func (t *Tx) SetHold(h *Hold) error {
+	b := t.tx.Bucket(bucketMeta)
+	if h == nil {
+		return b.Delete(keyHold)
+	}
+	return put(b, keyHold, h)
+}

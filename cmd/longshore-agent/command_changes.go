@@ -1,0 +1,268 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+)
+
+// operatorSocket is where the members of approvals.group may ask and decide.
+func operatorSocket(runDir string) string { return runDir + "/operator.sock" }
+
+func socketFlag() cli.Flag {
+	return &cli.StringFlag{Name: "socket", Usage: "socket of the agent (default: that of the configuration, for other users than root the operators' socket)", EnvVars: env("SOCKET")}
+}
+
+// operatorOf asks the agent as root does, or as a member of approvals.group.
+func operatorOf(c *cli.Context) (*control.Client, error) {
+	if path := c.String("socket"); path != "" {
+		return control.NewClient(path), nil
+	}
+	cfg, err := readConfig(c.String("config"))
+	switch {
+	case errors.Is(err, fault.ErrDenied) || isPermission(err):
+		return control.NewClient(operatorSocket(config.DefaultRunDir)), nil // its configuration is not for everybody
+	case err != nil:
+		return nil, err
+	case writable(socketPath(cfg)):
+		return control.NewClient(socketPath(cfg)), nil
+	}
+	return control.NewClient(operatorSocket(cfg.RunDir)), nil
+}
+
+func (p *program) changesCommand() *cli.Command {
+	return &cli.Command{
+		Name: "changes", Usage: "list the changes that wait, and why",
+		Description: "A change is what the accepted state changes of one deployment. It waits for an approval, an update lock of the application, or a\n" +
+			"window for changes, as agent.yaml says. What runs continues.\n\n" +
+			"Examples:\n  longshore-agent changes\n  longshore-agent changes -o json\n\n" + outcome.Help,
+		Flags: []cli.Flag{configFlag(), socketFlag(), outputFlag()},
+		Action: func(c *cli.Context) error {
+			if err := noArguments(c); err != nil {
+				return err
+			}
+			client, err := operatorOf(c)
+			if err != nil {
+				return err
+			}
+			all, err := client.Changes(c.Context)
+			if err != nil {
+				return err
+			}
+			return p.render(c, all, func(w io.Writer) { writeChanges(w, all) })
+		},
+	}
+}
+
+func (p *program) decisionCommands() []*cli.Command {
+	reason := &cli.StringFlag{Name: "reason", Usage: "why, for the event log and the reports"}
+	id := &cli.StringFlag{Name: "id", Usage: "decide only if the change is still the one with this id, as changes -o json shows it"}
+	flags := []cli.Flag{configFlag(), socketFlag(), outputFlag(), id, reason}
+	about := "A decision is about the change that waits now: if the state changes, the new change waits for its own decision. The agent records who\n" +
+		"decided, when and what. A change that has begun cannot be stopped.\n\n"
+	return []*cli.Command{
+		{
+			Name: "approve", Usage: "let changes of deployments begin", ArgsUsage: "DEPLOYMENT ...",
+			Description: about + "Examples:\n  longshore-agent approve vision\n  longshore-agent approve --all\n\n" + outcome.Help,
+			Flags:       append([]cli.Flag{&cli.BoolFlag{Name: "all", Usage: "approve every change that waits"}}, flags...),
+			Action:      func(c *cli.Context) error { return p.decide(c, control.Decision{Verdict: store.Approved}) },
+		},
+		{
+			Name: "reject", Usage: "keep what runs instead of a change", ArgsUsage: "DEPLOYMENT ...",
+			Description: about + "Examples:\n  longshore-agent reject vision --reason 'camera 2 is not calibrated'\n\n" + outcome.Help,
+			Flags:       flags,
+			Action:      func(c *cli.Context) error { return p.decide(c, control.Decision{Verdict: store.Rejected}) },
+		},
+		{
+			Name: "postpone", Usage: "decide on a change later", ArgsUsage: "DEPLOYMENT ...",
+			Description: about + "Examples:\n  longshore-agent postpone vision --for 8h\n  longshore-agent postpone vision --until 2026-12-01T22:00:00Z\n\n" + outcome.Help,
+			Flags: append([]cli.Flag{
+				&cli.DurationFlag{Name: "for", Usage: "how long from now, at most 90 days: 8h"},
+				&cli.TimestampFlag{Name: "until", Usage: "until when, RFC 3339", Layout: time.RFC3339},
+			}, flags...),
+			Action: func(c *cli.Context) error {
+				d := control.Decision{Verdict: store.Postponed}
+				switch at := c.Timestamp("until"); {
+				case at != nil && c.IsSet("for"), at == nil && !c.IsSet("for"):
+					return outcome.Usagef("postpone", "give --for or --until")
+				case at != nil:
+					d.Until = *at
+				default:
+					d.Until = time.Now().Add(c.Duration("for"))
+				}
+				return p.decide(c, d)
+			},
+		},
+	}
+}
+
+// decide decides on the changes of the deployments that are named, each as it was just listed.
+func (p *program) decide(c *cli.Context, d control.Decision) error {
+	names := c.Args().Slice()
+	client, err := operatorOf(c)
+	if err != nil {
+		return err
+	}
+	if len(names) == 0 != c.Bool("all") {
+		return outcome.Usagef(c.Command.Name, "name the deployments whose changes are meant")
+	}
+	d.Reason = c.String("reason")
+	if d.Verdict == store.Rejected && d.Reason == "" {
+		return outcome.Usagef(c.Command.Name, "give a reason with --reason")
+	}
+	all, err := client.Changes(c.Context)
+	if err != nil {
+		return err
+	}
+	if c.Bool("all") {
+		for _, x := range all {
+			if x.Begun.IsZero() {
+				names = append(names, x.DeploymentID)
+			}
+		}
+	}
+	var errs []error
+	done := []status.Change{}
+	for _, name := range names {
+		d.Deployment, d.ID = name, digest.Digest(c.String("id"))
+		for _, x := range all {
+			if d.ID == "" && (x.Deployment == name || x.DeploymentID == name) {
+				d.ID = x.ID
+			}
+		}
+		x, err := client.Decide(c.Context, d)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		done = append(done, x)
+	}
+	err = p.render(c, done, func(w io.Writer) {
+		for _, x := range done {
+			fmt.Fprintf(w, "%s   %s   %s\n", d.Verdict, x.Deployment, changeText(x))
+			if x.Waiting != nil && d.Verdict == store.Approved {
+				fmt.Fprintf(w, "  %s\n", x.Waiting.Message)
+			}
+		}
+	})
+	return errors.Join(append(errs, err)...)
+}
+
+func (p *program) rollbackCommands() []*cli.Command {
+	return []*cli.Command{
+		{
+			Name: "rollback", Usage: "go back to a generation that ran before, and stay there",
+			Description: "The device keeps the generation until the registry has another state than the one that is accepted now, or until\n" +
+				"longshore-agent release. A generation that the trust policy has revoked, or whose signing key, is refused with exit code 6.\n" +
+				"Without --to it is the generation that ran completely before.\n\n" +
+				"Examples:\n  longshore-agent rollback --reason 'line 3 stops since the update'\n  longshore-agent rollback --to 41\n\n" + outcome.Help,
+			Flags: []cli.Flag{
+				configFlag(), socketFlag(), outputFlag(), &cli.Uint64Flag{Name: "to", Usage: "the generation"},
+				&cli.StringFlag{Name: "reason", Usage: "why, for the event log and the reports"},
+			},
+			Action: func(c *cli.Context) error {
+				if err := noArguments(c); err != nil {
+					return err
+				}
+				client, err := operatorOf(c)
+				if err != nil {
+					return err
+				}
+				h, err := client.RollBack(c.Context, control.Rollback{To: c.Uint64("to"), Reason: c.String("reason")})
+				if err != nil {
+					return err
+				}
+				return p.render(c, h, func(w io.Writer) {
+					fmt.Fprintf(w, "generation %d is restored and held; longshore-agent release ends that\n", h.Generation)
+				})
+			},
+		},
+		{
+			Name: "release", Usage: "end a rollback by hand: apply the accepted state",
+			Description: "Examples:\n  longshore-agent release\n\n" + outcome.Help,
+			Flags:       []cli.Flag{configFlag(), socketFlag(), outputFlag()},
+			Action: func(c *cli.Context) error {
+				if err := noArguments(c); err != nil {
+					return err
+				}
+				client, err := operatorOf(c)
+				if err != nil {
+					return err
+				}
+				h, err := client.Release(c.Context)
+				if err != nil {
+					return err
+				}
+				return p.render(c, h, func(w io.Writer) { fmt.Fprintf(w, "released from generation %d\n", h.Generation) })
+			},
+		},
+	}
+}
+
+func writeChanges(w io.Writer, all []status.Change) {
+	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(t, "DEPLOYMENT\tGENERATION\tCHANGE\tSTATE")
+	for _, x := range all {
+		state := "may begin"
+		switch {
+		case !x.Begun.IsZero():
+			state = "begun"
+		case x.Waiting != nil:
+			state = x.Waiting.Message
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", x.Deployment, x.Generation, changeText(x), state)
+	}
+	_ = t.Flush() // the writer's own errors show at the next Fprintf
+}
+
+// changeText says what a change does: "image vision 0.9.1 → 0.9.2, restarts 1 of 2 services, 41 MB to load".
+func changeText(x status.Change) string {
+	var parts []string
+	for _, i := range x.Images {
+		to := cmp.Or(i.ToTag, shortImage(i.To))
+		switch from := cmp.Or(i.FromTag, shortImage(i.From)); {
+		case from == "":
+			parts = append(parts, fmt.Sprintf("image %s %s", i.Service, to))
+		case from == to:
+			parts = append(parts, fmt.Sprintf("image %s %s → %s", i.Service, shortImage(i.From), shortImage(i.To)))
+		default:
+			parts = append(parts, fmt.Sprintf("image %s %s → %s", i.Service, from, to))
+		}
+	}
+	for _, k := range x.Kinds {
+		if k != plan.Images {
+			parts = append(parts, string(k))
+		}
+	}
+	if x.Restarts > 0 {
+		parts = append(parts, fmt.Sprintf("restarts %d of %d containers", x.Restarts, x.Containers))
+	}
+	if x.Bytes > 0 {
+		parts = append(parts, amount(uint64(x.Bytes))+" to load")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// shortImage is a reference by digest, for people.
+func shortImage(image string) string {
+	_, d, ok := strings.Cut(image, "@sha256:")
+	if !ok {
+		return image
+	}
+	return d[:min(12, len(d))]
+}
