@@ -24,7 +24,7 @@ type RollbackRequest struct {
 }
 
 // RollBack brings the device back to a generation that ran completely here and is still on its disk, and holds it there until another state
-// is accepted or [Agent.Release] is called. fault.ErrNotFound: the device has no such generation; fault.ErrDenied: the trust policy has
+// is accepted or [Agent.Release] is called. fault.ErrNotFound: the device has no such generation; fault.ErrRejected: the trust policy has
 // revoked it, or a key that signed it; fault.ErrConflict: the device runs it already.
 func (a *Agent) RollBack(ctx context.Context, r RollbackRequest) (status.Hold, error) {
 	return ask(ctx, a, func(l *loop) (status.Hold, error) { return l.rollBackByHand(r) })
@@ -55,7 +55,7 @@ func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
 	}
 	if l.o.Trust != nil {
 		if x := l.o.Trust.Revoked(evidence(s, desired)); len(x) > 0 {
-			return fail(fault.ErrDenied, "choose another generation, or publish a new one", "generation %d: the trust policy has revoked %s", s.Generation, cmpRevoked(x[0].Digest, x[0].Key))
+			return fail(fault.ErrRejected, "choose another generation, or publish a new one", "generation %d: the trust policy has revoked %s", s.Generation, cmpRevoked(x[0].Digest, x[0].Key))
 		}
 	}
 	hold := &store.Hold{Generation: s.Generation, State: s.Digest, Over: l.accepted.Digest, By: r.By, Via: r.Via, Reason: clip(r.Reason), At: l.o.Now()}

@@ -47,8 +47,14 @@ func (l *loop) phase() status.Phase {
 			return status.PhaseDegraded
 		}
 	}
+	if _, _, waits := l.waitsFor(); waits {
+		return status.PhaseWaiting
+	}
 	if l.committed == nil || l.target == nil || l.committed.Digest != l.target.Digest {
 		return status.PhaseApplying
+	}
+	if l.held() {
+		return status.PhaseHeld
 	}
 	return status.PhaseInSync
 }

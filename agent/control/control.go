@@ -22,7 +22,7 @@
 //
 // A second socket, of [ListenGroup], is for the people at the device: it answers status, sync, changes, decisions, rollback and hold.
 //
-// target may be repeated. 64 answers that take a while may be in progress: logs, events, exec, sync, stats. Errors are {"error": "...", "hint": "..."} with 400, 403, 404, 409, 501 or 503.
+// target may be repeated. 64 answers that take a while may be in progress: logs, events, exec, sync, stats. Errors are {"error": "...", "hint": "..."} with 400, 403, 404, 409, 422, 501 or 503.
 package control
 
 import (
@@ -320,6 +320,8 @@ func statusOf(err error) int {
 		return http.StatusConflict
 	case errors.Is(err, fault.ErrDenied):
 		return http.StatusForbidden
+	case errors.Is(err, fault.ErrRejected):
+		return http.StatusUnprocessableEntity
 	case errors.Is(err, fault.ErrUnsupported):
 		return http.StatusNotImplemented
 	case errors.Is(err, fault.ErrTemporary), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
@@ -340,6 +342,8 @@ func (p problem) asError() error {
 		kind = fault.ErrConflict
 	case http.StatusForbidden:
 		kind = fault.ErrDenied
+	case http.StatusUnprocessableEntity:
+		kind = fault.ErrRejected
 	case http.StatusNotImplemented:
 		kind = fault.ErrUnsupported
 	}

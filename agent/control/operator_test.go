@@ -40,7 +40,7 @@ func (d device) Decide(_ context.Context, r agent.DecisionRequest) (status.Chang
 
 func (d device) RollBack(_ context.Context, r agent.RollbackRequest) (status.Hold, error) {
 	if r.To == 7 {
-		return status.Hold{}, fmt.Errorf("generation 7 is revoked: %w", fault.ErrDenied)
+		return status.Hold{}, fmt.Errorf("generation 7 is revoked: %w", fault.ErrRejected)
 	}
 	return status.Hold{Generation: r.To, By: r.By, Reason: r.Reason}, nil
 }
@@ -90,7 +90,7 @@ func TestDecisions(t *testing.T) {
 			if h, err := c.RollBack(t.Context(), control.Rollback{To: 3, Reason: "noise"}); err != nil || h.Generation != 3 || !strings.HasSuffix(h.By, me) || h.Reason != "noise" {
 				t.Errorf("RollBack = %+v, %v", h, err)
 			}
-			if _, err := c.RollBack(t.Context(), control.Rollback{To: 7}); !errors.Is(err, fault.ErrDenied) {
+			if _, err := c.RollBack(t.Context(), control.Rollback{To: 7}); !errors.Is(err, fault.ErrRejected) {
 				t.Errorf("RollBack to what is revoked = %v", err)
 			}
 			if h, err := c.Release(t.Context()); err != nil || !strings.HasSuffix(h.By, me) {

@@ -21,6 +21,8 @@ const (
 	PhaseEmpty       Phase = "empty"       // nothing was ever accepted
 	PhaseLoading     Phase = "loading"     // a generation is accepted, its images are being pulled; the old one runs
 	PhaseApplying    Phase = "applying"    // the device is being changed
+	PhaseWaiting     Phase = "waiting"     // changes of what is accepted wait for a person, a lock or a window
+	PhaseHeld        Phase = "held"        // somebody rolled the device back by hand
 	PhaseInSync      Phase = "in sync"     // what is accepted runs
 	PhaseDegraded    Phase = "degraded"    // what is accepted does not run completely
 	PhaseUnavailable Phase = "unavailable" // the agent cannot see the device's containers

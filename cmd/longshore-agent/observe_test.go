@@ -452,16 +452,34 @@ func TestStateOfAFinishedContainer(t *testing.T) {
 	}
 }
 
-func (f *fake) Changes(context.Context) ([]status.Change, error) { return []status.Change{}, nil }
-
-func (f *fake) Decide(context.Context, agent.DecisionRequest) (status.Change, error) {
-	return status.Change{}, fault.ErrNotFound
+var waitingChange = status.Change{
+	ID: digest.FromString("change"), Deployment: "vision", DeploymentID: "00000000-0000-4000-8000-000000000003", Generation: 43,
+	Kinds: []plan.Kind{plan.Images, plan.Parameters}, Restarts: 1, Containers: 2, Bytes: 41 << 20, Since: time.Unix(1700000000, 0).UTC(),
+	Images: []status.ImageChange{{
+		Component: "vision", Service: "vision", FromTag: "0.9.1", ToTag: "0.9.2", Bytes: 41 << 20,
+		From: "registry.example/vision@" + digest.FromString("1").String(), To: "registry.example/vision@" + digest.FromString("2").String(),
+	}},
+	Waiting: &status.Waiting{Code: codes.ApprovalNeeded, Message: "waiting for approval: longshore-agent approve vision"},
 }
 
-func (f *fake) RollBack(context.Context, agent.RollbackRequest) (status.Hold, error) {
-	return status.Hold{}, fault.ErrNotFound
+func (f *fake) Changes(context.Context) ([]status.Change, error) { return []status.Change{waitingChange}, nil }
+
+func (f *fake) Decide(_ context.Context, r agent.DecisionRequest) (status.Change, error) {
+	if r.ID != waitingChange.ID {
+		return status.Change{}, fmt.Errorf("no change of %s waits: %w", r.Deployment, fault.ErrNotFound)
+	}
+	c := waitingChange
+	c.Waiting = nil
+	return c, nil
 }
 
-func (f *fake) Release(context.Context, string, string) (status.Hold, error) {
-	return status.Hold{}, fault.ErrNotFound
+var hold = status.Hold{Generation: 41, By: "user ana (1000)", Via: "command", Reason: "noise", At: time.Unix(1700000000, 0).UTC()}
+
+func (f *fake) RollBack(_ context.Context, r agent.RollbackRequest) (status.Hold, error) {
+	if r.To == 0 {
+		return status.Hold{}, fault.WithHint(fmt.Errorf("roll back: generation 40: the trust policy has revoked key sha256:00: %w", fault.ErrRejected), "choose another generation, or publish a new one")
+	}
+	return hold, nil
 }
+
+func (f *fake) Release(context.Context, string, string) (status.Hold, error) { return hold, nil }
