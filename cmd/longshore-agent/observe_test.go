@@ -462,7 +462,9 @@ var waitingChange = status.Change{
 	Waiting: &status.Waiting{Code: codes.ApprovalNeeded, Message: "waiting for approval: longshore-agent approve vision"},
 }
 
-func (f *fake) Changes(context.Context) ([]status.Change, error) { return []status.Change{waitingChange}, nil }
+func (f *fake) Changes(context.Context) ([]status.Change, error) {
+	return []status.Change{waitingChange}, nil
+}
 
 func (f *fake) Decide(_ context.Context, r agent.DecisionRequest) (status.Change, error) {
 	if r.ID != waitingChange.ID {
