@@ -129,6 +129,9 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 			}
 		})
 	}
+	for _, f := range followers(cfg, parts.now, log) {
+		following.Go(func() { f.Run(ctx) })
+	}
 	err = parts.agent.Run(ctx)
 	cancel()
 	following.Wait()

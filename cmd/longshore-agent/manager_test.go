@@ -292,6 +292,37 @@ func TestInitWithWorkloadAPI(t *testing.T) {
 	}
 }
 
+// Each trust bundle in a file is followed once, and those that come otherwise are not.
+func TestFollowers(t *testing.T) {
+	byFile := func(url, bundle string) config.Endpoint {
+		return config.Endpoint{URL: url, CertFile: "c", KeyFile: "k", TrustBundle: bundle}
+	}
+	a, b := byFile("https://a.example", "a.json"), byFile("https://b.example", "b.json")
+	for name, tt := range map[string]struct {
+		source, fleet config.Endpoint
+		enrolled      bool
+		want          string
+	}{
+		"one":          {a, a, false, "a.json"},
+		"two":          {a, b, false, "a.json b.json"},
+		"enrolled":     {a, a, true, ""},
+		"by token":     {config.Endpoint{URL: "https://a.example", TokenFile: "t"}, b, false, "b.json"},
+		"Workload API": {config.Endpoint{URL: "https://a.example", WorkloadAPI: "unix:///a"}, config.Endpoint{}, false, ""},
+	} {
+		cfg := &config.Config{Source: config.Source{Manager: tt.source}, Fleet: config.Fleet{Endpoint: tt.fleet}}
+		if tt.enrolled {
+			cfg.Enrollment.Interval = time.Minute
+		}
+		var have []string
+		for _, f := range followers(cfg, time.Now, slog.New(slog.DiscardHandler)) {
+			have = append(have, f.File)
+		}
+		if got := strings.Join(have, " "); got != tt.want {
+			t.Errorf("%s: %q, want %q", name, got, tt.want)
+		}
+	}
+}
+
 // keyPolicy is a policy for a registry.
 func keyPolicy(t *testing.T) string {
 	t.Helper()

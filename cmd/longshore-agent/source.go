@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/identity"
+	"github.com/longshore-dev/longshore/identity/discovery"
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/identity/workloadapi"
 	"github.com/longshore-dev/longshore/registry"
@@ -125,6 +126,26 @@ func mutualTLS(own identity.Source, now func() time.Time) *tls.Config {
 		return nil
 	}
 	return identity.ClientConfig(own, now)
+}
+
+// followers keep the trust bundles of this device's managers as those publish them. Enrollment brings that of its manager by itself, and
+// a Workload API its own.
+func followers(cfg *config.Config, now func() time.Time, log *slog.Logger) (out []*discovery.Follower) {
+	seen := map[string]bool{"": true}
+	if cfg.Enrollment.Interval > 0 {
+		seen[cfg.Fleet.TrustBundle] = true
+	}
+	for _, e := range []config.Endpoint{cfg.Source.Manager, cfg.Fleet.Endpoint} {
+		if seen[e.TrustBundle] {
+			continue
+		}
+		seen[e.TrustBundle] = true
+		out = append(out, &discovery.Follower{
+			URL: e.URL, File: e.TrustBundle, Own: files.New(credentialFiles(cfg, e), now, log), Now: now, Log: log,
+			UserAgent: "longshore-agent/" + build.Version(), Proxy: http.ProxyFromEnvironment,
+		})
+	}
+	return out
 }
 
 func credentialFiles(cfg *config.Config, e config.Endpoint) files.Files {

@@ -67,6 +67,7 @@ var mayImport = map[string][]string{
 	"testenv/rules":      {},
 
 	"identity/workloadapi": {"artifacts", "identity"},
+	"identity/discovery":   {"artifacts", "identity", "identity/enroll"},
 
 	// The rooms of the runtime; those without imports of ours are its floor.
 	"agent/containerd/apparmor":    {},
