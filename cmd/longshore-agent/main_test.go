@@ -155,13 +155,15 @@ func TestCheckConfigReadsCertificates(t *testing.T) {
 	for key, more := range map[string]string{
 		"fleet.caFile":    "fleet: {url: 'https://fleet.example', caFile: words.pem}\n",
 		"registry.caFile": "registry: {caFile: words.pem}\n",
-		"fleet.tokenFile": "fleet: {url: 'https://fleet.example', tokenFile: empty}\n",
+
+		"observability.otlp.caFile": "observability: {otlp: {endpoint: 'https://collector.example:4318', caFile: words.pem}}\n",
+		"fleet.tokenFile":           "fleet: {url: 'https://fleet.example', tokenFile: empty}\n",
 	} {
 		config := filepath.Join(dir, "agent.yaml")
 		if err := os.WriteFile(config, []byte("device: d\nstate: h/r\ntrust: trust.yaml\n"+more), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		_, name, _ := strings.Cut(strings.TrimSuffix(more, "}\n"), "File: ")
+		_, name, _ := strings.Cut(strings.TrimRight(more, "}\n"), "File: ")
 		code, out, errs := command(t, "check-config", "--config", config)
 		if code != 2 || !strings.Contains(errs, config+": "+key+": ") || !strings.Contains(errs, filepath.Join(dir, name)) || !strings.Contains(errs, "hint: ") {
 			t.Errorf("%s: check-config = %d, want 2 with the key, the file and a hint\n%s%s", key, code, out, errs)

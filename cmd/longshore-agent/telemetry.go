@@ -56,7 +56,7 @@ func authorities(file string) ([]byte, error) {
 		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	if !x509.NewCertPool().AppendCertsFromPEM(data) {
-		return nil, fmt.Errorf("%s has no certificate in PEM: %w", file, fault.ErrInvalid)
+		return nil, fault.WithHint(fmt.Errorf("%s has no certificate in PEM: %w", file, fault.ErrInvalid), "name a file with the certificates of the collector's CA")
 	}
 	return data, nil
 }

@@ -1,0 +1,69 @@
+package main
+
+import (
+	"encoding/pem"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/machine"
+)
+
+// Containers that were made with a copy of the authorities need it at each start: it stays, whatever becomes of the file.
+func TestCopyOfTheCollectorsAuthoritiesStays(t *testing.T) {
+	dir := t.TempDir()
+	s := httptest.NewTLSServer(nil)
+	defer s.Close()
+	good := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate().Raw})
+	file, kept := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "otlp-ca.crt")
+	cfg := &config.Config{DataDir: dir, OTLP: config.OTLP{Endpoint: "https://c:4318", Protocol: "http/protobuf", CAFile: file}}
+	for _, tc := range []struct {
+		name, content, copied string // "": not there
+	}{
+		{"no file, no copy", "", ""},
+		{"a file without a certificate", "words", ""},
+		{"a file", string(good), string(good)},
+		{"a file that is spoiled", "words", string(good)},
+		{"a file that is gone", "", string(good)},
+	} {
+		err := os.WriteFile(file, []byte(tc.content), 0o600)
+		if tc.content == "" {
+			err = os.Remove(file)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := telemetry(cfg, slog.New(slog.DiscardHandler))
+		data, err := os.ReadFile(kept)
+		if string(data) != tc.copied || (got.Certificate == kept) != (tc.copied != "") || got.Endpoint != cfg.OTLP.Endpoint || err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %+v, copy %q, %v", tc.name, got, data, err)
+		}
+	}
+}
+
+// agent.yaml counts in place of what is found, and what cannot be found out is told once.
+func TestMachineLook(t *testing.T) {
+	cdi := t.TempDir()
+	if err := os.WriteFile(filepath.Join(cdi, "half.json"), []byte(`{"kind": `), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	look := machineLook(&config.Config{
+		Device: "press-07", DataDir: t.TempDir(), Runtime: config.Runtime{CDIDirs: []string{cdi}}, OTLP: config.OTLP{Endpoint: "https://c:4318"},
+		Capabilities: config.Capabilities{Vendor: "Acme", Labels: map[string]any{machine.LabelKernel: "ours", "rack": 3.0}},
+	}, func(what string) { told = append(told, what) })
+	first := look()
+	if p := first.Properties; p.ID != "press-07" || p.Vendor != "Acme" || !*p.OTELCollector || first.Labels[machine.LabelKernel] != "ours" || first.Labels["rack"] != 3.0 {
+		t.Errorf("capabilities %+v", first)
+	}
+	before := slices.Clone(told)
+	if look(); len(before) == 0 || !slices.Equal(told, before) {
+		t.Errorf("told %q, after one look %q", told, before)
+	}
+}
