@@ -1,5 +1,7 @@
-// Package wipe deletes all that the applications of a device have: containers, networks, volumes and images. It is for a device that
-// leaves its fleet; nothing else in the agent deletes a volume without being asked to. The entry point is [Applications].
+// Package wipe deletes all that a device has: its applications with containers, networks, volumes and images, the agent's data, and its
+// credentials and configuration. It is for a device that leaves its fleet; nothing else in the agent deletes a volume without being
+// asked to. The entry point is [Device.Wipe]; TestKilledAnywhere holds that a wipe goes on after it was interrupted, TestMounts that it
+// deletes nothing of others.
 package wipe
 
 import (

@@ -21,6 +21,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/report"
+	"github.com/longshore-dev/longshore/agent/wipe"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/emit"
@@ -387,7 +388,8 @@ func (e *enrollee) take(answer enroll.Answer, manager identity.Name) (*enrolled,
 	if err != nil {
 		return nil, err
 	}
-	if _, err := config.Parse(agentFile, agent); err != nil {
+	cfg, err := config.Parse(agentFile, agent)
+	if err != nil {
 		return nil, err
 	}
 	result := &enrolled{
@@ -410,6 +412,9 @@ func (e *enrollee) take(answer enroll.Answer, manager identity.Name) (*enrolled,
 		if err := files.Write(trustFile, []byte(t.Document), 0o644); err != nil {
 			return nil, err
 		}
+	}
+	if err := wipe.Forget(cfg.DataDir); err != nil { // it was for the device that this one was before
+		return nil, err
 	}
 	return result, files.Write(agentFile, agent, 0o644)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/manager"
+	"github.com/longshore-dev/longshore/agent/wipe"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/emit"
@@ -121,6 +122,9 @@ func (p *program) initialise(c *cli.Context) error {
 		return err
 	}
 	if _, err := trust.ParseTravelling(policy, root); err != nil {
+		return err
+	}
+	if err := wipe.Forget(cfg.DataDir); err != nil { // it was for the device that this one was before
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {

@@ -27,6 +27,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/manager"
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/wipe"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -86,7 +87,7 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, parts.close()) }()
-	if wiping(cfg) {
+	if wipe.Begun(cfg.DataDir) {
 		return wipeDevice(c.Context, cfg, parts, log)
 	}
 
@@ -113,13 +114,13 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		defer close(operated)
 		serveOperators(ctx, cfg, parts.agent, log)
 	}()
-	wipe := make(chan bool, 1)
+	removed := make(chan bool, 1)
 	go func() {
 		asked := keepEnrolled(ctx, cfg, parts.now, log)
 		if asked {
 			cancel()
 		}
-		wipe <- asked
+		removed <- asked
 	}()
 	var following sync.WaitGroup
 	for _, s := range parts.svids {
@@ -137,7 +138,7 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 	following.Wait()
 	<-measured
 	<-operated
-	if <-wipe {
+	if <-removed {
 		return errors.Join(<-served, wipeDevice(c.Context, cfg, parts, log))
 	}
 	if err := errors.Join(err, <-served); err != nil && c.Context.Err() == nil {

@@ -3,9 +3,7 @@ package main
 import (
 	"context"
 	"crypto"
-	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
@@ -17,16 +15,10 @@ import (
 	"github.com/longshore-dev/longshore/agent/wipe"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
-	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/identity"
 	"github.com/longshore-dev/longshore/identity/enroll"
 	"github.com/longshore-dev/longshore/identity/files"
-)
-
-const (
-	wipeMarker = "wipe" // in the data directory: the device is being wiped, and goes on with that after a power cut
-	wipeRetry  = 10 * time.Second
 )
 
 // keeping is the enrollment of a running device.
@@ -145,73 +137,31 @@ func deviceSigner(cfg *config.Config) func() (crypto.Signer, error) {
 	}
 }
 
-// wiping reports whether a wipe has begun.
-func wiping(cfg *config.Config) bool {
-	_, err := os.Lstat(filepath.Join(cfg.DataDir, wipeMarker))
-	return err == nil
-}
-
 // wipeDevice deletes what this device has: credentials first, then applications with their data, the agent's data and its
 // configuration. It goes on until that is done or ctx ends, and closes the parts.
 func wipeDevice(ctx context.Context, cfg *config.Config, p *parts, log *slog.Logger) error {
-	if err := files.Write(filepath.Join(cfg.DataDir, wipeMarker), nil, 0o600); err != nil {
+	if err := wipe.Begin(cfg.DataDir); err != nil {
 		return err
 	}
-	forget := func() error {
-		var errs []error
-		for _, f := range []string{cfg.Report.KeyFile, cfg.Registry.AuthFile, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Fleet.CertFile} {
-			if f != "" {
-				errs = append(errs, gone(os.Remove(f)))
-			}
-		}
-		return errors.Join(errs...)
+	d := wipe.Device{
+		Credentials: []string{
+			cfg.Report.KeyFile, cfg.Report.AuthFile, cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Fleet.CertFile,
+			cfg.Source.Manager.TokenFile, cfg.Source.Manager.KeyFile, cfg.Source.Manager.CertFile,
+		},
+		RunDir: cfg.RunDir, DataDir: cfg.DataDir,
+		Configuration: []string{
+			strings.TrimSuffix(cfg.Report.KeyFile, ".key") + ".pub", cfg.Trust, filepath.Join(filepath.Dir(cfg.Trust), artifacts.TrustedRootFile), cfg.File,
+		},
 	}
-	for {
-		err := errors.Join(forget(), wipe.Applications(ctx, p.runtime))
-		if err == nil {
-			break
-		}
-		log.Error("the device is not wiped yet; trying again", "err", err, "hint", fault.Hint(err))
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(wipeRetry):
-		}
-	}
-	if err := p.close(); err != nil {
-		log.Warn("wipe", "err", err)
-	}
-	*p = parts{}
-	if err := errors.Join(forget(), empty(cfg.RunDir, ""), empty(cfg.DataDir, wipeMarker)); err != nil {
+	release := func() error {
+		err := p.close()
+		*p = parts{}
 		return err
 	}
-	for _, f := range []string{strings.TrimSuffix(cfg.Report.KeyFile, ".key") + ".pub", cfg.Trust, filepath.Join(filepath.Dir(cfg.Trust), artifacts.TrustedRootFile), cfg.File, filepath.Join(cfg.DataDir, wipeMarker)} {
-		if err := gone(os.Remove(f)); err != nil {
-			return err
-		}
+	if err := d.Wipe(ctx, p.runtime, release, log); err != nil {
+		return err
 	}
 	log.Info("the device is wiped: it has no configuration, no applications and no data; stop the agent")
 	<-ctx.Done() // it would be started again, and again
 	return nil
-}
-
-// empty deletes what is in a directory but one entry.
-func empty(dir, but string) error {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return gone(err)
-	}
-	for _, e := range entries {
-		if e.Name() != but {
-			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
-		}
-	}
-	return err
-}
-
-func gone(err error) error {
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return err
 }
