@@ -249,6 +249,9 @@ func Absolute(base, repository string) string {
 	return base + "/" + repository
 }
 
+// IsRepository reports whether s is a repository as "host/path".
+func IsRepository(s string) bool { return validRepository(s, false) }
+
 // validRepository reports whether s is "host/path", or, where that is allowed, a host alone.
 func validRepository(s string, hostOnly bool) bool {
 	host, rest, ok := strings.Cut(s, "/")

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/fleet"
 )
 
 // Settings are what enroll.yaml says.
@@ -102,7 +103,7 @@ func ParseSettings(file string, data []byte) (*Settings, error) {
 
 func address(n *strict.Node) string {
 	u, err := url.Parse(n.Text())
-	if n != nil && (err != nil || u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil || strings.Trim(u.Path, "/") != "") {
+	if n != nil && (err != nil || u.Scheme != "https" || u.Hostname() == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil || strings.Trim(u.Path, "/") != "") {
 		n.HintFaultf("write it like https://fleet.example:8443", "not a web address with https and without a path")
 	}
 	return strings.TrimSuffix(n.Text(), "/")
@@ -113,8 +114,7 @@ func (s *Settings) source(n *strict.Node) {
 	registry, margo := n.Get("registry"), n.Get("margo")
 	if r := registry; r != nil {
 		s.Registry = strings.TrimPrefix(r.Filled(), "oci://")
-		host, path, ok := strings.Cut(s.Registry, "/")
-		if !ok || host == "" || path == "" || strings.ContainsAny(path, ":@") || strings.Contains(s.Registry, "://") {
+		if !fleet.IsRepository(s.Registry) {
 			r.HintFaultf("write it like oci://harbor.example/plant/state, without tag or digest", "not a repository")
 		}
 	}

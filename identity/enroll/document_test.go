@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/identity"
+	"github.com/longshore-dev/longshore/identity/ca"
 	"github.com/longshore-dev/longshore/identity/enroll"
 	"github.com/longshore-dev/longshore/identity/identitytest"
 )
@@ -90,6 +91,32 @@ func FuzzParseAnswer(f *testing.F) {
 		}
 		if d := a.RetryAfter(); d < time.Second || d > 10*time.Minute {
 			t.Errorf("RetryAfter = %s", d)
+		}
+	})
+}
+
+// A grant that passes is for this key, this manager and a device, and leads to the trust bundle that it brings.
+func FuzzGrant(f *testing.F) {
+	a, err := ca.New(managerName.TrustDomain, time.Now())
+	if err != nil {
+		f.Fatal(err)
+	}
+	key, now := identitytest.NewKey(f), time.Now()
+	for _, client := range []string{"press-07", ""} {
+		name := managerName
+		name.Client = client
+		c, err := a.Certify(key.Public(), name, now, time.Hour)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(string(pemOf(c.Raw)), []byte(a.Bundle().JSON()))
+		f.Add(string(pemOf(c.Raw)), []byte(`{"keys":[]}`))
+	}
+	f.Fuzz(func(t *testing.T, certificate string, bundle []byte) {
+		g := &enroll.Grant{Certificate: certificate, TrustBundle: bundle}
+		c, err := g.Check(enroll.Expected{Key: key, Manager: managerName, Now: now})
+		if err == nil && (c.SVID.Name.ManagerName() != managerName || c.SVID.Name.Client == "" || len(c.Bundle.Anchors()) == 0) {
+			t.Errorf("Check = %+v", c)
 		}
 	})
 }
