@@ -142,15 +142,16 @@ func (e *enrollment) policy() (*enroll.Policy, error) {
 		return nil, err
 	}
 	p := &enroll.Policy{Settings: s}
+	at := func(key string, err error) error { return fmt.Errorf("%s: %s: %w", e.file, key, err) }
 	if s.Trust != "" {
 		if p.Trust, err = readTrust(s.Trust); err != nil {
-			return nil, err
+			return nil, at("trust", err)
 		}
 	}
 	if s.CAFile != "" {
 		pem, err := bounded.File(os.Open, s.CAFile, maxSettings)
 		if err != nil {
-			return nil, err
+			return nil, at("registry.caFile", err)
 		}
 		p.CA = string(pem)
 	}
@@ -158,12 +159,12 @@ func (e *enrollment) policy() (*enroll.Policy, error) {
 	case s.Login != nil:
 		password, err := readPassword(s.Login.PasswordFile)
 		if err != nil {
-			return nil, err
+			return nil, at("registry.login", err)
 		}
 		p.Pull = enroll.Shared{Host: s.Host(), Username: s.Login.Username, Password: password}
 	case s.Harbor != nil:
 		if p.Pull, err = openHarbor(s); err != nil {
-			return nil, err
+			return nil, at("registry.harbor", err)
 		}
 	}
 	return p, nil

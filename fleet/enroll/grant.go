@@ -51,18 +51,18 @@ func (s *Service) grant(ctx context.Context, device string, key crypto.PublicKey
 	defer cancel()
 	policy, err := s.o.Policy()
 	if err != nil {
-		return nil, fmt.Errorf("settings of enrollment: %w", err)
+		return nil, &ownError{fmt.Errorf("settings of enrollment: %w", err)}
 	}
 	own, err := s.o.Manager.Credentials()
 	if err != nil {
-		return nil, err
+		return nil, &ownError{err}
 	}
 	name := own.SVID.Name
 	name.Client = device
 	now := s.o.Now()
 	cert, err := s.o.Authority.Certify(key, name, now, policy.Settings.Lifetime)
 	if err != nil {
-		return nil, err
+		return nil, &ownError{err}
 	}
 	g := &enroll.Grant{
 		Certificate: string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw})), TrustBundle: own.Bundle.JSON(),
@@ -94,7 +94,7 @@ func (s *Service) grant(ctx context.Context, device string, key crypto.PublicKey
 func (s *Service) pull(ctx context.Context, c Credentials, device, handle string, fingerprint digest.Digest) (enroll.Login, error) {
 	login, err := c.Give(ctx, device, handle)
 	if err != nil {
-		return enroll.Login{}, fmt.Errorf("pull credential of %s: %w", device, err)
+		return enroll.Login{}, &ownError{fmt.Errorf("pull credential of %s: %w", device, err)}
 	}
 	e, err := s.o.Store.Enrollment(ctx, fingerprint.String())
 	if err == nil && e.State != store.EnrollmentApproved {

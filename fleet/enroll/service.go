@@ -110,7 +110,10 @@ func explain(err error) string {
 func (s *Service) refuse(w http.ResponseWriter, r *http.Request, key digest.Digest, err error) {
 	code, after := http.StatusInternalServerError, 0
 	detail := "the manager cannot answer; its log says why"
+	ours := (*ownError)(nil)
 	switch {
+	case errors.As(err, &ours):
+		code, after = http.StatusServiceUnavailable, busyRetry
 	case errors.Is(err, fault.ErrFull):
 		code, after, detail = http.StatusServiceUnavailable, fullRetry, explain(err)
 	case errors.Is(err, errBusy):
@@ -127,6 +130,13 @@ func (s *Service) refuse(w http.ResponseWriter, r *http.Request, key digest.Dige
 	s.o.Logger.Warn("enrollment", "key", key, "from", r.RemoteAddr, "error", err, "hint", fault.Hint(err))
 	status.RefuseFor(w, r, code, detail, after)
 }
+
+// ownError is a fault of this manager, such as one in its settings, whatever kind it has: the device is not told the words, and tries
+// again.
+type ownError struct{ err error }
+
+func (e *ownError) Error() string { return e.err.Error() }
+func (e *ownError) Unwrap() error { return e.err }
 
 var errBusy = fmt.Errorf("too many requests of this device or of all devices at once: %w", fault.ErrTemporary)
 

@@ -2,6 +2,7 @@ package enroll_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/tls"
@@ -153,6 +154,30 @@ func TestEnroll(t *testing.T) {
 		return err == nil && len(due) == 0
 	})
 }
+
+// A registry that gives no credential is a fault of the manager: the device tries again, and does not learn what the manager may do there.
+func TestNoCredential(t *testing.T) {
+	for _, kind := range []error{fault.ErrDenied, fault.ErrUnauthenticated, fault.ErrInvalid, fault.ErrConflict} {
+		p := enrolltest.Start(t, refusing{kind})
+		d := newDevice(t, p, "press-07")
+		d.is(t, protocol.Pending)
+		if err := d.approve(t, "press-07"); err != nil {
+			t.Fatal(err)
+		}
+		if a, err := d.ask(t); !errors.Is(err, fault.ErrTemporary) || errors.Is(err, fault.ErrDenied) || strings.Contains(err.Error(), "robot") || a.Grant != nil {
+			t.Errorf("%v: %+v, %v", kind, a, err)
+		}
+	}
+}
+
+// refusing is a registry that rejects the manager's own account.
+type refusing struct{ err error }
+
+func (r refusing) Give(context.Context, string, string) (protocol.Login, error) {
+	return protocol.Login{}, fmt.Errorf("create a robot account: %w", r.err)
+}
+func (refusing) Handle(digest.Digest) string            { return "1" }
+func (refusing) Withdraw(context.Context, string) error { return nil }
 
 // A device that is not approved receives nothing, two devices never share an identity, an approval for one key never serves another.
 func TestAttacks(t *testing.T) {

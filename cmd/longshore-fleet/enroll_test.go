@@ -1,0 +1,282 @@
+package main
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/tls"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	_ "modernc.org/sqlite" // to make a database of another version
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/identity"
+	protocol "github.com/longshore-dev/longshore/identity/enroll"
+	"github.com/longshore-dev/longshore/identity/identitytest"
+)
+
+// enroller is a server that enrolls devices, with its files.
+type enroller struct {
+	dir string
+	url string // by mutual TLS
+	pin string // its fingerprint, as logged
+	log *log
+}
+
+func (e *enroller) path(name string) string { return filepath.Join(e.dir, name) }
+
+const settings = `url: https://fleet.acme.example:8443
+trust: trust.yaml
+source: {registry: oci://harbor.acme.example/plant/state}
+registry: {login: {username: edge, passwordFile: password}}
+`
+
+// newEnroller writes what a server needs that enrolls devices.
+func newEnroller(t *testing.T) *enroller {
+	t.Helper()
+	e := &enroller{dir: t.TempDir()}
+	if code, _, errs := command(t, "ca", "init", "--trust-domain", "plant.acme.example", "--dir", e.path("ca")); code != 0 {
+		t.Fatalf("ca init = %d\n%s", code, errs)
+	}
+	for name, text := range map[string]string{"enroll.yaml": settings, "trust.yaml": "rules: [{scope: harbor.acme.example/plant/**, allowUnsigned: true}]\n", "password": "s3cret\n"} {
+		identitytest.Write(t, e.path(name), []byte(text))
+	}
+	return e
+}
+
+func (e *enroller) line(more ...string) []string {
+	return append([]string{"--database", e.path("fleet.db"), "--mtls-listen", "127.0.0.1:0", "--enroll", e.path("enroll.yaml")}, more...)
+}
+
+var fingerprintAt = regexp.MustCompile(`fingerprint=(\S+)`)
+
+func (e *enroller) start(t *testing.T) {
+	t.Helper()
+	_, e.log, _ = serve(t, e.line()...)
+	await(t, "the second address", func() bool { return fingerprintAt.MatchString(e.log.String()) })
+	e.url, e.pin = mutualAt.FindStringSubmatch(e.log.String())[1], fingerprintAt.FindStringSubmatch(e.log.String())[1]
+}
+
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !is(); runtime.Gosched() {
+		if time.Now().After(end) {
+			t.Fatalf("still not: %s", what)
+		}
+	}
+}
+
+// ask sends the request of a device, which knows only the fingerprint.
+func (e *enroller) ask(t *testing.T, key crypto.Signer, device, token string) (protocol.Answer, error) {
+	t.Helper()
+	o := protocol.Options{URL: e.url, Key: key, Now: time.Now}
+	anchors, err := protocol.Anchors(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Trust.Anchors = anchors
+	bundle, err := identity.ParseBundle("of the manager", anchors, "plant.acme.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f, err := protocol.ManagerFingerprint(bundle); err != nil || f.String() != e.pin {
+		t.Errorf("the log shows the fingerprint %s, and it is %s, %v", e.pin, f, err)
+	}
+	c, err := protocol.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	r, err := protocol.NewRequest(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Device, r.Token = device, token
+	return c.Ask(t.Context(), r)
+}
+
+// run runs a command with the server's database.
+func (e *enroller) run(t *testing.T, args ...string) string {
+	t.Helper()
+	code, out, errs := command(t, append(args, "--database", e.path("fleet.db"))...)
+	if code != 0 {
+		t.Fatalf("%v = %d\n%s", args, code, errs)
+	}
+	return out
+}
+
+// An operator approves a device by its key, beside the running server; it uses its certificate until it is removed.
+func TestServeEnroll(t *testing.T) {
+	e := newEnroller(t)
+	e.start(t)
+	key := identitytest.NewKey(t)
+	print, err := identity.Fingerprint(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := e.ask(t, key, "press-07", ""); err != nil || a.Status != protocol.Pending {
+		t.Fatalf("a new device: %+v, %v", a, err)
+	}
+	if out := e.run(t, "devices", "pending"); !strings.Contains(out, "press-07") || !strings.Contains(out, print.String()) {
+		t.Errorf("devices pending:\n%s", out)
+	}
+	e.run(t, "devices", "approve", "press-07", "--fingerprint", print.String())
+
+	identitytest.Write(t, e.path("enroll.yaml"), []byte(settings+"trsut: x\n")) // while the server runs
+	if a, err := e.ask(t, key, "press-07", ""); !errors.Is(err, fault.ErrTemporary) || a.Grant != nil || !strings.Contains(e.log.String(), "enroll.yaml:5") {
+		t.Errorf("with damaged settings: %+v, %v\n%s", a, err, e.log)
+	}
+	identitytest.Write(t, e.path("enroll.yaml"), []byte(settings))
+	var g *protocol.Grant
+	await(t, "the device is enrolled", func() bool { // it asked a moment ago
+		a, err := e.ask(t, key, "press-07", "")
+		g = a.Grant
+		return err == nil
+	})
+	if g == nil || len(g.Registries) != 1 || g.Registries[0] != (protocol.Login{Host: "harbor.acme.example", Username: "edge", Password: "s3cret"}) || !strings.Contains(g.Trust.Document, "allowUnsigned") {
+		t.Fatalf("grant %+v", g)
+	}
+	if strings.Contains(e.log.String(), "s3cret") {
+		t.Error("the log has the password")
+	}
+	own, err := g.Check(protocol.Expected{Key: key, Device: "press-07", Manager: identity.Name{TrustDomain: "plant.acme.example", Manager: "main"}, Now: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{{Certificate: [][]byte{own.SVID.Leaf().Raw}, PrivateKey: key}}}}
+	t.Cleanup(tr.CloseIdleConnections)
+	put := func() int {
+		code, _ := do(t, &http.Client{Transport: tr}, "PUT", e.url+"/api/v1/capabilities/press-07", "", gateway)
+		return code
+	}
+	if code := put(); code != 201 {
+		t.Errorf("PUT with the certificate = %d", code)
+	}
+	e.run(t, "devices", "remove", "press-07", "--wipe")
+	await(t, "the certificate is rejected, on an open connection", func() bool { return put() == 403 })
+	if a, err := e.ask(t, key, "press-07", ""); err != nil || a.Status != protocol.Removed || !a.Wipe {
+		t.Errorf("a removed device is told %+v, %v", a, err)
+	}
+}
+
+// A join token of the command is good for one device, and one that was revoked for none.
+func TestServeJoinToken(t *testing.T) {
+	e := newEnroller(t)
+	e.start(t)
+	token := strings.TrimSpace(e.run(t, "join-token", "create", "--device", "press-07", "--trust-bundle", e.path("ca/bundle.json")))
+	if !strings.HasSuffix(token, "_"+strings.TrimPrefix(e.pin, "sha256:")) {
+		t.Errorf("join token %s has not the fingerprint %s", token, e.pin)
+	}
+	if a, err := e.ask(t, identitytest.NewKey(t), "", token); err != nil || a.Device != "press-07" || a.Grant == nil {
+		t.Errorf("with the token: %+v, %v", a, err)
+	}
+	if a, err := e.ask(t, identitytest.NewKey(t), "", token); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("a second device with the token: %+v, %v", a, err)
+	}
+	var made joinTokenInfo
+	if err := json.Unmarshal([]byte(e.run(t, "join-token", "create", "--device", "press-08", "-o", "json")), &made); err != nil {
+		t.Fatal(err)
+	}
+	e.run(t, "join-token", "revoke", made.ID)
+	if a, err := e.ask(t, identitytest.NewKey(t), "", made.Token); !errors.Is(err, fault.ErrDenied) {
+		t.Errorf("with a revoked token: %+v, %v", a, err)
+	}
+}
+
+// A server whose settings are wrong does not start, and names all faults at once, each with its line and its path.
+func TestEnrollMisuse(t *testing.T) {
+	var b bytes.Buffer
+	for _, tt := range []struct{ name, text string }{
+		{"everything", `url: http://fleet.acme.example/path
+trsut: trust.yaml
+lifetime: 5s
+authority: {dir: ca, key: pkcs11}
+source: {registry: harbor.acme.example/plant/state:press-07, margo: maybe}
+registry:
+  login: {username: edge}
+  harbor: {url: harbor.acme.example, project: ''}
+`},
+		{"nothing", ""},
+		{"no source of states", "url: https://fleet.acme.example:8443\nsource: {margo: false}\n"},
+		{"torn", "url: [\n"},
+		{"no authority", strings.Replace(settings, "trust: trust.yaml", "authority: {dir: nowhere}", 1)},
+		{"another trust domain", settings + "authority: {trustDomain: other.example}\n"},
+		{"no id of a manager", settings + "authority: {manager: 'a b'}\n"},
+		{"no trust policy", strings.Replace(settings, "trust.yaml", "nowhere.yaml", 1)},
+		{"an empty password", strings.Replace(settings, "passwordFile: password", "passwordFile: empty", 1)},
+	} {
+		e := newEnroller(t)
+		identitytest.Write(t, e.path("enroll.yaml"), []byte(tt.text))
+		identitytest.Write(t, e.path("empty"), []byte("\n"))
+		code, _, errs := command(t, append([]string{"serve", "--listen", "127.0.0.1:0"}, e.line()...)...)
+		fmt.Fprintf(&b, "# %s\n%s%d\n\n", tt.name, strings.ReplaceAll(errs, e.dir+"/", ""), code)
+		if _, err := os.Lstat(e.path("fleet.db")); !os.IsNotExist(err) {
+			t.Errorf("%s: a database was made: %v", tt.name, err)
+		}
+	}
+	golden(t, "enroll.golden", b.Bytes())
+}
+
+// The authority of devices must be one that they trust.
+func TestEnrollOtherAuthority(t *testing.T) {
+	e := newEnroller(t)
+	a := identitytest.New(t)
+	cert, key := a.Issue(t, managerID, nil).Write(t, e.dir, "main")
+	identitytest.Write(t, e.path("bundle.pem"), a.PEM())
+	line := append([]string{"serve", "--listen", "127.0.0.1:0"}, e.line("--svid-cert", cert, "--svid-key", key, "--trust-bundle", e.path("bundle.pem"))...)
+	if code, _, errs := command(t, line...); code != 2 || !strings.Contains(errs, "is not in the trust bundle of this manager") || !strings.Contains(errs, "add its certificate to the file of --trust-bundle") {
+		t.Errorf("serve = %d\n%s", code, errs)
+	}
+}
+
+// A database of a newer version is left as it is, by the server and by the commands beside it.
+func TestNewerDatabase(t *testing.T) {
+	e := newEnroller(t)
+	e.run(t, "devices", "list")
+	db, err := sql.Open("sqlite", e.path("fleet.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.ExecContext(t.Context(), "PRAGMA journal_mode = DELETE; INSERT INTO goose_db_version (version_id, is_applied) VALUES (99, 1)"); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(e.path("fleet.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range [][]string{
+		append([]string{"serve", "--listen", "127.0.0.1:0"}, e.line()...),
+		{"devices", "pending", "--database", e.path("fleet.db")},
+		{"devices", "approve", "press-07", "--expect", "sha256:" + strings.Repeat("a", 64), "--database", e.path("fleet.db")},
+		{"join-token", "create", "--database", e.path("fleet.db")},
+	} {
+		if code, out, errs := command(t, line...); code == 0 || out != "" || !strings.Contains(errs, "made by a newer version") || !strings.Contains(errs, "use the newer longshore-fleet") {
+			t.Errorf("%v = %d %s\n%s", line, code, out, errs)
+		}
+	}
+	db, err = sql.Open("sqlite", e.path("fleet.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var devices, tokens int
+	if err := db.QueryRowContext(t.Context(), "SELECT (SELECT count(*) FROM enrollments), (SELECT count(*) FROM join_tokens)").Scan(&devices, &tokens); err != nil || devices+tokens != 0 {
+		t.Errorf("%d devices, %d tokens, %v", devices, tokens, err)
+	}
+	if after, err := os.ReadFile(e.path("fleet.db")); err != nil || len(after) < len(before) {
+		t.Errorf("the file has %d bytes, %d before, %v", len(after), len(before), err)
+	}
+}
