@@ -289,6 +289,9 @@ func (p *program) await(e *enrollee) (enroll.Answer, identity.Name, error) {
 		text := "waiting for approval"
 		if err != nil {
 			text = err.Error() + "; trying again"
+			if hint := fault.Hint(err); hint != "" {
+				text += "\n  hint: " + hint
+			}
 		}
 		if text != last {
 			fmt.Fprintln(p.stderr, text)

@@ -4,8 +4,16 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/json"
+	"errors"
+	"io"
+	"log"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -190,6 +198,69 @@ func TestEnrollFails(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A clock that is wrong, at the manager or the device, is told with what to do. The device has the same key when it is right.
+func TestEnrollWithWrongClock(t *testing.T) {
+	d := newNewcomer(t, enrolltest.Start(t, nil), "--device", "press-07")
+	key := d.fingerprint(t)
+	if _, err := d.ApproveEnrollment(t.Context(), store.Approval{Key: key, Device: "press-07", Ahead: true, At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	for name, skew := range map[string]time.Duration{"the manager is ahead": 48 * time.Hour, "the manager is behind": -48 * time.Hour} {
+		d.Skew(skew)
+		code, _, errs := d.enroll(t, "--expect-manager", d.pin)
+		if code != 3 || !strings.Contains(errs, "hint: compare the clocks of this device and of the manager") {
+			t.Errorf("%s: enroll = %d\n%s", name, code, errs)
+		}
+		for _, f := range []string{"etc/agent.yaml", "etc/trust.yaml", "data/identity"} {
+			if _, err := os.Lstat(d.path(f)); !os.IsNotExist(err) {
+				t.Errorf("%s: %s is there: %v", name, f, err)
+			}
+		}
+	}
+	d.Skew(0)
+	if code, out, errs := d.enroll(t, "--expect-manager", d.pin, "-o", "json"); code != 0 || !strings.Contains(out, key) {
+		t.Errorf("with right clocks: enroll = %d %s\n%s", code, out, errs)
+	}
+}
+
+// A device says what a proxy must do that ends TLS, and goes on as soon as it does.
+func TestEnrollThroughProxy(t *testing.T) {
+	d := newNewcomer(t, enrolltest.Start(t, nil), "--device", "press-07")
+	target, err := url.Parse(d.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
+	proxy.Transport, proxy.ErrorLog = tr, log.New(io.Discard, "", 0)
+	s := httptest.NewTLSServer(proxy)
+	t.Cleanup(func() { s.Close(); tr.CloseIdleConnections() })
+	bundle := d.path("bundle.json")
+	if err := os.WriteFile(bundle, d.Authority.Bundle().JSON(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out, ended := &output{}, make(chan int, 1)
+	line := append([]string{"longshore-agent", "enroll", s.URL, "--expect-manager", d.pin}, d.args...)
+	go func() { ended <- run(ctx, line, strings.NewReader(""), out, out) }()
+	testenv.Eventually(t, 20*time.Second, "the device says what to do", func() error {
+		if !strings.Contains(out.String(), "must not end it") {
+			return errors.New(out.String())
+		}
+		return nil
+	})
+	cancel()
+	<-ended
+	// With the trust bundle it knows that the server is not the manager: waiting does not help.
+	if code, _, errs := command(t, append([]string{"enroll", s.URL, "--trust-bundle", bundle}, d.args...)...); code != 3 || !strings.Contains(errs, "must not end it") {
+		t.Errorf("enroll with a trust bundle = %d\n%s", code, errs)
+	}
+	if all, err := d.ListEnrollments(t.Context(), store.EnrollmentQuery{}); err != nil || len(all) != 0 {
+		t.Errorf("the manager knows %+v, %v", all, err)
 	}
 }
 

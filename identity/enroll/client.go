@@ -218,9 +218,10 @@ func unreached(ctx context.Context, err error) error {
 func rejected(res *http.Response, body []byte) error {
 	detail := strings.TrimSpace(string(body[:min(len(body), statusDetail)]))
 	var after time.Duration
+	ours := false // the answer is one of a manager
 	if kind, _, err := mime.ParseMediaType(res.Header.Get("Content-Type")); err == nil && kind == margo.ProblemMediaType {
 		if p, err := margo.ParseProblem("problem", body); err == nil {
-			detail, after = p.Detail[:min(len(p.Detail), maxDetail)], time.Duration(p.RetryAfterSeconds)*time.Second
+			ours, detail, after = true, p.Detail[:min(len(p.Detail), maxDetail)], time.Duration(p.RetryAfterSeconds)*time.Second
 		}
 	}
 	if n, err := strconv.ParseUint(res.Header.Get("Retry-After"), 10, 31); err == nil {
@@ -238,6 +239,9 @@ func rejected(res *http.Response, body []byte) error {
 		kind = fault.ErrTemporary
 	}
 	err := fmt.Errorf("%s: %s: %w", res.Status, clean(detail), kind)
+	if !ours {
+		err = fault.WithHint(err, notHere)
+	}
 	if after > 0 {
 		err = fault.WithRetryAfter(err, min(after, maxRetry))
 	}
