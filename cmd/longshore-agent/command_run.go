@@ -217,16 +217,8 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	start := time.Now()
 	clk := clock.New(time.Now, func() time.Duration { return time.Since(start) })
 	p.now = clk.Firm
-	stateHost, _, _ := strings.Cut(cfg.State, "/")
-	ro := registry.Options{
-		// What the environment holds is for one host, and not for those that deployments name.
-		Host:           cmp.Or(os.Getenv("LONGSHORE_REGISTRY_HOST"), stateHost),
-		PlainHTTPHosts: cfg.Registry.PlainHTTP, CAFile: cfg.Registry.CAFile,
-		CertFile: cfg.Registry.CertFile, KeyFile: cfg.Registry.KeyFile,
-		AuthFile: cfg.Registry.AuthFile, CertsDir: cfg.Registry.CertsDir, StallTimeout: cfg.Registry.Timeout,
-		UserAgent: "longshore-agent/" + build.Version(), Logger: log, Getenv: os.Getenv,
-		Now: clk.Firm, Date: func(t time.Time) { clk.Hint("the registry", t) },
-	}
+	ro := registryOptions(cfg)
+	ro.Logger, ro.Getenv, ro.Now, ro.Date = log, os.Getenv, clk.Firm, func(t time.Time) { clk.Hint("the registry", t) }
 	ro.Lied = func(repository string, err error) { p.agent.MirrorLied(repository + ": " + err.Error()) } // the agent is what asks: it is there
 	if p.registry, err = registry.New(ro); err != nil {
 		return err
@@ -285,6 +277,20 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	}
 	p.agent, err = agent.New(o)
 	return err
+}
+
+// registryOptions is how the registry of desired state, components and images is reached. Its credentials are read anew when it asks
+// for some: a renewal of the enrollment may bring others.
+func registryOptions(cfg *config.Config) registry.Options {
+	stateHost, _, _ := strings.Cut(cfg.State, "/")
+	return registry.Options{
+		// What the environment holds is for one host, and not for those that deployments name.
+		Host:           cmp.Or(os.Getenv("LONGSHORE_REGISTRY_HOST"), stateHost),
+		PlainHTTPHosts: cfg.Registry.PlainHTTP, CAFile: cfg.Registry.CAFile,
+		CertFile: cfg.Registry.CertFile, KeyFile: cfg.Registry.KeyFile,
+		AuthFile: cfg.Registry.AuthFile, CertsDir: cfg.Registry.CertsDir, StallTimeout: cfg.Registry.Timeout,
+		UserAgent: "longshore-agent/" + build.Version(),
+	}
 }
 
 // weakened is what agent.yaml gives up; trust.yaml's allowUnsigned is told with what passed by it.

@@ -22,7 +22,9 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	"golang.org/x/crypto/bcrypt"
 
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet/enroll"
 	"github.com/longshore-dev/longshore/fleet/enroll/enrolltest"
 	"github.com/longshore-dev/longshore/fleet/enroll/harbor"
@@ -30,6 +32,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet/store"
 	protocol "github.com/longshore-dev/longshore/identity/enroll"
 	"github.com/longshore-dev/longshore/identity/files"
+	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -375,4 +378,79 @@ func TestKeepEnrolled(t *testing.T) {
 	if _, err := k.ask(t.Context(), true); err != nil {
 		t.Errorf("a removed device asks for a certificate: %v", err)
 	}
+}
+
+// rotating gives every device the same credential, which changes.
+type rotating struct{ host, password string }
+
+func (r *rotating) Give(context.Context, string, string) (protocol.Login, error) {
+	return protocol.Login{Host: r.host, Username: "edge", Password: r.password}, nil
+}
+func (*rotating) Handle(digest.Digest) string            { return "" }
+func (*rotating) Withdraw(context.Context, string) error { return nil }
+
+// passwords makes password the only one of a registry.
+func passwords(t *testing.T, dir, password string) {
+	t.Helper()
+	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "htpasswd")
+	if err := os.WriteFile(file, []byte("edge:"+string(hash)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The pull credential that a renewal brings is used by the running agent's client, which was opened with the one before.
+func TestRenewedPullCredential(t *testing.T) {
+	dir := t.TempDir()
+	s, err := testenv.StartRegistry(dir, testenv.DistributionHtpasswd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	passwords(t, dir, "first")
+	pull := &rotating{s.Host, "first"}
+	p := enrolltest.Start(t, pull)
+	d := newNewcomer(t, p)
+	if _, err := p.ApproveEnrollment(t.Context(), store.Approval{Key: d.fingerprint(t), Device: "press-07", Ahead: true, At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := d.enroll(t, "--expect-manager", d.pin); code != 0 {
+		t.Fatalf("enroll = %d\n%s", code, errs)
+	}
+	k := d.keeping(t)
+	o := registryOptions(k.cfg)
+	o.Getenv = func(string) string { return "" }
+	client, err := registry.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	repo, err := client.OpenName(t.Context(), s.Reference("plant/state"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulls := func(want error) {
+		t.Helper()
+		if _, err := repo.Resolve(t.Context(), "press-07"); !errors.Is(err, want) {
+			t.Errorf("Resolve: %v, want %v", err, want)
+		}
+	}
+	pulls(fault.ErrNotFound) // nothing is published: the registry let the device in
+	passwords(t, dir, "second")
+	pull.password = "second"
+	pulls(fault.ErrUnauthenticated)
+	later := 10 * time.Second // a certificate was issued a moment ago
+	k.now = func() time.Time { return time.Now().Add(later) }
+	p.Skew(later)
+	a, err := k.ask(t.Context(), true)
+	if err == nil {
+		err = k.take(a)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulls(fault.ErrNotFound)
 }
