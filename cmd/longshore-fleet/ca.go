@@ -31,8 +31,8 @@ func (p *program) caCommand() *cli.Command {
 		Name:  "ca",
 		Usage: "a small certificate authority for mutual TLS",
 		Description: "For sites without an authority of their own, such as SPIRE. Whoever has ca.key can be every manager and every client of the\n" +
-			"trust domain: keep it away from the server, which needs it only to enroll devices. With --key it is in no file: it stays in a\n" +
-			"PKCS#11 token or a key management service, by the same addresses as of longshore sign --key.",
+			"trust domain. Only a server that enrolls devices (serve --enroll) needs it: keep it away from other servers. With --key it is in\n" +
+			"no file: it stays in a PKCS#11 token or a key management service, by the same addresses as of longshore sign --key.",
 		Subcommands: []*cli.Command{
 			{
 				Name: "init", Usage: "create an authority for a trust domain, and its trust bundle",

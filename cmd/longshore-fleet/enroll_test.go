@@ -200,7 +200,7 @@ func TestEnrollMisuse(t *testing.T) {
 		{"everything", `url: http://fleet.acme.example/path
 trsut: trust.yaml
 lifetime: 5s
-authority: {dir: ca, key: pkcs11}
+authority: {dir: ca, keys: pkcs11}
 source: {registry: harbor.acme.example/plant/state:press-07, margo: maybe}
 registry:
   login: {username: edge}

@@ -27,19 +27,41 @@ type Command struct {
 }
 
 var (
+	file  = regexp.MustCompile(`^<!-- file: ([\w./-]+) -->$`)
 	needs = regexp.MustCompile(`^<!-- needs:([a-z ]*)-->$`)
 	exits = regexp.MustCompile(`\s+# exit (\d+)$`)
 )
 
+const endOfFile = "END-OF-FILE"
+
 // Parse reads a page. Commands stand in blocks fenced with ```console, after "$ " or, as root, "# "; a line that ends
-// in a backslash goes on in the next one. Other lines of such a block are output, for people.
+// in a backslash goes on in the next one. Other lines of such a block are output, for people. The comment "<!-- file: NAME -->"
+// makes a file of the next block, whatever its language.
 func Parse(name, text string) (*Page, error) {
 	p := &Page{Name: name}
 	inside, open := false, false // in a console block; in a command that goes on
+	made, writing := "", false   // of the file that the next block is; in that block
 	for i, line := range strings.Split(text, "\n") {
 		trimmed := strings.TrimSpace(line)
 		if m := needs.FindStringSubmatch(trimmed); m != nil && !inside {
 			p.Needs = append(p.Needs, strings.Fields(m[1])...)
+			continue
+		}
+		if m := file.FindStringSubmatch(trimmed); m != nil && !inside && !writing {
+			made = m[1]
+			continue
+		}
+		if strings.HasPrefix(trimmed, "```") && (writing || made != "") {
+			if writing = !writing; writing {
+				p.Commands = append(p.Commands, Command{Line: i + 1, Text: "cat >" + made + " <<'" + endOfFile + "'"})
+			} else {
+				p.Commands[len(p.Commands)-1].Text += "\n" + endOfFile
+				made = ""
+			}
+			continue
+		}
+		if writing {
+			p.Commands[len(p.Commands)-1].Text += "\n" + line
 			continue
 		}
 		if strings.HasPrefix(trimmed, "```") {

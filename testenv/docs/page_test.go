@@ -22,6 +22,11 @@ func TestParseFindsWhatIsTyped(t *testing.T) {
 	if d := cmp.Diff(want, p); d != "" {
 		t.Errorf("Parse (-want +got):\n%s", d)
 	}
+	p, err = Parse("x.md", "<!-- file: a.yaml -->\n\n```yaml\na: 1\n  b: $x\n```\n\n```console\n$ cat a.yaml\n```\n")
+	want = &Page{Name: "x.md", Commands: []Command{{Line: 3, Text: "cat >a.yaml <<'END-OF-FILE'\na: 1\n  b: $x\nEND-OF-FILE"}, {Line: 9, Text: "cat a.yaml"}}}
+	if d := cmp.Diff(want, p); err != nil || d != "" {
+		t.Errorf("Parse of a page with a file: %v (-want +got):\n%s", err, d)
+	}
 	if _, err := Parse("x.md", "```console\n$ a \\\n```\n"); err == nil {
 		t.Error("Parse of a command without end = nil, want an error")
 	}
