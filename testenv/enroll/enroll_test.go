@@ -214,7 +214,7 @@ func (d *device) often() {
 	if err != nil {
 		d.p.t.Fatal(err)
 	}
-	text := strings.Replace(string(data), "enrollment:\n  interval: 5m\n", "enrollment:\n  interval: 1s\n", 1)
+	text := strings.Replace(string(data), `interval: "5m"`, "interval: 1s", 1)
 	if text == string(data) {
 		d.p.t.Fatalf("%s:\n%s", file, data)
 	}
@@ -251,17 +251,18 @@ func (d *device) processes() string {
 	return fmt.Sprint(world.Processes(s))
 }
 
-// code is what the manager answers a request with the device's certificate.
+// code is what the manager answers an empty report with the device's certificate.
 func (d *device) code() (int, error) {
 	pair, err := tls.LoadX509KeyPair(d.Path("data/identity/device.crt"), d.Path("etc/device.key"))
 	if err != nil {
 		return 0, err
 	}
 	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{pair}}, DisableKeepAlives: true}
-	req, err := http.NewRequestWithContext(d.p.t.Context(), http.MethodGet, d.p.url+"/api/v1/deployments", http.NoBody)
+	req, err := http.NewRequestWithContext(d.p.t.Context(), http.MethodPut, d.p.url+"/api/v1/capabilities/"+d.Device, strings.NewReader("{}"))
 	if err != nil {
 		return 0, err
 	}
+	req.Header.Set("Content-Type", "application/json")
 	res, err := (&http.Client{Transport: tr, Timeout: settled}).Do(req)
 	if err != nil {
 		return 0, err
@@ -368,7 +369,7 @@ func (p *plant) byOperator() {
 	d.settle(2, 2*time.Minute) // with the certificate's next renewal comes the next credential
 	d.answers("two")
 
-	d.answered(http.StatusNotImplemented) // it is let in; this manager serves no desired state
+	d.answered(http.StatusUnprocessableEntity) // it is let in
 	running := d.processes()
 	p.fleet("devices", "remove", "press-07", "--wipe")
 	d.answered(http.StatusForbidden)
@@ -400,6 +401,12 @@ func (p *plant) byJoinToken() {
 		p.t.Fatal(err)
 	}
 	d.settle(1, settled)
+	before := fmt.Sprint(d.left())
+	for _, what := range []string{"is left", "containers: ", "images: ", "snapshots: ", "mounts are left", "rules are left"} {
+		if !strings.Contains(before, what) {
+			p.t.Errorf("of a device that runs, %q is not seen:\n%s", what, before)
+		}
+	}
 	p.fleet("devices", "remove", "press-08", "--wipe")
 	p.logged(d.Agent, "asks it to delete everything")
 	d.Agent.Kill()
