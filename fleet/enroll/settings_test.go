@@ -17,7 +17,7 @@ import (
 const whole = `url: https://fleet.acme.example:8443/
 trust: trust.yaml
 lifetime: 48h
-authority: {dir: /srv/ca, trustDomain: plant.acme.example, manager: line}
+authority: {dir: /srv/ca, trustDomain: plant.acme.example, manager: line, key: hashivault://ca, keyPasswordFile: pin}
 source: {registry: oci://harbor.acme.example/plant/state, margo: true}
 registry:
   caFile: ca.pem
@@ -31,7 +31,7 @@ func TestParseSettings(t *testing.T) {
 		host string
 	}{
 		"everything": {whole, enroll.Settings{
-			URL: "https://fleet.acme.example:8443", Lifetime: 48 * time.Hour, Authority: enroll.Authority{Dir: "/srv/ca", TrustDomain: "plant.acme.example", Manager: "line"},
+			URL: "https://fleet.acme.example:8443", Lifetime: 48 * time.Hour, Authority: enroll.Authority{Dir: "/srv/ca", TrustDomain: "plant.acme.example", Manager: "line", Key: "hashivault://ca", KeyPassword: "/etc/longshore/pin"},
 			Registry: "harbor.acme.example/plant/state", Margo: true, Trust: "/etc/longshore/trust.yaml", CAFile: "/etc/longshore/ca.pem",
 			Harbor: &enroll.Harbor{URL: "https://harbor.acme.example", Project: "plant", Username: "admin", PasswordFile: "/etc/longshore/secret", CAFile: "/etc/longshore/harbor.pem"},
 		}, "harbor.acme.example"},
@@ -64,7 +64,7 @@ func FuzzParseSettings(f *testing.F) {
 			}
 			return
 		}
-		paths := []string{s.Trust, s.CAFile, s.Authority.Dir}
+		paths := []string{s.Trust, s.CAFile, s.Authority.Dir, s.Authority.KeyPassword}
 		if s.Login != nil {
 			paths = append(paths, s.Login.PasswordFile)
 		}
