@@ -235,8 +235,9 @@ func (p *poll) schedule(l *loop, now time.Time, err error) {
 	switch {
 	case fault.NoRetry(err):
 		d = max(healBackoff, l.o.Interval)
-	case err != nil:
+	case err != nil && !fault.Steady(err):
 		d = clock.Backoff(p.failures, l.o.Interval, max(pollBackoff, l.o.Interval))
+	case err != nil:
 	case !p.phased:
 		p.phased = true
 		d = time.Duration((phaseMinimum + phase(string(l.o.Device))) * float64(d))

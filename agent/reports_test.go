@@ -108,6 +108,25 @@ func TestRefusedReportsAreTriedWithinTheInterval(t *testing.T) {
 	})
 }
 
+// An endpoint that asks for the same pause each time gets it, also after many failures.
+func TestReportsAtASteadyPace(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		tries := 0
+		w.Fleet.Fail(func(agent.Report) error {
+			tries++
+			return fault.WithSteady(fault.WithRetryAfter(fmt.Errorf("busy: %w", fault.ErrTemporary), 20*time.Second))
+		})
+		w.Sync(t, r)
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if tries < 170 || tries > 200 { // three a minute; the pauses of the device's own growth would be 12 an hour
+			t.Errorf("%d tries in an hour", tries)
+		}
+	})
+}
+
 // TestAfterAGapEverythingIsToldOnceMore: what codes say of reports-lost.
 func TestAfterAGapEverythingIsToldOnceMore(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {

@@ -75,7 +75,10 @@ func (p *sender) run(ctx context.Context, a *Agent) {
 			return
 		case err != nil:
 			failures++
-			pause := clock.Backoff(failures, time.Second, longest(a.o.ReportInterval))
+			pause := time.Second
+			if !fault.Steady(err) {
+				pause = clock.Backoff(failures, pause, longest(a.o.ReportInterval))
+			}
 			pause = max(time.Duration(float64(pause)*(1-pollJitter/2+pollJitter*a.o.Random())), asked(err))
 			if failures == 1 {
 				a.o.Logger.Warn("the fleet endpoint takes no reports; they are kept", "err", err)
@@ -244,7 +247,11 @@ func (p *sender) pick(a *Agent) (r *store.Report, err error) {
 // hold puts a capabilities report off. A newer one, which takes its place, is tried at once.
 func (p *sender) hold(a *Agent, sequence uint64, err error) {
 	p.held.failures++
-	pause := max(clock.Backoff(p.held.failures, time.Second, reportBackoff), asked(err))
+	pause := time.Second
+	if !fault.Steady(err) {
+		pause = clock.Backoff(p.held.failures, pause, reportBackoff)
+	}
+	pause = max(pause, asked(err))
 	p.held.sequence, p.held.err, p.held.until = sequence, err, a.o.Now().Add(pause)
 	if p.held.failures == 1 {
 		a.o.Logger.Warn("the fleet endpoint does not take the device's capabilities yet; other reports go on", "err", err)

@@ -127,6 +127,7 @@ func TestManagerSetsThePace(t *testing.T) {
 		{"nothing", 503, "0", "", 50 * time.Second, 2 * time.Minute, ""},
 		{"a date long ago", 503, "Thu, 01 Jan 1970 00:00:00 GMT", "", 50 * time.Second, 2 * time.Minute, ""},
 		{"years", 503, "999999999", "", time.Hour, time.Hour + time.Minute, "asks to wait"},
+		{"no backoff", 503, "", `{"type":"about:blank","title":"no","status":503,"backoffStrategy":"none"}`, 14 * time.Minute, 17 * time.Minute, "says that a retry does not help"},
 		{"no retry", 403, "", `{"type":"https://docs.margo.org/specification/problem-types#not-authorized","title":"no","status":403,"retryable":false}`, 14 * time.Minute, 17 * time.Minute, "says that a retry does not help"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -154,6 +155,31 @@ func TestManagerSetsThePace(t *testing.T) {
 				w.Manager.Intercept(nil)
 				if res := w.Sync(t, r); res.Outcome != status.SyncUnchanged { // a person does not wait for it
 					t.Errorf("sync = %+v", res)
+				}
+			})
+		})
+	}
+}
+
+// After several failures the pause has grown, unless the manager asks for the same one each time.
+func TestManagerAsksForASteadyPace(t *testing.T) {
+	for strategy, want := range map[string][2]time.Duration{"fixed": {80 * time.Second, 2 * time.Minute}, "exponential": {4 * time.Minute, 6 * time.Minute}} {
+		t.Run(strategy, func(t *testing.T) {
+			managed(t, func(t *testing.T, w *agenttest.World) {
+				w.Publish(t, 1, app(1, web("web:1")))
+				r := w.Start(t)
+				installed(t, w, r, 1)
+				w.Manager.Intercept(func(rw http.ResponseWriter, _ *http.Request, _ string) bool {
+					rw.Header().Set("Content-Type", "application/problem+json")
+					rw.WriteHeader(http.StatusServiceUnavailable)
+					_, _ = fmt.Fprintf(rw, `{"type":"about:blank","title":"busy","status":503,"retryable":true,"retryAfterSeconds":90,"backoffStrategy":%q}`, strategy)
+					return true
+				})
+				for range 6 {
+					w.Sync(t, r)
+				}
+				if s := r.Status(); s.NextCheck.Sub(s.Now) < want[0] || s.NextCheck.Sub(s.Now) > want[1] {
+					t.Errorf("next check in %v, want from %v to %v", s.NextCheck.Sub(s.Now), want[0], want[1])
 				}
 			})
 		})

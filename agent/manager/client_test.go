@@ -104,6 +104,8 @@ func TestDeliver(t *testing.T) {
 		{"moved", 302, map[string]string{"Location": "http://elsewhere.example/"}, "", true, 0, "302"},
 		{"too many", 429, map[string]string{"Retry-After": "9"}, "", true, 9 * time.Second, "429"},
 		{"date", 503, map[string]string{"Retry-After": "Fri, 20 Nov 2026 12:00:05 GMT"}, "", true, 5 * time.Second, "503"},
+		{"fixed pause", 503, says, `{"type":"about:blank","title":"no","status":503,"retryable":true,"retryAfterSeconds":7,"backoffStrategy":"fixed"}`, true, 7 * time.Second, "503"},
+		{"the header beats the problem", 503, map[string]string{"Content-Type": "application/problem+json", "Retry-After": "9"}, `{"type":"about:blank","title":"no","status":503,"retryAfterSeconds":7}`, true, 9 * time.Second, "503"},
 		{"absurd delay", 503, map[string]string{"Retry-After": "999999"}, "", true, time.Hour, "503"},
 		{"nonsense delay", 503, map[string]string{"Retry-After": "-3"}, "", true, 0, "503"},
 		{"broken server", 500, nil, strings.Repeat("x", 1<<20), true, 0, "500"},
@@ -126,6 +128,9 @@ func TestDeliver(t *testing.T) {
 			}
 			if got, _ := fault.RetryAfter(err); got != tc.after {
 				t.Errorf("retry after %v, want %v", got, tc.after)
+			}
+			if got := fault.Steady(err); got != strings.Contains(tc.body, `"fixed"`) {
+				t.Errorf("the pause may not grow: %v", got)
 			}
 			if err != nil && (!strings.Contains(err.Error(), tc.message) || len(err.Error()) > 1000 || strings.Contains(err.Error(), "s3cret")) {
 				t.Errorf("message %q, want %q in it", err, tc.message)

@@ -44,10 +44,13 @@ func (c *Client) refused(res *http.Response, body []byte) refusal {
 
 // retryable is what the manager says of a retry; otherwise, where it says nothing.
 func (r refusal) retryable(otherwise bool) bool {
-	if r.problem == nil || r.problem.Retryable == nil {
+	switch {
+	case r.problem == nil:
 		return otherwise
+	case r.problem.Retryable != nil:
+		return *r.problem.Retryable
 	}
-	return *r.problem.Retryable
+	return otherwise && r.problem.BackoffStrategy != "none"
 }
 
 // delayed attaches the pause that the manager asks for, as far as it gets it.
@@ -55,5 +58,9 @@ func (r refusal) delayed(err error) error {
 	if r.after <= 0 {
 		return err
 	}
-	return fault.WithRetryAfter(err, min(r.after, maxDelay))
+	err = fault.WithRetryAfter(err, min(r.after, maxDelay))
+	if r.problem != nil && r.problem.BackoffStrategy == "fixed" { // whoever retries lets the pause grow by itself
+		err = fault.WithSteady(err)
+	}
+	return err
 }

@@ -170,6 +170,25 @@ func RetryAfter(err error) (time.Duration, bool) {
 	return 0, false
 }
 
+type steady struct{ err error }
+
+func (s *steady) Error() string { return s.err.Error() }
+func (s *steady) Unwrap() error { return s.err }
+
+// WithSteady says of err that the delay of [WithRetryAfter] is meant for each try: the pause does not grow. A nil err stays nil.
+func WithSteady(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &steady{err}
+}
+
+// Steady reports whether a server asked for the same delay before each try.
+func Steady(err error) bool {
+	var s *steady
+	return errors.As(err, &s)
+}
+
 type final struct{ err error }
 
 func (f *final) Error() string { return f.err.Error() }

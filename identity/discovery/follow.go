@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
@@ -191,7 +192,11 @@ func (f *Follower) get(ctx context.Context, client *http.Client, at string, opti
 	case optional && res.StatusCode == http.StatusNotFound:
 		return nil, nil, nil
 	case res.StatusCode != http.StatusOK:
-		return nil, nil, fmt.Errorf("read %s: %s: %w", at, res.Status, fault.ErrTemporary)
+		err := fmt.Errorf("read %s: %s: %w", at, res.Status, fault.ErrTemporary)
+		if seconds, bad := strconv.ParseUint(res.Header.Get("Retry-After"), 10, 31); bad == nil {
+			err = fault.WithRetryAfter(err, time.Duration(seconds)*time.Second)
+		}
+		return nil, nil, err
 	}
 	data, err := bounded.Read(res.Body, limit)
 	if err != nil {
