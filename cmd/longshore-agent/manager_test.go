@@ -148,7 +148,7 @@ func TestManagerRejectsTheDevice(t *testing.T) {
 	e := p.files
 	e.URL = m.ServeTLS(t, p.certificate(t, managerID, nil), other.roots)
 	_, s := source(t, e)
-	if _, err := ask(t, s, s.Repository()); !errors.Is(err, fault.ErrTemporary) || !strings.Contains(fault.Hint(err), "certFile") {
+	if _, err := ask(t, s, s.Repository()); !errors.Is(err, fault.ErrTemporary) || !strings.Contains(fault.Hint(err), "rejects this device's certificate") {
 		t.Errorf("EachResolve = %v, hint %q", err, fault.Hint(err))
 	}
 	if err := os.Remove(e.KeyFile); err != nil {
