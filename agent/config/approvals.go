@@ -5,9 +5,18 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/longshore-dev/longshore/agent/approval"
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
+
+// Approvals says which changes people at the device approve, and how. The zero value: none need it, and root alone decides.
+type Approvals struct {
+	Policy    approval.Policy
+	Group     string // whose members may decide at the socket operator.sock; "": nobody
+	Directory string // of decisions in files; "": none are read
+	Owner     string // user whose files count in Directory, beside root; "": root's alone
+}
 
 func (r reader) approvals(n *strict.Node) (a Approvals) {
 	if n == nil {

@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent/approval"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
@@ -62,14 +61,6 @@ type Runtime struct {
 	AllowPrivileged bool              // told in every status
 	Allowed         map[string]string // names that services may ask for: containerd's name of a runtime, or a path in place of runc
 	CDIDirs         []string          // of device specifications; nil: /etc/cdi and /var/run/cdi
-}
-
-// Approvals says which changes people at the device approve, and how. The zero value: none need it, and root alone decides.
-type Approvals struct {
-	Policy    approval.Policy
-	Group     string // whose members may decide at the socket operator.sock; "": nobody
-	Directory string // of decisions in files; "": none are read
-	Owner     string // user whose files count in Directory, beside root; "": root's alone
 }
 
 // Poll says how often the tag is asked.

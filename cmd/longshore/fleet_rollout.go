@@ -133,6 +133,7 @@ type reportsInfo struct {
 	Well    int `json:"well"`
 	Failed  int `json:"failed"`
 	Working int `json:"working"`
+	Waiting int `json:"waiting"` // for an approval, a lock or a window at the device
 	Silent  int `json:"silent"`
 	Offline int `json:"offline"`
 	Left    int `json:"left"`
@@ -152,7 +153,7 @@ func describeRollout(l rollout.Store, rec *rollout.Record, tallies []rollout.Wav
 		}
 		if tallies != nil && w.State != artifacts.WavePending {
 			t := tallies[i]
-			info.Reports = &reportsInfo{t.Well, t.Failed, t.Working, t.Silent, t.Offline, t.Left, t.String()}
+			info.Reports = &reportsInfo{t.Well, t.Failed, t.Working, t.Waiting, t.Silent, t.Offline, t.Left, t.String()}
 		}
 		r.Waves = append(r.Waves, info)
 	}

@@ -46,7 +46,7 @@ type deviceStatus struct {
 
 // reportedState is what a device reports about its published state.
 type reportedState struct {
-	State     string `json:"state"` // well, working, failed, silent, offline, later, unverified
+	State     string `json:"state"` // well, working, waiting, failed, silent, offline, later, unverified
 	Reason    string `json:"reason,omitempty"`
 	Heard     string `json:"heard,omitempty"`        // "": never
 	Offline   string `json:"offlineSince,omitempty"` // the time of the last report; "": it is online

@@ -101,17 +101,18 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // device is a device in an answer of the views. Unknown members are ignored.
 type device struct {
-	ID           string          `json:"id"`
-	LastHeard    time.Time       `json:"lastHeard"`
-	OfflineSince time.Time       `json:"offlineSince"` // left out: it reports
-	Ago          int64           `json:"lastHeardSecondsAgo"`
-	Every        int64           `json:"reportIntervalSeconds"` // 0: it does not say
-	AgentVersion string          `json:"agentVersion"`
-	Accepted     uint64          `json:"acceptedGeneration"`
-	Digest       string          `json:"digest"`
-	Running      uint64          `json:"runningGeneration"`
-	Committed    uint64          `json:"committedGeneration"`
-	Refused      *refused        `json:"refused"`
+	ID           string    `json:"id"`
+	LastHeard    time.Time `json:"lastHeard"`
+	OfflineSince time.Time `json:"offlineSince"` // left out: it reports
+	Ago          int64     `json:"lastHeardSecondsAgo"`
+	Every        int64     `json:"reportIntervalSeconds"` // 0: it does not say
+	AgentVersion string    `json:"agentVersion"`
+	Accepted     uint64    `json:"acceptedGeneration"`
+	Digest       string    `json:"digest"`
+	Running      uint64    `json:"runningGeneration"`
+	Committed    uint64    `json:"committedGeneration"`
+	Refused      *refused  `json:"refused"`
+	rollout.Waits
 	Capabilities json.RawMessage `json:"capabilities"`
 	Details      []deployment    `json:"deploymentDetails"`
 	Next         *cursor         `json:"next"` // where not all details fit in
@@ -143,6 +144,7 @@ func (d device) sighting() *rollout.DeviceReport {
 		Heard: d.LastHeard, Ago: time.Duration(d.Ago) * time.Second, Every: time.Duration(d.Every) * time.Second,
 		OfflineSince: d.OfflineSince, Agent: d.AgentVersion, Accepted: d.Accepted, Running: d.Running, Committed: d.Committed, Digest: digest.Digest(d.Digest),
 	}
+	s.Waits = d.Waits
 	if r := d.Refused; r != nil {
 		s.Refused = &rollout.Refusal{Digest: digest.Digest(r.Digest), Generation: r.Generation, Code: r.Code, Message: r.Message}
 	}

@@ -37,6 +37,39 @@ type DeviceReport struct {
 	Digest                       digest.Digest // of the accepted state; "": none
 	Refused                      *Refusal      // nil: it takes what is published for it
 	Deployments                  []DeploymentReport
+	Waits                        Waits
+}
+
+// Waits is what people, locks and windows at a device keep back, in the form in which devices report it.
+type Waits struct {
+	Hold *struct {
+		Generation uint64 `json:"generation"`
+		By         string `json:"by"`
+		Reason     string `json:"reason"`
+	} `json:"hold"`
+	Waiting []struct {
+		Name    string `json:"name"`
+		Code    string `json:"code"`
+		Message string `json:"message"`
+	} `json:"waiting"`
+}
+
+// words says it in one sentence; "": nothing waits.
+func (w Waits) words() string {
+	switch {
+	case w.Hold != nil && w.Hold.Reason != "":
+		return fmt.Sprintf("%s keeps it at generation %d: %s", w.Hold.By, w.Hold.Generation, w.Hold.Reason)
+	case w.Hold != nil:
+		return fmt.Sprintf("%s keeps it at generation %d", w.Hold.By, w.Hold.Generation)
+	case len(w.Waiting) == 0:
+		return ""
+	}
+	x := w.Waiting[0]
+	out := fmt.Sprintf("%s: %s (%s)", x.Name, x.Message, x.Code)
+	if more := len(w.Waiting) - 1; more > 0 {
+		out += fmt.Sprintf(", and %d more", more)
+	}
+	return out
 }
 
 // Refusal is a state that a device does not take.
@@ -61,6 +94,7 @@ type DeviceState string
 const (
 	Silent  DeviceState = "silent"  // nothing was heard of it
 	Working DeviceState = "working" // it is accepted, and does not run completely yet
+	Waiting DeviceState = "waiting" // it is accepted, and waits for an approval, a lock or a window at the device, or was rolled back there by hand
 	Well    DeviceState = "well"    // it runs completely
 	Failed  DeviceState = "failed"  // it is refused, or something of it failed
 	Later   DeviceState = "later"   // the device has a later one
@@ -71,7 +105,7 @@ const (
 // An offline device has the state Offline, unless it reported what cannot change back: that the state failed, or a later one.
 func (s *DeviceReport) Of(t artifacts.RolloutTarget) (DeviceState, string) {
 	state, why := s.reported(t)
-	if s != nil && !s.OfflineSince.IsZero() && (state == Well || state == Working || state == Silent) {
+	if s != nil && !s.OfflineSince.IsZero() && (state == Well || state == Working || state == Waiting || state == Silent) {
 		return Offline, "offline since " + s.OfflineSince.UTC().Format(time.RFC3339)
 	}
 	return state, why
@@ -100,6 +134,9 @@ func (s *DeviceReport) reported(t artifacts.RolloutTarget) (DeviceState, string)
 	}
 	if s.Committed == t.Generation {
 		return Well, ""
+	}
+	if why := s.Waits.words(); why != "" {
+		return Waiting, why
 	}
 	return Working, ""
 }
@@ -188,6 +225,7 @@ type WaveCount struct {
 	Well    int
 	Failed  int
 	Working int
+	Waiting int // at the device, for somebody or for a time
 	Silent  int
 	Offline int
 	Left    int      // that do not count: they have another state by now
@@ -220,6 +258,8 @@ func CountWave(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Devi
 			}
 		case Working:
 			t.Working++
+		case Waiting:
+			t.Waiting++
 		case Silent:
 			t.Silent++
 		case Offline:
@@ -271,7 +311,7 @@ func (t WaveCount) String() string {
 	for _, x := range []struct {
 		n    int
 		word string
-	}{{t.Failed, "failed"}, {t.Working, "at work"}, {t.Silent, "silent"}, {t.Offline, "offline"}, {t.Left, "left out"}} {
+	}{{t.Failed, "failed"}, {t.Working, "at work"}, {t.Waiting, "waiting"}, {t.Silent, "silent"}, {t.Offline, "offline"}, {t.Left, "left out"}} {
 		if x.n > 0 {
 			out += fmt.Sprintf(", %d %s", x.n, x.word)
 		}
@@ -289,7 +329,7 @@ type verdict struct {
 
 // judge is pure: the same wave, tally and time have the same verdict. A wave fails as soon as it cannot pass any more,
 // passes when enough devices have been well for the soak time, and waits otherwise, for ever unless it has a deadline:
-// that a device is offline says nothing about the release. One whose devices were all left out when it was published passes; but not
+// that a device is offline says nothing about the release. Devices where it waits for a decision or a window do not make a wave fail. One whose devices were all left out when it was published passes; but not
 // one whose devices went on to later states: they do not show how the release runs. At the end of the soak time each
 // device has to report once more that it is well, if it reports at intervals: the last report may be older than its end.
 func judge(w artifacts.RolloutWave, t WaveCount, now time.Time) verdict {
@@ -320,7 +360,7 @@ func judge(w artifacts.RolloutWave, t WaveCount, now time.Time) verdict {
 		return v
 	}
 	v := verdict{state: artifacts.WavePublished}
-	if w.Deadline > 0 {
+	if w.Deadline > 0 && t.Well+t.Waiting < want { // people and windows at devices have no deadline
 		if v.until = w.Published.Add(w.Deadline); !now.Before(v.until) {
 			v.state, v.reason = artifacts.WaveFailed, fmt.Sprintf("%s after %s, %d must be", t, fleet.Brief(w.Deadline), want)
 		}

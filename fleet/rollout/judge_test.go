@@ -1,6 +1,7 @@
 package rollout_test
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -24,10 +25,19 @@ func TestFate(t *testing.T) {
 		s    *rollout.DeviceReport
 		want rollout.DeviceState
 	}{
-		"never heard":                {nil, rollout.Silent},
-		"well":                       {ours(func(*rollout.DeviceReport) {}), rollout.Well},
-		"has the one before":         {ours(func(s *rollout.DeviceReport) { s.Accepted = 3 }), rollout.Silent},
-		"accepted":                   {ours(func(s *rollout.DeviceReport) { s.Committed = 3 }), rollout.Working},
+		"never heard":        {nil, rollout.Silent},
+		"well":               {ours(func(*rollout.DeviceReport) {}), rollout.Well},
+		"has the one before": {ours(func(s *rollout.DeviceReport) { s.Accepted = 3 }), rollout.Silent},
+		"accepted":           {ours(func(s *rollout.DeviceReport) { s.Committed = 3 }), rollout.Working},
+		"waits for somebody": {ours(func(s *rollout.DeviceReport) {
+			s.Committed, s.Waits = 3, waits(t, `{"waiting":[{"name":"web","code":"approval-needed"}]}`)
+		}), rollout.Waiting},
+		"rolled back by hand": {ours(func(s *rollout.DeviceReport) {
+			s.Committed, s.Waits = 3, waits(t, `{"hold":{"generation":3,"by":"ana"}}`)
+		}), rollout.Waiting},
+		"waits, and another failed": {ours(func(s *rollout.DeviceReport) {
+			s.Committed, s.Waits, s.Deployments[0].State = 3, waits(t, `{"hold":{"generation":3}}`), margo.StateFailed
+		}), rollout.Failed},
 		"failed":                     {ours(func(s *rollout.DeviceReport) { s.Committed, s.Deployments[0].State = 3, margo.StateFailed }), rollout.Failed},
 		"fails later":                {ours(func(s *rollout.DeviceReport) { s.Deployments[1].State = margo.StateFailed }), rollout.Failed},
 		"refused":                    {ours(func(s *rollout.DeviceReport) { s.Accepted, s.Refused = 3, &rollout.Refusal{Digest: target.Digest} }), rollout.Failed},
@@ -60,10 +70,19 @@ func TestFate(t *testing.T) {
 			s.Deployments[0].Generation = 5
 		}), rollout.Later},
 	} {
-		if got, why := tt.s.Of(target); got != tt.want || (got == rollout.Failed || got == rollout.Offline) != (why != "") {
+		if got, why := tt.s.Of(target); got != tt.want || (got == rollout.Failed || got == rollout.Offline || got == rollout.Waiting) != (why != "") {
 			t.Errorf("%s: %s %q, want %s", name, got, why, tt.want)
 		}
 	}
+}
+
+// waits is what a device reports of what waits there.
+func waits(t *testing.T, text string) (w rollout.Waits) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), &w); err != nil {
+		t.Fatal(err)
+	}
+	return w
 }
 
 func TestJudge(t *testing.T) {
@@ -77,6 +96,9 @@ func TestJudge(t *testing.T) {
 		well  time.Duration // after at; negative: none
 		until time.Duration // after at; negative: none
 	}{
+		"some wait at the deadline": {
+			func(w *artifacts.RolloutWave) { w.Deadline = time.Hour }, rollout.WaveCount{Devices: 20, Well: 2, Waiting: 18}, 2 * time.Hour, artifacts.WavePublished, -1, -1,
+		},
 		"nothing yet":           {nil, rollout.WaveCount{Devices: 20, Silent: 20}, 0, artifacts.WavePublished, -1, -1},
 		"well":                  {nil, rollout.WaveCount{Devices: 20, Well: 18, Silent: 2}, time.Minute, artifacts.WavePublished, time.Minute, 61 * time.Minute},
 		"one too few":           {nil, rollout.WaveCount{Devices: 20, Well: 17, Silent: 3}, time.Minute, artifacts.WavePublished, -1, -1},

@@ -13,6 +13,8 @@ type Extra struct {
 	RunningGeneration   uint64        `json:"runningGeneration"`
 	CommittedGeneration uint64        `json:"committedGeneration"` // newest that ran completely
 	Refused             *ExtraRefused `json:"refused"`             // null: the device takes what is published for it
+	Hold                *ExtraHold    `json:"hold,omitempty"`      // somebody at the device keeps it at an earlier generation; null: nobody does
+	Waiting             []ExtraWait   `json:"waiting,omitempty"`   // changes that wait at the device
 	Stale               bool          `json:"stale"`               // what runs has expired
 	Insecure            []string      `json:"insecure"`            // what was taken unsigned because the policy says so
 	ReportsLost         uint64        `json:"reportsLost"`         // reports dropped for want of room
@@ -41,4 +43,21 @@ type ExtraRefused struct {
 	Code       string    `json:"code"`
 	Message    string    `json:"message"`
 	Since      time.Time `json:"since"`
+}
+
+// ExtraHold is a rollback that somebody at the device made by hand.
+type ExtraHold struct {
+	Generation uint64    `json:"generation"`
+	By         string    `json:"by"`
+	Reason     string    `json:"reason,omitempty"`
+	At         time.Time `json:"at"`
+}
+
+// ExtraWait is a change of a deployment that waits for an approval, a lock or a window.
+type ExtraWait struct {
+	Deployment string    `json:"deployment"` // id
+	Name       string    `json:"name"`
+	Code       string    `json:"code"`
+	Message    string    `json:"message"`
+	Until      time.Time `json:"until,omitzero"` // when that ends by itself; zero: it does not, or it is not known
 }

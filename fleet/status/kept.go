@@ -19,6 +19,7 @@ const (
 	maxKept       = 32 << 10
 	maxInsecure   = 32
 	maxSecurity   = 8
+	maxWaiting    = 8
 	maxInterval   = 7 * 24 * 3600 // seconds in which a device may promise to report
 )
 
@@ -59,6 +60,14 @@ func (x *Extra) clip() {
 	x.AgentVersion, x.Digest = cut(x.AgentVersion, maxWord), cut(x.Digest, maxWord)
 	if r := x.Refused; r != nil {
 		r.Digest, r.Code, r.Message = cut(r.Digest, maxWord), cut(r.Code, maxWord), cut(r.Message, maxMessage)
+	}
+	if h := x.Hold; h != nil {
+		h.By, h.Reason = cut(h.By, maxWord), cut(h.Reason, maxMessage/2)
+	}
+	x.Waiting = x.Waiting[:min(len(x.Waiting), maxWaiting)]
+	for i := range x.Waiting {
+		w := &x.Waiting[i]
+		w.Deployment, w.Name, w.Code, w.Message = cut(w.Deployment, maxWord), cut(w.Name, maxWord), cut(w.Code, maxWord), cut(w.Message, maxMessage/4)
 	}
 	x.Insecure = x.Insecure[:min(len(x.Insecure), maxInsecure)]
 	for i := range x.Insecure {
