@@ -331,3 +331,47 @@ func TestRollbackByHand(t *testing.T) {
 		}
 	})
 }
+
+// An update at which the device boots again and again is taken back; restarts of the agent do not count, and neither do boots while it waits.
+func TestBootLoop(t *testing.T) {
+	for _, asks := range []bool{false, true} {
+		t.Run(fmt.Sprint("approval ", asks), func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+				boot := 1
+				w.Edit = func(o *agent.Options) {
+					o.BootID, o.Probation = fmt.Sprint("boot ", boot), 10*time.Minute
+					if asks {
+						o.Approvals = updates
+					}
+				}
+				b := &bench{t, w, m, w.Start(t)}
+				w.Publish(t, 1, anApp(1, "web:1"))
+				w.Wait(t, "generation 1 runs", func() bool { return b.runs("web:1") })
+				time.Sleep(11 * time.Minute)
+				w.Committed(t, b.r, 1)
+				w.Publish(t, 2, anApp(1, "web:2"))
+				if asks {
+					b.waiting("app-1", codes.ApprovalNeeded)
+				} else {
+					w.Wait(t, "the update runs", func() bool { return b.runs("web:2") })
+				}
+				for range 5 { // of the agent
+					b.restart()
+				}
+				for boot = 2; boot < 6; boot++ {
+					b.restart()
+					w.Wait(t, "a look", func() bool { return b.runs("web:1") || b.runs("web:2") })
+				}
+				if asks {
+					b.waiting("app-1", codes.ApprovalNeeded)
+					return
+				}
+				w.Wait(t, "the way back", func() bool {
+					s := b.r.Status()
+					return b.runs("web:1") && !b.runs("web:2") && len(s.Deployments) == 1 && s.Deployments[0].Error != nil &&
+						s.Deployments[0].Error.Code == string(codes.BootLoop) && strings.Contains(s.Deployments[0].Error.Message, "booted 3 times")
+				})
+			})
+		})
+	}
+}

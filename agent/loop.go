@@ -169,6 +169,9 @@ func (l *loop) boot() error {
 	}
 	l.recallEarly()
 	l.rebuild()
+	if err := l.countBoot(); err != nil { // containers run all the same
+		l.log.Error("cannot count a boot before an update was complete", "err", err)
+	}
 	l.poll.first(l)
 	return nil
 }

@@ -72,6 +72,7 @@ const (
 	ContainerExited  Code = "container-exited"
 	Unhealthy        Code = "unhealthy"
 	Timeout          Code = "component-timeout"
+	BootLoop         Code = "boot-loop"
 	Stale            Code = "stale"
 	ContentDamaged   Code = "content-damaged"
 	DatabaseDamaged  Code = "database-damaged"

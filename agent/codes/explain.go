@@ -52,6 +52,7 @@ func All() []Doc {
 		{ContainerExited, 0, true, "a container exited with an error", "look at its output: longshore-agent logs DEPLOYMENT/SERVICE"},
 		{Unhealthy, 0, true, "a container's health check fails", "look at its output: longshore-agent logs DEPLOYMENT/SERVICE"},
 		{Timeout, 0, true, "a component was not up within its timeout", "read the services' output; increase the component's timeout"},
+		{BootLoop, 0, false, "the device booted several times while an update was not complete; the revision before runs again", "find out why the device reboots: the update may cause it, or the power; publish another revision"},
 		{Stale, 0, true, "the accepted state has expired; running containers continue", "publish a new generation; check the device's clock"},
 		{ContentDamaged, 0, true, "documents of the accepted state are lost or damaged on this device; running containers continue", "check the disk; the agent fetches them again when the registry answers"},
 		{DatabaseDamaged, 0, true, "agent.db was damaged: it is kept as agent.db.damaged, and the agent created a new one; running containers continue, and no generation below that of its containers is accepted", "check the disk, and who can write to the data directory; publish a new generation if the one in the registry is refused"},

@@ -84,3 +84,26 @@ func (t *Tx) SetHold(h *Hold) error {
 	}
 	return put(b, keyHold, h)
 }
+
+// Attempts count the boots of a device while an update is not complete.
+type Attempts struct {
+	State digest.Digest `json:"state"` // the target
+	Boot  string        `json:"boot"`  // the last boot's id
+	Boots int           `json:"boots"`
+}
+
+var keyAttempts = []byte("attempts") // in the bucket "meta"
+
+// Attempts returns the count; nil when there is none.
+func (t *Tx) Attempts() (*Attempts, error) {
+	return get[Attempts](t.tx.Bucket(bucketMeta), keyAttempts)
+}
+
+// SetAttempts remembers the count; nil forgets it.
+func (t *Tx) SetAttempts(a *Attempts) error {
+	b := t.tx.Bucket(bucketMeta)
+	if a == nil {
+		return b.Delete(keyAttempts)
+	}
+	return put(b, keyAttempts, a)
+}

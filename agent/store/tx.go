@@ -86,6 +86,9 @@ func (t *Tx) Damaged() []Damage {
 	if _, err := t.Hold(); err != nil {
 		out = append(out, Damage{err, bucketMeta, keyHold})
 	}
+	if _, err := t.Attempts(); err != nil {
+		out = append(out, Damage{err, bucketMeta, keyAttempts})
+	}
 	if _, err := t.SecurityCounts(); err != nil {
 		out = append(out, Damage{err, bucketMeta, keySecurityCounts})
 	}
