@@ -1,0 +1,22 @@
+package main
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// Who reaches the socket of the Workload API may be this device: an unprivileged container must not have it.
+func TestWorkloadAPIIsNoPlaceForContainers(t *testing.T) {
+	cfg := &config.Config{File: "/etc/longshore/agent.yaml", Trust: "/etc/longshore/trust.yaml"}
+	cfg.Source.Manager.WorkloadAPI = "unix:///run/spire/agent.sock"
+	cfg.Fleet.WorkloadAPI = "unix:///run/spire/other.sock"
+	places := ownPlaces(cfg, func(string) string { return "" })
+	for _, socket := range []string{"/run/spire/agent.sock", "/run/spire/other.sock"} {
+		if !slices.ContainsFunc(places, func(p workload.Place) bool { return p.Path == socket && p.Access == workload.NoAccess }) {
+			t.Errorf("%s may be mounted: %+v", socket, places)
+		}
+	}
+}
