@@ -135,3 +135,31 @@ func pushIndex(t *testing.T, s *testenv.RegistryServer, tag string, index v1.Ima
 		t.Fatal(err)
 	}
 }
+
+// A site's registry that refuses artifacts of a type is named with what it said. No tag of a device moves, and what arrived is used when the
+// registry takes them.
+func TestMirrorToARegistryThatRefusesATypeOfArtifact(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	there := s.site(testenv.Distribution)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	s.do(outcome.OK, "export", releaseKeyPublic, states, "stick")
+	for _, to := range [][]string{{"mirror", releaseKeyPublic, states, siteHost}, {"import", releaseKeyPublic, "stick", siteHost}} {
+		there.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: "/plant/components/.*/manifests/", Effect: func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprint(w, `{"errors":[{"code":"MANIFEST_INVALID","message":"artifact type application/vnd.acme is not allowed in this project"}]}`)
+		}})
+		s.refuses(outcome.Misused, []string{"plant/components/line-monitor", "is not allowed in this project"}, to...)
+		if n := len(there.Faults.Requests(http.MethodPut, "/plant/state/manifests/press-07")); n > 0 {
+			t.Errorf("%s set the device's tag", to[0])
+		}
+		there.Faults.Clear()
+	}
+	there.Faults.Forget()
+	s.do(outcome.OK, "mirror", releaseKeyPublic, states, siteHost)
+	if n := len(there.Faults.Requests(http.MethodPut, "/library/caddy/blobs/")); n > 0 {
+		t.Errorf("%d blobs were sent again", n)
+	}
+	s.do(outcome.OK, "verify", "--key", "release.pub", "--no-recurse", siteHost+"/plant/state:press-07")
+}
