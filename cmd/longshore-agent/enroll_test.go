@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -381,10 +382,13 @@ func TestKeepEnrolled(t *testing.T) {
 }
 
 // rotating gives every device the same credential, which changes.
-type rotating struct{ host, password string }
+type rotating struct {
+	host     string
+	password atomic.Value // string
+}
 
 func (r *rotating) Give(context.Context, string, string) (protocol.Login, error) {
-	return protocol.Login{Host: r.host, Username: "edge", Password: r.password}, nil
+	return protocol.Login{Host: r.host, Username: "edge", Password: r.password.Load().(string)}, nil
 }
 func (*rotating) Handle(digest.Digest) string            { return "" }
 func (*rotating) Withdraw(context.Context, string) error { return nil }
@@ -411,7 +415,8 @@ func TestRenewedPullCredential(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	passwords(t, dir, "first")
-	pull := &rotating{s.Host, "first"}
+	pull := &rotating{host: s.Host}
+	pull.password.Store("first")
 	p := enrolltest.Start(t, pull)
 	d := newNewcomer(t, p)
 	if _, err := p.ApproveEnrollment(t.Context(), store.Approval{Key: d.fingerprint(t), Device: "press-07", Ahead: true, At: time.Now()}); err != nil {
@@ -440,7 +445,7 @@ func TestRenewedPullCredential(t *testing.T) {
 	}
 	pulls(fault.ErrNotFound) // nothing is published: the registry let the device in
 	passwords(t, dir, "second")
-	pull.password = "second"
+	pull.password.Store("second")
 	pulls(fault.ErrUnauthenticated)
 	later := 10 * time.Second // a certificate was issued a moment ago
 	k.now = func() time.Time { return time.Now().Add(later) }
