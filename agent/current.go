@@ -166,7 +166,7 @@ func (p *publisher) status(a *Agent, s *status.Status) {
 	p.mu.Unlock()
 	shown.Reference = a.o.Publisher.Name()
 	s.CurrentReport = &shown
-	if shown.LastError == "" {
+	if _, down := a.downtime(s.Now); shown.LastError == "" || down {
 		return
 	}
 	s.Problems = append(slices.Clone(s.Problems), status.Problem{

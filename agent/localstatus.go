@@ -27,6 +27,7 @@ func (l *loop) publish(now time.Time) {
 	s.Deployments = v.Deployments()
 	s.KeptVolumes = l.keptVolumes()
 	s.Hold, s.Changes = status.NewHold(l.hold), l.changeTable()
+	l.showWindows(now, s)
 	s.Problems = l.problems(now, s)
 	table := v.Containers()
 	l.tables.Store(&table)
@@ -62,7 +63,11 @@ func (l *loop) phase() status.Phase {
 // problems lists what is not as it should be, the worst first: one sentence, what the agent does, what a person can do.
 func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 	out := []status.Problem{}
+	_, down := l.downtime(now)
 	add := func(code codes.Code, message, doing, hint string, since time.Time) {
+		if down && communication(code) {
+			return
+		}
 		if hint == "" {
 			hint = codes.Explain(code).Action
 		}
@@ -120,7 +125,7 @@ func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 		add(codes.SourceUnreachable, fmt.Sprintf("the check for a new state that began %s ago has not ended", now.Sub(l.poll.begun).Round(time.Second)),
 			"keeps what runs and waits for it, ten minutes in all", "check the network and the registry; if it does not end, restart the agent: systemctl restart longshore-agent", l.poll.begun)
 	}
-	if err := l.poll.problem; err != nil {
+	if err := l.poll.problem; err != nil && !l.poll.excused {
 		doing := "keeps what runs; "
 		if l.target != nil {
 			doing = fmt.Sprintf("runs generation %d as accepted; ", l.target.Generation)
@@ -190,7 +195,7 @@ func (a *Agent) outbox(s *status.Status) {
 	if err != nil {
 		problems = append(problems, status.Problem{Code: codes.Internal, Message: err.Error()})
 	}
-	if s.Outbox.LastError != "" && s.Outbox.Depth > 0 {
+	if _, down := a.downtime(s.Now); s.Outbox.LastError != "" && s.Outbox.Depth > 0 && !down {
 		problems = append(problems, status.Problem{
 			Code: codes.FleetUnreachable, Message: fmt.Sprintf("%d reports wait: %s", s.Outbox.Depth, s.Outbox.LastError),
 			Doing: "keeps them; next try " + until(s.Outbox.NextTry.Sub(s.Now)), Hint: codes.Explain(codes.FleetUnreachable).Action, Since: s.Outbox.Oldest,

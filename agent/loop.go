@@ -86,6 +86,7 @@ type loop struct {
 	disks     disks
 	machine   machineLook
 	gate      gate
+	windows   windows
 	hold      *store.Hold // nil: none
 	volumes   volumes
 	waiters   []waiter
@@ -237,7 +238,7 @@ func (l *loop) drain() {
 // due: the loop would spin.
 func (l *loop) pause() time.Duration {
 	now := l.o.Now()
-	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.admission.due(), l.disks.at, l.gate.at, l.gate.lockAt}
+	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.admission.due(), l.disks.at, l.gate.at, l.gate.lockAt, l.windows.at}
 	switch {
 	case l.looking != nil:
 		next, others = l.looking.due(now), []time.Time{l.poll.due(l)}
@@ -281,6 +282,7 @@ func (l *loop) expiry() time.Time {
 // interrupted here is found again by the next pass, or by the next process.
 func (l *loop) pass() {
 	now := l.o.Now()
+	l.lookAtWindows(now)
 	if l.observe(now) {
 		l.findFloor()
 		l.gateChanges(now)

@@ -8,6 +8,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/approval"
 	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/schedule"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -17,6 +18,7 @@ import (
 // Defaults of [Options].
 const (
 	DefaultInterval = time.Minute
+	DefaultJitter   = 0.2
 	minInterval     = time.Second
 )
 
@@ -36,6 +38,7 @@ type Options struct {
 	Platform string // "linux/arm64": which images fit
 
 	Interval      time.Duration // between checks, on average; 0: [DefaultInterval]; at least 1 s
+	Jitter        float64       // how much of Interval a check comes earlier or later by chance, half of it each; below 0: none; 0: [DefaultJitter]
 	TrustInterval time.Duration // between questions for the next trust policy; 0: [DefaultTrustInterval]
 	// ReportInterval is how often the fleet endpoint hears the device at least, whole seconds, and the interval it reports to the
 	// endpoint; 0: only when something changes.
@@ -49,9 +52,15 @@ type Options struct {
 	ParallelPulls  int           // images pulled at a time; 0: 2
 	LookEvery      time.Duration // between two looks at the device without an event; 0: 2 min for containers, 30 s for networks, 1 min for capabilities
 
-	Approvals approval.Policy // changes that somebody at the device has to approve; zero: none
+	Approvals   approval.Policy  // changes that somebody at the device has to approve; zero: none
+	PollWindows schedule.Windows // in which the source is asked, and the repository of the trust policy, but for [Agent.Sync]
+	Changes     schedule.Windows // in which changes are made; they are loaded before
+	// ChangesClockUnknown has Changes count also while the device's clock is in doubt; else they are closed then.
+	ChangesClockUnknown bool
+	Downtime            schedule.Windows // in which it is no error that something cannot be reached; the zero value: never
+
 	// ChangeWindow reports whether changes are not made at a time, whether that is because nobody knows what time it is, and when the next
-	// window begins; zero: not known. nil: changes are made at any time.
+	// window begins; zero: not known. nil: as Changes says.
 	ChangeWindow func(now time.Time) (closed, clockUnknown bool, opens time.Time)
 
 	// Fingerprint names what refusals depend on beside the state: the trust policy, keys, configuration. A state that was
@@ -100,6 +109,9 @@ func (o *Options) check() error {
 	}
 	if o.Interval == 0 {
 		o.Interval = DefaultInterval
+	}
+	if o.Jitter == 0 {
+		o.Jitter = DefaultJitter
 	}
 	if o.RestartMax <= 0 {
 		o.RestartMax = time.Minute

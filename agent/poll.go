@@ -59,6 +59,8 @@ type poll struct {
 	phased     bool
 	failures   int
 	problem    error     // why the source could not be asked
+	told       bool      // of problem, by an event
+	excused    bool      // problem is expected: there was a declared downtime
 	since      time.Time // of problem
 	checked    time.Time
 	forced     bool // someone asked: look at refused states again, too
@@ -89,12 +91,15 @@ func (p *poll) due(l *loop) time.Time {
 	if p.busy || p.collecting || l.floorUnknown() {
 		return time.Time{}
 	}
-	return p.next
+	if p.forced {
+		return p.next
+	}
+	return l.inPollWindow(p.next)
 }
 
 // start begins a check that is due.
 func (p *poll) start(l *loop, now time.Time) {
-	if p.busy || p.collecting || now.Before(p.next) || l.floorUnknown() {
+	if at := p.due(l); at.IsZero() || now.Before(at) {
 		return
 	}
 	q := intake.Query{Accepted: l.accepted, Refused: l.refused, Policy: l.intake.Fingerprint(), Fresh: l.fresh}
@@ -212,17 +217,22 @@ func (l *loop) reject(now time.Time, r intake.Result) error {
 // judge notes whether the source could be asked: one line when that changes.
 func (p *poll) judge(l *loop, now time.Time, err error) {
 	if err == nil {
-		if p.problem != nil {
+		if p.told {
 			l.log.Info("the source answers again", "repository", l.o.Repository)
 			l.events.Emit(status.Event{Kind: status.EventSource})
 		}
-		p.failures, p.problem, p.since = 0, nil, time.Time{}
+		p.failures, p.problem, p.since, p.told, p.excused = 0, nil, time.Time{}, false, false
 		return
 	}
-	if p.problem == nil || codes.Of(p.problem) != codes.Of(err) {
+	if p.excused = l.excused(now, err); p.excused { // and the back-off begins anew after it
+		p.failures, p.problem = 0, err
+		return
+	}
+	if p.problem == nil || !p.told || codes.Of(p.problem) != codes.Of(err) {
 		p.since = now
 		l.log.Warn("cannot check for a new state; what runs is kept", "code", codes.Of(err), "err", err)
 		l.events.Emit(status.Event{Kind: status.EventSource, Code: codes.Of(err), Message: err.Error()})
+		p.told = true
 	}
 	p.failures++
 	l.counts.pollErrors.Add(1)
@@ -243,6 +253,9 @@ func (p *poll) schedule(l *loop, now time.Time, err error) {
 		d = time.Duration((phaseMinimum + phase(string(l.o.Device))) * float64(d))
 	}
 	p.next = now.Add(max(l.jittered(d), asked(err)))
+	if until, down := l.downtime(now); down && err != nil && !until.IsZero() && until.Before(p.next) {
+		p.next = until.Add(time.Duration(phase(string(l.o.Device)) * float64(min(l.o.Interval, firstSpread))))
+	}
 	for _, w := range l.waiters {
 		if w.need > p.done {
 			p.next, p.forced = now, true
@@ -252,7 +265,7 @@ func (p *poll) schedule(l *loop, now time.Time, err error) {
 
 // jittered is d, a little longer or shorter.
 func (l *loop) jittered(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (1 - pollJitter/2 + pollJitter*l.o.Random()))
+	return time.Duration(float64(d) * (1 - max(l.o.Jitter, 0)*(0.5-l.o.Random())))
 }
 
 // late is when a check that runs has taken so long that status says so; zero: none runs, or it was said.

@@ -80,10 +80,15 @@ func (p *sender) run(ctx context.Context, a *Agent) {
 				pause = clock.Backoff(failures, pause, longest(a.o.ReportInterval))
 			}
 			pause = max(time.Duration(float64(pause)*(1-pollJitter/2+pollJitter*a.o.Random())), asked(err))
-			if failures == 1 {
+			now := a.o.Now()
+			until, down := a.downtime(now)
+			if failures == 1 && !down {
 				a.o.Logger.Warn("the fleet endpoint takes no reports; they are kept", "err", err)
 			}
-			p.note(err, a.o.Now().Add(pause))
+			if left := until.Sub(now); down && !until.IsZero() && left < pause { // it begins anew after a declared downtime
+				pause, failures = left, 0
+			}
+			p.note(err, now.Add(pause))
 			select {
 			case <-ctx.Done():
 			case <-time.After(pause):

@@ -30,6 +30,7 @@ type trusting struct {
 	current  bool // and without an error
 	failures int
 	problem  error
+	excused  bool      // by a declared downtime
 	since    time.Time // of problem
 	checked  time.Time // the repository answered
 	version  uint64    // of the policy that decides, as of the last look: see [loop.lookAtTrust]
@@ -45,7 +46,7 @@ func (t *trusting) due(l *loop) time.Time {
 	if l.o.Trust == nil || t.busy || !t.asked || l.poll.busy {
 		return time.Time{}
 	}
-	return t.next
+	return l.inPollWindow(t.next)
 }
 
 // start begins a refresh that is due, unless a check is under way, or is due and does it itself.
@@ -81,7 +82,8 @@ func (l *loop) renewed(r *intake.Renewal) {
 		}
 	}
 	code := codes.Of(r.Err)
-	if r.Err != nil && (t.problem == nil || codes.Of(t.problem) != code || t.problem.Error() != r.Err.Error()) {
+	excused := l.excused(now, r.Err)
+	if r.Err != nil && !excused && (t.problem == nil || t.excused || codes.Of(t.problem) != code || t.problem.Error() != r.Err.Error()) {
 		l.log.Warn("the next trust policy is not taken over", "code", code, "err", r.Err)
 		l.events.Emit(status.Event{Kind: status.EventTrust, Code: code, Message: r.Err.Error()})
 		if code.Attack() {
@@ -91,7 +93,7 @@ func (l *loop) renewed(r *intake.Renewal) {
 	if t.problem == nil || codes.Of(t.problem) != code {
 		t.since = now
 	}
-	t.problem = r.Err
+	t.problem, t.excused = r.Err, excused
 	t.current = t.current || r.Err == nil
 	if code != codes.TrustUnreachable && code != codes.Config {
 		t.checked = now
@@ -116,6 +118,9 @@ func (l *loop) scheduleTrust(now time.Time) {
 	if t.problem == nil {
 		t.failures = 0
 	} else {
+		if t.excused {
+			t.failures = 0
+		}
 		t.failures++
 		d = min(d, clock.Backoff(t.failures, trustRetry, d))
 	}
@@ -166,7 +171,7 @@ func (l *loop) trustProblems(now time.Time, s *status.Status, add func(code code
 	if t.Problem != "" {
 		add(codes.TrustInvalid, t.Problem, "accepts nothing new; what runs is kept", "longshore-agent check-config says what is wrong", time.Time{})
 	}
-	if err := l.trust.problem; err != nil {
+	if err := l.trust.problem; err != nil && !l.trust.excused {
 		add(codes.Of(err), err.Error(), fmt.Sprintf("decides by version %d; %s", t.Version, nextTry(l.trust.next.Sub(now), err)), codes.Hint(err), l.trust.since)
 	}
 	if t.Expired {

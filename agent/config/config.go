@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/longshore-dev/longshore/agent/schedule"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
@@ -31,6 +32,8 @@ type Config struct {
 
 	Containerd   Containerd
 	Poll         Poll
+	Changes      Changes
+	Downtime     schedule.Windows // in which it is no error that something cannot be reached; the zero value: never
 	Fleet        Fleet
 	Enrollment   Enrollment
 	Report       Report
@@ -60,11 +63,6 @@ type Runtime struct {
 	AllowPrivileged bool              // told in every status
 	Allowed         map[string]string // names that services may ask for: containerd's name of a runtime, or a path in place of runc
 	CDIDirs         []string          // of device specifications; nil: /etc/cdi and /var/run/cdi
-}
-
-// Poll says how often the tag is asked.
-type Poll struct {
-	Interval time.Duration // at least 1 s
 }
 
 // Report says how the device's current state gets into a registry, signed by the device. The zero value: it does not.
@@ -149,6 +147,7 @@ const (
 	DefaultDataDir  = "/var/lib/longshore"
 	DefaultRunDir   = "/run/longshore"
 	DefaultInterval = time.Minute
+	DefaultJitter   = 0.2
 	MinInterval     = time.Second
 
 	DefaultTrustInterval = time.Hour
@@ -233,15 +232,7 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	}
 	n.Close()
 
-	n = root.Get("poll")
-	c.Poll.Interval = DefaultInterval
-	if i := n.Get("interval"); i != nil {
-		if c.Poll.Interval = i.Duration(); c.Poll.Interval < MinInterval {
-			i.Faultf("must be at least %s", MinInterval)
-		}
-	}
-	n.Close()
-
+	c.times(root)
 	c.Fleet = r.fleet(root.Get("fleet"), c.Source)
 
 	c.Enrollment = enrollment(root.Get("enrollment"), c.Fleet)

@@ -54,7 +54,11 @@ type Status struct {
 	Freshness  *Freshness `json:"freshness"` // null: the policy does not ask for it
 	Clock      *Clock     `json:"clock"`     // null: nothing is known against the device's clock
 
-	Hold    *Hold    `json:"hold"`    // null: the accepted state is applied
+	Hold         *Hold   `json:"hold"`         // null: the accepted state is applied
+	PollWindow   *Window `json:"pollWindow"`   // in which the registry is asked; null: at any time
+	ChangeWindow *Window `json:"changeWindow"` // in which changes are made; null: at any time
+	Downtime     *Window `json:"downtime"`     // that is declared, now: nothing that cannot be reached is a problem; null: none is now
+
 	Changes []Change `json:"changes"` // that the accepted state makes, on a device that holds changes back
 
 	Insecure []string `json:"insecure"` // what was taken unsigned because the policy says so
@@ -68,6 +72,14 @@ type Status struct {
 	CurrentReport *CurrentReport `json:"currentReport"` // null: the current state is not put into the registry
 
 	Now time.Time `json:"now"`
+}
+
+// Window is what windows of time say.
+type Window struct {
+	Windows      []string  `json:"windows"` // for people
+	Open         bool      `json:"open"`
+	Until        time.Time `json:"until,omitzero"` // when Open changes; zero: no such time is in sight
+	ClockUnknown bool      `json:"clockUnknown"`   // it is closed because the device's clock is in doubt
 }
 
 // Trust is the trust policy that decides what the device takes.

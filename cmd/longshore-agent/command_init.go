@@ -322,7 +322,7 @@ func (p *program) checkConfig(c *cli.Context) error {
 		return err
 	}
 	policy, trustErr := readPolicy(cfg.Trust)
-	errs := []error{trustErr}
+	errs := []error{trustErr, cfg.Over(time.Now())}
 	for _, f := range []struct {
 		key string
 		o   interface{ ReadFiles() (string, error) }

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	_ "time/tzdata" // windows of time on a device without time zones of its own
 
 	"github.com/sirupsen/logrus"
 	"github.com/urfave/cli/v2"

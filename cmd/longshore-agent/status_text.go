@@ -308,6 +308,19 @@ func footer(s *status.Status) []string {
 	if !s.NextCheck.IsZero() {
 		out = append(out, "next check in "+ago(s.NextCheck.Sub(s.Now)))
 	}
+	if w := s.PollWindow; w != nil {
+		out = append(out, window("checks", w))
+	}
+	if w := s.ChangeWindow; w != nil {
+		out = append(out, window("changes", w))
+	}
+	if d := s.Downtime; d != nil {
+		text := "in declared downtime"
+		if !d.Until.IsZero() {
+			text += " until " + d.Until.UTC().Format(time.RFC3339)
+		}
+		out = append(out, text)
+	}
 	switch o := s.Outbox; {
 	case !o.Enabled:
 		out = append(out, "no fleet endpoint")
@@ -324,6 +337,23 @@ func footer(s *status.Status) []string {
 		out = append(out, line)
 	}
 	return append(out, "longshore-agent "+s.Version)
+}
+
+// window is one kind of window: "window for changes Mon-Fri 22:00-05:00 (Europe/Berlin), closed until 2026-11-27T21:00:00Z".
+func window(of string, w *status.Window) string {
+	state := "closed"
+	if w.Open {
+		state = "open"
+	}
+	switch {
+	case w.ClockUnknown:
+		state += ": the time is not known"
+	case !w.Until.IsZero():
+		state += " until " + w.Until.UTC().Format(time.RFC3339)
+	case !w.Open:
+		state += " for good"
+	}
+	return "window for " + of + " " + strings.Join(w.Windows, ", ") + ", " + state
 }
 
 func short(d digest.Digest) string {

@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
+	_ "time/tzdata" // check agent.yaml knows the time zones that the agent knows
 
 	"github.com/sirupsen/logrus"
 

@@ -1,0 +1,77 @@
+package config
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/schedule"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+// Poll says when the tag is asked.
+type Poll struct {
+	Interval time.Duration    // at least 1 s
+	Jitter   float64          // how much of Interval a check comes earlier or later by chance, half of it each: [0,1]
+	Windows  schedule.Windows // the zero value: at any time
+}
+
+// Changes say when the device may be changed.
+type Changes struct {
+	Windows          schedule.Windows // the zero value: at any time
+	OpenClockUnknown bool             // Windows count also while the clock is in doubt; else they are closed then
+}
+
+// times reads when what is done.
+func (c *Config) times(root *strict.Node) {
+	n := root.Get("poll")
+	c.Poll.Interval = DefaultInterval
+	if i := n.Get("interval"); i != nil {
+		if c.Poll.Interval = i.Duration(); c.Poll.Interval < MinInterval {
+			i.Faultf("must be at least %s", MinInterval)
+		}
+	}
+	c.Poll.Jitter = DefaultJitter
+	if j := n.Get("jitter"); j != nil {
+		c.Poll.Jitter = jitter(j)
+	}
+	c.Poll.Windows = schedule.Parse(n.Get("windows"))
+	n.Close()
+
+	n = root.Get("changes")
+	c.Changes.Windows = schedule.Parse(n.Get("windows"))
+	if u := n.Get("whenClockUnknown"); u != nil {
+		c.Changes.OpenClockUnknown = u.OneOf("closed", "open") == "open"
+	}
+	n.Close()
+	c.Downtime = schedule.Parse(root.Get("downtime"))
+}
+
+// jitter is a percentage of the interval.
+func jitter(n *strict.Node) float64 {
+	s, ok := strings.CutSuffix(n.Text(), "%")
+	p, err := strconv.Atoi(s)
+	if n.Kind() == strict.String && (!ok || err != nil || p < 0 || p > 100) {
+		n.HintFaultf("write it like 20%", "not a percentage between 0 and 100")
+		return 0
+	}
+	return float64(p) / 100
+}
+
+// Over are the windows that do not open at t or later. They are no reason for an agent not to start, and a fault for people who look; nil: there
+// are none.
+func (c *Config) Over(t time.Time) error {
+	var faults []strict.Fault
+	for _, w := range []schedule.Windows{c.Poll.Windows, c.Changes.Windows, c.Downtime} {
+		for _, p := range w.Over(t) {
+			faults = append(faults, strict.Fault{
+				Line: p.Line, Column: p.Column, Path: p.Path,
+				Message: "does not open any more: its dates have passed, or the next is more than ten years away", Hint: "remove the window, or give it new dates",
+			})
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	return &strict.Error{File: c.File, Faults: faults}
+}

@@ -1,0 +1,218 @@
+package agent_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	_ "time/tzdata"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/schedule"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
+)
+
+func windows(t *testing.T, list string) schedule.Windows {
+	t.Helper()
+	root, err := strict.YAML("agent.yaml", []byte("w: "+list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := schedule.Parse(root.Get("w"))
+	if err := root.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// An update comes at any hour of a month with a change to daylight saving in it. Its images are loaded at once; containers change in the next
+// window, as it opens, and at no other time.
+func TestChangesAreMadeInTheirWindow(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		random := rand.New(rand.NewPCG(seed, 0))
+		nights := windows(t, `[{days: Mon-Fri, hours: "22:00-05:00", zone: Europe/Berlin}, {cron: "30 2 1,15,26 * *", duration: 40m, zone: Europe/Berlin}]`)
+		w.Edit = func(o *agent.Options) { o.Changes, o.Interval, o.LookEvery = nights, time.Hour, time.Hour }
+		time.Sleep(time.Until(time.Date(2000, 3, 10, 0, 0, 0, 0, time.UTC)))
+		r := w.Start(t)
+		for generation := uint64(1); time.Now().Before(time.Date(2000, 4, 7, 0, 0, 0, 0, time.UTC)); generation++ {
+			image := fmt.Sprintf("web:%d", generation%2+1)
+			w.Publish(t, generation, anApp(1, image))
+			published := time.Now()
+			opens, closes := nights.Next(published)
+			w.Sync(t, r)
+			for time.Now().Before(opens) {
+				if s := r.Status(); s.Phase != status.PhaseWaiting || s.ChangeWindow == nil || s.ChangeWindow.Open || !s.ChangeWindow.Until.Equal(opens) {
+					t.Fatalf("%v: %s, window %+v, want it closed until %v", time.Now(), s.Phase, s.ChangeWindow, opens)
+				}
+				time.Sleep(min(3*time.Hour, time.Until(opens)))
+			}
+			began := time.Now()
+			w.Committed(t, r, generation)
+			if took := time.Since(began); took > 10*time.Second {
+				t.Errorf("generation %d took %v of its window", generation, took)
+			}
+			if c := w.Observe(t)["app-1/web"]; !nights.At(c.StartedAt) || c.StartedAt.Before(opens) {
+				t.Errorf("a container started at %v, outside of %v to %v", c.StartedAt, opens, closes)
+			}
+			if s := r.Status(); !s.ChangeWindow.Open || !s.ChangeWindow.Until.Equal(closes) {
+				t.Errorf("%v: window %+v, want it open until %v", time.Now(), s.ChangeWindow, closes)
+			}
+			time.Sleep(time.Duration(random.Int64N(int64(30 * time.Hour))))
+		}
+	})
+}
+
+// A clock that is set takes effect at once, in both directions.
+func TestWindowsFollowAClockThatIsSet(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		var mu sync.Mutex
+		var ahead time.Duration
+		now := w.Now
+		w.Now = func() time.Time { mu.Lock(); defer mu.Unlock(); return now().Add(ahead) }
+		set := func(d time.Duration) { mu.Lock(); defer mu.Unlock(); ahead = d }
+		w.Edit = func(o *agent.Options) {
+			o.Changes = windows(t, `[{hours: "03:00-04:00", zone: UTC}]`)
+			o.Clock = clock.New(w.Now, func() time.Duration { return 0 })
+		}
+		r := w.Start(t) // at midnight
+		w.Publish(t, 1, anApp(1, "web:1"))
+		w.Wait(t, "it waits", func() bool { return r.Status().Phase == status.PhaseWaiting })
+		set(3 * time.Hour)
+		w.Committed(t, r, 1)
+		set(-2 * time.Hour)
+		w.Publish(t, 2, anApp(1, "web:2"))
+		w.Sync(t, r)
+		time.Sleep(4 * time.Hour) // until 02:00
+		if s := r.Status(); s.Committed.Generation != 1 || s.Phase != status.PhaseWaiting {
+			t.Errorf("changed outside of the window: %+v", s.Committed)
+		}
+		time.Sleep(65 * time.Minute)
+		w.Committed(t, r, 2)
+	})
+}
+
+// Nobody knows what time it is: no window is open, unless the site says so.
+func TestWindowsOfAClockInDoubt(t *testing.T) {
+	for _, open := range []bool{false, true} {
+		inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+			c := clock.New(w.Now, func() time.Duration { return time.Since(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)) })
+			c.Hint("the registry", time.Now().Add(30*24*time.Hour))
+			w.Edit = func(o *agent.Options) {
+				o.Changes, o.ChangesClockUnknown, o.Clock = windows(t, `[{hours: "00:00-12:00", zone: UTC}]`), open, c
+			}
+			r := w.Start(t)
+			w.Publish(t, 1, anApp(1, "web:1"))
+			if !open {
+				time.Sleep(3 * time.Hour)
+				s := r.Status()
+				if s.Phase != status.PhaseWaiting || s.ChangeWindow.Open || !s.ChangeWindow.ClockUnknown {
+					t.Errorf("%s, window %+v", s.Phase, s.ChangeWindow)
+				}
+				c.Hint("the registry", time.Time{})
+				time.Sleep(5 * time.Minute) // the next look at the device
+			}
+			w.Committed(t, r, 1)
+		})
+	}
+}
+
+// The source is asked in its windows alone, from their beginning on, and whenever somebody asks for it.
+func TestPollsInItsWindow(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		days := windows(t, `[{hours: "08:00-09:00", zone: Europe/Berlin}]`)
+		var mu sync.Mutex
+		var asked []time.Time
+		w.Registry.Fail(func(request string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.HasPrefix(request, "resolve "+agenttest.Repository) {
+				asked = append(asked, time.Now())
+			}
+			return nil
+		})
+		w.Edit = func(o *agent.Options) { o.PollWindows, o.Interval = days, 10*time.Minute }
+		r := w.Start(t)
+		w.Publish(t, 1, anApp(1, "web:1"))
+		time.Sleep(3 * time.Hour)
+		if s := r.Status(); !s.CheckedAt.IsZero() || s.PollWindow.Open || !s.NextCheck.Equal(time.Date(2000, 1, 1, 7, 0, 0, 0, time.UTC)) {
+			t.Errorf("status %+v, next check %v", s.PollWindow, s.NextCheck)
+		}
+		time.Sleep(5 * 24 * time.Hour)
+		mu.Lock()
+		for _, at := range asked {
+			if !days.At(at) {
+				t.Errorf("asked at %v", at)
+			}
+		}
+		if n := len(asked); n < 5*5 || n > 5*8 {
+			t.Errorf("asked %d times in 5 windows of an hour", n)
+		}
+		mu.Unlock()
+		w.Publish(t, 2, anApp(1, "web:2"))
+		if res := w.Sync(t, r); res.Outcome != status.SyncInstalled {
+			t.Errorf("sync outside of the window: %+v", res)
+		}
+	})
+}
+
+// In a declared downtime nobody is told that nothing can be reached; after it, whoever still cannot be reached is a problem at once.
+func TestDeclaredDowntime(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		w.Edit = func(o *agent.Options) {
+			o.Downtime, o.ReportInterval = windows(t, `[{hours: "02:00-08:00", zone: UTC}]`), 5*time.Minute
+		}
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		events := func() (n int) {
+			for _, e := range eventsOf(t, r.Agent, status.EventRequest{}) {
+				if e.Kind == status.EventSource {
+					n++
+				}
+			}
+			return n
+		}
+		down := func(is bool) {
+			w.Registry.Fail(nil)
+			w.Fleet.Fail(nil)
+			if is {
+				w.Registry.Fail(func(string) error { return fmt.Errorf("no route to host: %w", fault.ErrTemporary) })
+				w.Fleet.Fail(func(agent.Report) error { return fmt.Errorf("no route to host: %w", fault.ErrTemporary) })
+			}
+		}
+		at := func(hour, minute int) { time.Sleep(time.Until(time.Date(2000, 1, 1, hour, minute, 0, 0, time.UTC))) }
+		at(2, 1)
+		down(true)
+		at(7, 59)
+		s := r.Status()
+		if len(s.Problems) > 0 || events() > 0 || s.Downtime == nil || !s.Downtime.Until.Equal(time.Date(2000, 1, 1, 8, 0, 0, 0, time.UTC)) {
+			t.Errorf("in the downtime: %+v, %d events, %+v", s.Problems, events(), s.Downtime)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if res, err := r.Sync(ctx); err != nil || res.Outcome != status.SyncUnreachable {
+			t.Errorf("who asks is told: %+v, %v", res, err)
+		}
+		cancel()
+		at(8, 1)
+		if s = r.Status(); !hasProblem(s, codes.SourceUnreachable) || events() != 1 || s.Downtime != nil || s.NextCheck.After(time.Now().Add(3*time.Minute)) {
+			t.Errorf("after it: %+v, %d events, next check %v", s.Problems, events(), s.NextCheck)
+		}
+		at(9, 0)
+		down(false)
+		at(9, 10)
+		if s = r.Status(); len(s.Problems) > 0 || events() != 2 || s.Outbox.Depth > 0 {
+			t.Errorf("when all is well: %+v, %d events, %+v", s.Problems, events(), s.Outbox)
+		}
+	})
+}
