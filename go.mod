@@ -40,8 +40,8 @@ require (
 	github.com/pelletier/go-toml/v2 v2.4.3 // containerd's hosts.toml
 	github.com/pressly/goose/v3 v3.27.1 // versions of the database
 	github.com/prometheus/client_golang v1.25.0 // metrics of the endpoint
-	github.com/santhosh-tekuri/jsonschema/v6 v6.0.1 // the published schemas agree with the readers
 	github.com/robfig/cron/v3 v3.0.1 // cron expressions of windows
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.1 // the published schemas agree with the readers
 	github.com/secure-systems-lab/go-securesystemslib v0.11.0 // DSSE envelopes and encrypted key files
 	github.com/sigstore/cosign/v2 v2.6.5 // ambient identities; tests: the real cosign
 	github.com/sigstore/protobuf-specs v0.5.1 // signature bundles
