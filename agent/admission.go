@@ -80,13 +80,21 @@ func (l *loop) startAdmission(now time.Time) {
 		if _, held := m.held[d.Digest]; !held && !m.passed[d.Digest] && plan.Complete(d, seen) {
 			m.passed[d.Digest], news = true, true
 		}
-		open = open || !bad && !m.passed[d.Digest]
-		if g := l.good[d.ID]; bad && g.Deployment != nil {
+		_, waits := l.gate.waits[d.ID]
+		open = open || !bad && !waits && !m.passed[d.Digest]
+		if g := l.good[d.ID]; (bad || waits) && g.Deployment != nil {
 			d = g.Deployment
 		}
 		owned[d.Digest] = true
 		for j := range d.Components {
 			projects = append(projects, d.Components[j].Project)
+		}
+	}
+	for id := range l.gate.waits {
+		if g := l.good[id]; g.Deployment != nil && l.targetDesired.Deployment(id) == nil { // it is removed later
+			for j := range g.Deployment.Components {
+				projects = append(projects, g.Deployment.Components[j].Project)
+			}
 		}
 	}
 	if news {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -76,7 +77,7 @@ func (l *loop) leaving() []plan.Deployment {
 		return nil
 	}
 	for _, d := range l.targetDesired.Deployments {
-		if l.acceptedDesired.Deployment(d.ID) == nil && !l.disks.removedFirst[d.ID] && !l.removalWaits(d.ID) {
+		if l.acceptedDesired.Deployment(d.ID) == nil && !l.disks.removedFirst[d.ID] {
 			out = append(out, d)
 		}
 	}
@@ -90,7 +91,7 @@ func (l *loop) removeEarly(now time.Time) {
 	if !ok || !l.pull.full || !now.Before(l.pull.roomAt) || l.disks.weighs || l.disks.removalUseless || l.poll.collecting || l.blind != nil || l.acceptedResolved == nil {
 		return
 	}
-	leaving := l.leaving()
+	leaving := slices.DeleteFunc(l.leaving(), func(d plan.Deployment) bool { return l.removalWaits(d.ID) })
 	if len(leaving) == 0 {
 		return
 	}

@@ -21,7 +21,7 @@ import (
 
 // LockReader is a runtime that reads a file at the top of a named volume. fault.ErrNotFound: there is none.
 type LockReader interface {
-	ReadVolumeFile(ctx context.Context, project, volume, name string, limit int64) (data []byte, modified time.Time, err error)
+	ReadVolumeFile(ctx context.Context, project string, v workload.Volume, name string, limit int64) (data []byte, modified time.Time, err error)
 }
 
 const (
@@ -39,9 +39,10 @@ type gate struct {
 	built   int                        // [loop.rebuilt] when changes was made; -1: they are to be made anew
 	at      time.Time                  // when to look again; zero: not by itself
 	locks   map[string][]approval.Lock // by deployment id
-	looked  map[digest.Digest]bool     // changes since which the locks were read
+	looked  map[digest.Digest]bool     // changes whose locks were read at lookedAt
 	reading bool                       // of locks
-	lockAt  time.Time
+
+	lookedAt, lockAt time.Time
 }
 
 // gated reports whether anything on this device may hold back a change.
@@ -72,7 +73,7 @@ func (l *loop) lockable() []*plan.Deployment {
 // gateChanges decides which changes wait. It saves which begin before they do.
 func (l *loop) gateChanges(now time.Time) {
 	g := &l.gate
-	if l.targetDesired == nil && l.acceptedDesired == nil || l.damaged != nil {
+	if l.targetDesired == nil && l.acceptedDesired == nil {
 		return
 	}
 	if !l.gated() {
@@ -97,11 +98,8 @@ func (l *loop) gateChanges(now time.Time) {
 		}
 		was := r
 		if r.Begun.IsZero() {
-			w, applied := l.gateQuestion(c, r, now).Wait(), i < len(target)
-			if w == nil && !g.looked[c.ID] && l.lockedBy(c.Deployment) {
-				w = &plan.Wait{} // a moment
-			}
-			if w == nil && applied {
+			w, applied := l.waitOf(c, r, now), i < len(target)
+			if w == nil && applied && l.canBegin(c) {
 				r.Begun = now
 			}
 			if w != nil && applied {
@@ -143,6 +141,32 @@ func (l *loop) gateChanges(now time.Time) {
 	g.built = l.rebuilt
 }
 
+// waitOf is why a change is not made now; nil: nothing holds it back. Without a code it is a moment, until the locks were read.
+func (l *loop) waitOf(c plan.Change, r store.Change, now time.Time) *plan.Wait {
+	if l.unfinished(c) {
+		return nil
+	}
+	w := l.gateQuestion(c, r, now).Wait()
+	if w == nil && l.lockedBy(c.Deployment) && (!l.gate.looked[c.ID] || now.Sub(l.gate.lookedAt) > 2*lockEvery) {
+		return &plan.Wait{}
+	}
+	return w
+}
+
+// unfinished reports whether a deployment is on the device that never ran completely: there is no revision that could be kept instead, so
+// nothing holds its change back.
+func (l *loop) unfinished(c plan.Change) bool {
+	return l.good[c.Deployment].Deployment == nil && slices.ContainsFunc(l.seen.Containers, func(o workload.Observation) bool { return o.Deployment == c.Deployment })
+}
+
+// canBegin reports whether a change that nothing holds back is made now: one that has to wait for the device's admission has not begun, and
+// its window may close again.
+func (l *loop) canBegin(c plan.Change) bool {
+	d := l.targetDesired.Deployment(c.Deployment)
+	asked := l.admission.asked(l.o.Runtime)
+	return d == nil || asked == nil || asked(d)
+}
+
 // openChanges lists what a state changes, but for what was found bad already.
 func (l *loop) openChanges(d *plan.Desired) []plan.Change {
 	return slices.DeleteFunc(plan.Changes(d, l.good), func(c plan.Change) bool {
@@ -172,9 +196,14 @@ func (l *loop) gateQuestion(c plan.Change, r store.Change, now time.Time) approv
 	if l.held() && l.target.Digest == l.hold.State { // somebody at the device decided
 		return approval.Question{}
 	}
-	q := approval.Question{Now: now, Change: c, Record: r, Policy: l.o.Approvals, Locks: l.gate.locks[c.Deployment]}
+	policy := l.o.Approvals
+	if l.doubt != nil { // nobody knows how long it has waited
+		policy.AutomaticAfter = 0
+	}
+	q := approval.Question{Now: now, Change: c, Record: r, Policy: policy, Locks: l.gate.locks[c.Deployment]}
 	if l.o.ChangeWindow != nil {
 		q.Closed, q.ClockUnknown, q.Opens = l.o.ChangeWindow(now)
+		q.Opens = q.Opens.Round(time.Second).UTC()
 	}
 	return q
 }
@@ -211,7 +240,10 @@ func (l *loop) readLocks(now time.Time) {
 	if !ok || g.reading || now.Before(g.lockAt) || !l.observed || l.blind != nil {
 		return
 	}
-	type place struct{ deployment, project, component string }
+	type place struct {
+		deployment, project, component string
+		volume                         workload.Volume
+	}
 	var places []place
 	asked := map[digest.Digest]bool{}
 	for _, d := range l.lockable() {
@@ -221,8 +253,8 @@ func (l *loop) readLocks(now time.Time) {
 		}
 		asked[g.changes[i].ID] = true
 		for _, c := range d.Components {
-			if l.runs(c.Project.Name) { // else the owner of the lock is gone
-				places = append(places, place{d.ID, c.Project.Name, c.Name})
+			if l.exists(c.Project.Name) { // else the owner of the lock is gone
+				places = append(places, place{d.ID, c.Project.Name, c.Name, c.Project.Volume(approval.LockVolume)})
 			}
 		}
 	}
@@ -236,26 +268,22 @@ func (l *loop) readLocks(now time.Time) {
 		defer cancel()
 		found := map[string][]approval.Lock{}
 		for _, p := range places {
-			data, modified, err := reader.ReadVolumeFile(ctx, p.project, approval.LockVolume, approval.LockFile, approval.MaxLock)
+			data, modified, err := reader.ReadVolumeFile(ctx, p.project, p.volume, approval.LockFile, approval.MaxLock)
 			if errors.Is(err, fault.ErrNotFound) {
 				continue
 			}
-			found[p.deployment] = append(found[p.deployment], approval.ParseLock(p.component, data, modified, err))
+			found[p.deployment] = append(found[p.deployment], approval.ParseLock(p.component, data, modified, l.o.Now(), err))
 		}
 		l.send(func(l *loop) {
-			l.gate.reading = false
-			if !maps.EqualFunc(found, l.gate.locks, slices.Equal) || !maps.Equal(asked, l.gate.looked) {
-				l.gate.locks, l.gate.looked, l.gate.built = found, asked, -1
-			}
+			l.gate.reading, l.gate.lookedAt, l.gate.built = false, l.o.Now(), -1
+			l.gate.locks, l.gate.looked = found, asked
 		})
 	})
 }
 
-// runs reports whether a container of a project runs.
-func (l *loop) runs(project string) bool {
-	return slices.ContainsFunc(l.seen.Containers, func(c workload.Observation) bool {
-		return c.Project == project && (c.Status == workload.Running || c.Status == workload.Paused)
-	})
+// exists reports whether there is a container of a project.
+func (l *loop) exists(project string) bool {
+	return slices.ContainsFunc(l.seen.Containers, func(c workload.Observation) bool { return c.Project == project })
 }
 
 // lockedBy reports whether a deployment may have an update lock.
@@ -270,10 +298,10 @@ func (l *loop) removalWaits(id string) bool {
 	}
 	for _, c := range l.gate.changes {
 		if r := l.gate.records[c.ID]; c.Deployment == id {
-			return r.Begun.IsZero() && l.gateQuestion(c, r, l.o.Now()).Wait() != nil
+			return r.Begun.IsZero() && l.waitOf(c, r, l.o.Now()) != nil
 		}
 	}
-	return true // not looked at yet
+	return l.gate.built == -1 // not looked at yet
 }
 
 // DecisionRequest is what somebody at the device decides about a change.
@@ -410,9 +438,17 @@ func (l *loop) changeStatus(c plan.Change) status.Change {
 		out.Bytes += y.Bytes
 	}
 	if r.Begun.IsZero() {
-		if w := l.gateQuestion(c, r, l.o.Now()).Wait(); w != nil {
+		if w := l.waitOf(c, r, l.o.Now()); w != nil && w.Code != "" {
 			out.Waiting = &status.Waiting{Code: w.Code, Message: w.Message, Until: w.Until}
 		}
 	}
 	return out
+}
+
+// lockDue is when locks are to be read again; zero: they are being read, or none matters.
+func (g *gate) lockDue() time.Time {
+	if g.reading {
+		return time.Time{}
+	}
+	return g.lockAt
 }

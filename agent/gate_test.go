@@ -299,6 +299,9 @@ func TestRollbackByHand(t *testing.T) {
 		}
 		back := func() bool { return b.runs("web:1") && !b.runs("web:2") && !b.runs("broker:1") }
 		w.Wait(t, "generation 1 runs", back)
+		if h, err := b.r.RollBack(t.Context(), agent.RollbackRequest{By: "root"}); !errors.Is(err, fault.ErrNotFound) {
+			t.Errorf("RollBack once more = %+v, %v: the state that it was rolled back from is no earlier one", h, err)
+		}
 		b.restart()
 		w.Wait(t, "the report says so", func() bool {
 			x := w.Extra(t)

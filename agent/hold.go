@@ -90,7 +90,7 @@ func (l *loop) earlier(generation uint64) (*store.State, error) {
 	var held []*store.State
 	var numbers []string
 	for _, s := range []*store.State{l.committed, l.lastGood} {
-		if s != nil && s.Digest != l.target.Digest && !slices.ContainsFunc(held, func(x *store.State) bool { return x.Digest == s.Digest }) {
+		if s != nil && s.Digest != l.target.Digest && s.Digest != l.accepted.Digest && !slices.ContainsFunc(held, func(x *store.State) bool { return x.Digest == s.Digest }) {
 			held = append(held, s)
 			numbers = append(numbers, fmt.Sprint(s.Generation))
 		}

@@ -162,6 +162,14 @@ func (l *loop) boot() error {
 			l.damaged = err
 		}
 	}
+	if l.damaged != nil && l.held() { // only the accepted state is fetched again
+		l.log.Error("the generation that the device is held at is damaged; the hold ends", "generation", l.hold.Generation, "err", l.damaged)
+		if err := l.o.Store.Update(func(tx *store.Tx) error { return tx.SetHold(nil) }); err != nil {
+			return err
+		}
+		l.hold = nil
+		l.acceptedDesired, l.damaged = l.intake.Load(l.ctx, *l.accepted, true)
+	}
 	if l.damaged != nil {
 		l.log.Error("saved documents are damaged; what runs is left alone", "err", l.damaged)
 	}
@@ -238,7 +246,7 @@ func (l *loop) drain() {
 // due: the loop would spin.
 func (l *loop) pause() time.Duration {
 	now := l.o.Now()
-	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.admission.due(), l.disks.at, l.gate.at, l.gate.lockAt, l.windows.at}
+	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.admission.due(), l.disks.at, l.gate.at, l.gate.lockDue(), l.windows.at}
 	switch {
 	case l.looking != nil:
 		next, others = l.looking.due(now), []time.Time{l.poll.due(l)}

@@ -106,7 +106,7 @@ func (p *poll) start(l *loop, now time.Time) {
 	l.forgetSigners() // after the fingerprint, which looks at the policy
 	q.Anew = l.replaced != nil && !l.trust.current
 	q.LookFresh = l.looksFresh(now, q.Policy)
-	if l.accepted != nil && (l.acceptedResolved != nil || l.targetResolved != nil && l.targetResolved.Digest == l.accepted.Digest || l.held()) {
+	if l.accepted != nil && (l.acceptedResolved != nil || l.targetResolved != nil && l.targetResolved.Digest == l.accepted.Digest || l.held() && l.damaged == nil) {
 		q.Loaded = l.accepted.Digest
 	}
 	if r := l.refused; r != nil {
@@ -165,9 +165,12 @@ func sourceTrouble(c codes.Code) bool {
 
 // whole takes in the accepted state, whose documents were damaged and are whole again.
 func (l *loop) whole(d *plan.Desired) {
-	if l.target != nil && l.target.Digest == d.Digest {
+	switch {
+	case l.target != nil && l.target.Digest == d.Digest:
 		l.targetDesired = d
-	} else {
+	case l.held(): // it is not wanted now
+		return
+	default:
 		l.acceptedDesired = d
 	}
 	l.damaged = nil
@@ -339,6 +342,11 @@ func (l *loop) outcome(w waiter) (status.SyncResult, bool) {
 	}
 	if l.held() {
 		return failed(status.SyncFailed, codes.Held, l.heldText(), "")
+	}
+	for _, s := range status.ByName(l.reportedStatus) {
+		if e := plan.OverallError(s); e != nil && len(l.gate.waits) > 0 {
+			return failed(status.SyncFailed, codes.Code(e.Code), s.Name+": "+e.Message, "")
+		}
 	}
 	if id, w, ok := l.waitsFor(); ok {
 		return failed(status.SyncWaiting, w.Code, status.NameOf(l.reportedStatus, id)+": "+w.Message, "")

@@ -137,7 +137,7 @@ func (q Question) window() *plan.Wait {
 	case q.ClockUnknown:
 		return &plan.Wait{Code: codes.OutsideWindow, Message: "the time is not known, so the window for changes counts as closed"}
 	case q.Opens.IsZero():
-		return &plan.Wait{Code: codes.OutsideWindow, Message: "waiting for a window for changes: none begins within a year"}
+		return &plan.Wait{Code: codes.OutsideWindow, Message: "waiting for a window for changes: none begins"}
 	}
 	return &plan.Wait{Code: codes.OutsideWindow, Until: q.Opens, Message: "waiting for the window for changes at " + q.Opens.UTC().Format(time.RFC3339)}
 }

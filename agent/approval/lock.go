@@ -18,8 +18,11 @@ const (
 )
 
 // ParseLock reads a lock: JSON with the members owner, reason and expires (RFC 3339), all optional, or an empty file. A file that cannot be
-// read, or that is no such JSON, locks as well: for [LockFor]. component is the owner of a lock that names none.
-func ParseLock(component string, data []byte, modified time.Time, err error) Lock {
+// read locks as long as it is there, one that is no such JSON for [LockFor]. component is the owner of a lock that names none.
+func ParseLock(component string, data []byte, modified, now time.Time, err error) Lock {
+	if err != nil {
+		modified = now
+	}
 	out := Lock{Owner: component, Expires: modified.Add(LockFor)}
 	var doc struct {
 		Owner   string    `json:"owner"`

@@ -99,6 +99,6 @@ func (r *Runtime) TakeVolume(ctx context.Context, project, name string) (free fu
 var _ agent.LockReader = (*Runtime)(nil)
 
 // ReadVolumeFile reads a file of an application, see [volumes.Store.ReadFile].
-func (r *Runtime) ReadVolumeFile(_ context.Context, project, volume, name string, limit int64) ([]byte, time.Time, error) {
-	return r.volumes.ReadFile(project, volume, name, limit)
+func (r *Runtime) ReadVolumeFile(_ context.Context, project string, v workload.Volume, name string, limit int64) ([]byte, time.Time, error) {
+	return r.volumes.ReadFile(project, v, name, limit)
 }

@@ -30,6 +30,8 @@ const (
 
 	filesEvery  = 2 * time.Second
 	filesAtOnce = 100
+	filesAtMost = 10_000
+	keepResults = 7 * 24 * time.Hour
 	halfWritten = 10 * time.Second // a file that cannot be read may be incomplete for so long
 )
 
@@ -100,15 +102,28 @@ func (x *Directory) look(ctx context.Context, d Operator) error {
 		return err
 	}
 	defer dir.Close()
-	entries, err := dir.ReadDir(filesAtOnce)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	for _, e := range entries {
-		if strings.HasSuffix(e.Name(), decisionSuffix) {
-			if err := x.take(ctx, root, e.Name(), d); err != nil {
-				return err
+	var decisions []string
+	for read := 0; read < filesAtMost && len(decisions) < filesAtOnce; {
+		entries, err := dir.ReadDir(filesAtOnce)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		read += len(entries)
+		for _, e := range entries {
+			switch info, err := e.Info(); {
+			case strings.HasSuffix(e.Name(), decisionSuffix):
+				decisions = append(decisions, e.Name())
+			case strings.HasSuffix(e.Name(), resultSuffix) && err == nil && x.Now().Sub(info.ModTime()) > keepResults:
+				_ = root.Remove(e.Name()) // it is tried again
 			}
+		}
+	}
+	for _, name := range decisions {
+		if err := x.take(ctx, root, name, d); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -98,6 +99,7 @@ func changeOf(old, d *Deployment) Change {
 			kinds[Parameters] = true
 		}
 		out.Images = append(out.Images, imageChanges(o, c)...)
+		kinds[Images] = kinds[Images] || o != nil && !maps.Equal(imagesOf(o), imagesOf(c))
 	}
 	for i := range old.All() {
 		o := &old.Components[i]
@@ -109,7 +111,7 @@ func changeOf(old, d *Deployment) Change {
 			}
 		}
 	}
-	kinds[Images] = len(out.Images) > 0
+	kinds[Images] = kinds[Images] || len(out.Images) > 0
 	if old == nil {
 		kinds = map[Kind]bool{Install: true}
 	}
@@ -128,6 +130,15 @@ func (d *Deployment) All() []Component {
 		return nil
 	}
 	return d.Components
+}
+
+// imagesOf are the images that a component runs, mounts, or runs first.
+func imagesOf(c *Component) map[digest.Digest]bool {
+	out := map[digest.Digest]bool{}
+	for _, img := range c.Project.Images() {
+		out[img.Digest] = true
+	}
+	return out
 }
 
 func imageChanges(old, c *Component) []ImageChange {
@@ -194,11 +205,14 @@ func (q Question) waits(d *Deployment, now store.Status) store.Status {
 	}
 	out := q.next(d.Next, now, now.Generation)
 	for i := range out.Components {
-		if c := &out.Components[i]; c.State == margo.StatePending && d.Waiting.Code != "" {
+		c := &out.Components[i]
+		if old := componentOf(now, c.Name); c.State == margo.StatePending && old.State == margo.StateFailed { // what runs fails meanwhile
+			c.State, c.Error, c.Since = old.State, old.Error, old.Since
+		} else if c.State == margo.StatePending && d.Waiting.Code != "" {
 			c.Error = &margo.StatusError{Code: string(d.Waiting.Code), Source: c.Name, Message: d.Waiting.Message}
 		}
 	}
-	return out
+	return q.sum(out, q.Before[d.ID])
 }
 
 // PendingReason is why a deployment that is pending waits, as far as it waits for somebody or for a time; nil: for nothing such.

@@ -22,6 +22,8 @@ type Desired struct {
 	Deployments []Deployment
 	Unplaced    []Unplaced
 	Blobs       []digest.Digest // of all its documents, to keep on the device
+
+	kept map[string]bool // deployments whose removal waits, by id, also those whose documents are damaged
 }
 
 // Unplaced is an application that is assigned to a device behind this one, which is no gateway: it is reported as failed, and nothing

@@ -4,6 +4,7 @@ package plan
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -71,6 +72,7 @@ func Make(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Poli
 	}
 	pl := newPlanner(now, o, s, p)
 	wanted, kept := map[string]bool{}, map[string]bool{}
+	maps.Copy(kept, d.kept)
 	for i := range d.Deployments {
 		dep := &d.Deployments[i]
 		kept[dep.ID] = dep.Blocked != nil

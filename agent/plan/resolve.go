@@ -39,6 +39,10 @@ func Resolve(want *Desired, k Memory) *Desired {
 		out.Deployments[i] = k.choose(&want.Deployments[i])
 	}
 	out.Deployments = append(out.Deployments, k.remaining(want)...)
+	out.kept = map[string]bool{}
+	for id := range k.Waits {
+		out.kept[id] = want.Deployment(id) == nil
+	}
 	for i := range out.Deployments {
 		d := &out.Deployments[i]
 		d.Components = slices.Clone(d.Components)

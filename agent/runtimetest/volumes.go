@@ -64,12 +64,12 @@ func (m *Memory) TakeVolume(ctx context.Context, project, name string) (free fun
 var _ agent.LockReader = (*Memory)(nil)
 
 // ReadVolumeFile reads what was written into a volume: the content of its only file. An empty one is no file.
-func (m *Memory) ReadVolumeFile(ctx context.Context, project, volume, name string, _ int64) ([]byte, time.Time, error) {
+func (m *Memory) ReadVolumeFile(ctx context.Context, project string, v workload.Volume, name string, _ int64) ([]byte, time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	content := m.volumes[project+"/"+volume]
+	content := m.volumes[project+"/"+v.Name]
 	if content == "" {
-		return nil, time.Time{}, fmt.Errorf("read %s of volume %s: %w", name, volume, fault.ErrNotFound)
+		return nil, time.Time{}, fmt.Errorf("read %s of volume %s: %w", name, v.Name, fault.ErrNotFound)
 	}
 	return []byte(content), m.Now(), ctx.Err()
 }

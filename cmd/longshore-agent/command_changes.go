@@ -21,8 +21,8 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-// operatorSocket is where the members of approvals.group may ask and decide.
-func operatorSocket(runDir string) string { return runDir + "/operator.sock" }
+// operatorSocket is where the members of approvals.group may ask and decide: beside the run directory, which is root's alone.
+func operatorSocket(runDir string) string { return runDir + "-operators/agent.sock" }
 
 func socketFlag() cli.Flag {
 	return &cli.StringFlag{Name: "socket", Usage: "socket of the agent (default: that of the configuration, for other users than root the operators' socket)", EnvVars: env("SOCKET")}

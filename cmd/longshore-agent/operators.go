@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"os/user"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -52,13 +53,14 @@ func openOperators(ctx context.Context, cfg *config.Config, name string, d contr
 	if err != nil {
 		return fmt.Errorf("group %s: id %q: %w", name, g.Gid, fault.ErrInvalid)
 	}
-	l, err := control.ListenGroup(operatorSocket(cfg.RunDir), gid)
+	path := operatorSocket(cfg.RunDir)
+	dir := filepath.Dir(path)
+	if err := errors.Join(os.MkdirAll(dir, 0o750), os.Chown(dir, 0, gid), os.Chmod(dir, 0o750)); err != nil {
+		return fmt.Errorf("make %s: %w", dir, err)
+	}
+	l, err := control.ListenGroup(path, gid)
 	if err != nil {
 		return err
-	}
-	// The members reach the socket, and see nothing else of the directory.
-	if err := os.Chmod(cfg.RunDir, 0o711); err != nil {
-		log.Error("the group may not reach its socket", "err", err)
 	}
 	running.Go(func() {
 		if err := control.ServeOperators(ctx, l, d, log); err != nil && ctx.Err() == nil {

@@ -127,6 +127,9 @@ func (s *DeviceReport) reported(t artifacts.RolloutTarget) (DeviceState, string)
 	case s.Digest != t.Digest:
 		return Failed, fmt.Sprintf("has another state as generation %d: %s", t.Generation, s.Digest)
 	}
+	if h := s.Waits.Hold; h != nil && h.Generation < t.Generation {
+		return Waiting, s.Waits.words()
+	}
 	for _, d := range s.Deployments {
 		if d.State == margo.StateFailed {
 			return Failed, d.words()

@@ -33,10 +33,10 @@ func TestFate(t *testing.T) {
 			s.Committed, s.Waits = 3, waits(t, `{"waiting":[{"name":"web","code":"approval-needed"}]}`)
 		}), rollout.Waiting},
 		"rolled back by hand": {ours(func(s *rollout.DeviceReport) {
-			s.Committed, s.Waits = 3, waits(t, `{"hold":{"generation":3,"by":"ana"}}`)
+			s.Waits = waits(t, `{"hold":{"generation":3,"by":"ana"}}`)
 		}), rollout.Waiting},
 		"waits, and another failed": {ours(func(s *rollout.DeviceReport) {
-			s.Committed, s.Waits, s.Deployments[0].State = 3, waits(t, `{"hold":{"generation":3}}`), margo.StateFailed
+			s.Committed, s.Waits, s.Deployments[0].State = 3, waits(t, `{"waiting":[{"name":"web"}]}`), margo.StateFailed
 		}), rollout.Failed},
 		"failed":                     {ours(func(s *rollout.DeviceReport) { s.Committed, s.Deployments[0].State = 3, margo.StateFailed }), rollout.Failed},
 		"fails later":                {ours(func(s *rollout.DeviceReport) { s.Deployments[1].State = margo.StateFailed }), rollout.Failed},

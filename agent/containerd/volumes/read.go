@@ -1,6 +1,7 @@
 package volumes
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -13,13 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // ReadFile reads a regular file at the top of a volume, and when it was written. Its content is the application's: links are not followed,
 // and more than limit bytes are [fault.ErrTooLarge]. fault.ErrNotFound: there is no volume, or no file.
-func (r *Store) ReadFile(project, volume, name string, limit int64) (data []byte, modified time.Time, err error) {
-	dir, err := r.storedDir(project, volume)
+func (r *Store) ReadFile(project string, v workload.Volume, name string, limit int64) (data []byte, modified time.Time, err error) {
+	volume := cmp.Or(v.Shared, v.Name)
+	dir, err := r.rootOf(project, v)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
