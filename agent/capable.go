@@ -14,7 +14,7 @@ import (
 )
 
 // machineEvery is the pause between two looks at the machine, and with it the shortest time between two reports of what changed there:
-// a burst of changes is one report, and what was there for a moment only is none.
+// several changes within it make one report, and a device that was plugged in and out within it makes none.
 const machineEvery = time.Minute
 
 // machineLook is what the loop knows of its looks at the machine.
@@ -72,7 +72,7 @@ func (l *loop) machineSeen(now time.Time, c margo.DeviceCapabilities) {
 	l.nudge()
 }
 
-// changed names what is new and what is gone.
+// changed lists what was added and what was removed, for the event and the log.
 func changed(old, now margo.DeviceCapabilities) string {
 	a, b := items(old), items(now)
 	var out []string

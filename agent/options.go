@@ -59,7 +59,7 @@ type Options struct {
 	ChangesClockUnknown bool
 	Downtime            schedule.Windows // in which it is no error that something cannot be reached; the zero value: never
 
-	// ChangeWindow reports whether changes are not made at a time, whether that is because nobody knows what time it is, and when the next
+	// ChangeWindow reports whether changes are not made at a time, whether that is because the clock is not trusted, and when the next
 	// window begins; zero: not known. nil: as Changes says.
 	ChangeWindow func(now time.Time) (closed, clockUnknown bool, opens time.Time)
 

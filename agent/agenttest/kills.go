@@ -22,7 +22,7 @@ type change struct {
 	keep          []string // of them, those that must not be touched
 	states        []string // what the fleet endpoint is told about the application, not more and not less
 	fails         bool     // the device goes back to what it was
-	asks          bool     // somebody at the device approves it
+	asks          bool     // it needs an approval, which the test gives
 }
 
 // other is an application that stays as it is.
@@ -190,7 +190,7 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 	return k.Met()
 }
 
-// approveAll is somebody at the device who approves what waits. An agent that died meanwhile does not answer.
+// approveAll approves all changes that wait. Errors are ignored: the agent may have been killed.
 func approveAll(t *testing.T, r *Running) {
 	all, _ := r.Changes(t.Context())
 	for _, x := range all {

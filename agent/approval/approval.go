@@ -1,5 +1,5 @@
-// Package approval decides whether a device may make a change now: whether somebody at the device has to approve it, what was decided, and
-// what else holds it back. It is pure: no I/O, no clock.
+// Package approval decides whether a device may make a change now: whether the change needs a local approval, what was decided, and what else
+// blocks it. It is pure: no I/O, no clock.
 //
 // The entry points are [Policy], of agent.yaml, and [Question.Wait].
 package approval
@@ -67,7 +67,7 @@ type Question struct {
 	// Closed says that it is outside of the windows for changes. Opens is when the next one begins; zero: it is not known.
 	Closed bool
 	Opens  time.Time
-	// ClockUnknown: the window is closed because nobody knows what time it is.
+	// ClockUnknown reports that the window counts as closed because the device's clock is not trusted.
 	ClockUnknown bool
 }
 
