@@ -9,8 +9,9 @@ import (
 	"syscall"
 )
 
-// Ports that [FreePort] chooses from: below those that the kernel chooses (32768 and up). One of these
-// would soon be taken by a connection.
+// Ports that [FreePort] chooses from: below those that the kernel chooses (32768 and up). One of these would soon be taken by a connection or
+// by a server of another test. If a container published it, that server's clients would reach the container: the kernel translates the
+// address although something else listens there.
 const (
 	lowestPort  = 20_000
 	highestPort = 32_000
@@ -46,4 +47,10 @@ func FreePort() (uint16, error) {
 		return uint16(port), l.Close()
 	}
 	return 0, fmt.Errorf("100 ports between %d and %d are taken or were given before", lowestPort, highestPort)
+}
+
+// FreeAddress is 127.0.0.1 with a port of [FreePort].
+func FreeAddress() (string, error) {
+	port, err := FreePort()
+	return fmt.Sprintf("127.0.0.1:%d", port), err
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -171,14 +170,7 @@ func (r *rig) powerOff(cs []workload.Container) {
 func TestUpdateMovesThePublishedPort(t *testing.T) {
 	r := newRig(t)
 	img := r.pulled(nil)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	port := uint16(l.Addr().(*net.TCPAddr).Port)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	port := freePort(t)
 	s := server(img)
 	s.Ports = []workload.Port{{HostPort: port, ContainerPort: 8080, Protocol: "tcp"}}
 	ask := func(want string) {

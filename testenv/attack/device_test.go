@@ -7,7 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -165,7 +164,7 @@ func newPublisher(t *testing.T, p *plant, n int, server *testenv.RegistryServer,
 	if d.dir, err = p.box.Folder("d"); err != nil {
 		t.Fatal(err)
 	}
-	if d.url, err = freeAddress(); err != nil {
+	if d.url, err = testenv.FreeAddress(); err != nil {
 		t.Fatal(err)
 	}
 	d.control = control.NewClient(d.path("run/agent.sock"))
@@ -606,12 +605,4 @@ func (c *customer) end() error {
 		return fmt.Errorf("the application answered %d times and was silent %d times: %w", c.answered, c.lost, c.last)
 	}
 	return nil
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	return l.Addr().String(), l.Close()
 }
