@@ -214,7 +214,7 @@ func (b *builder) deployment(ctx context.Context, d *artifacts.Deployment, gener
 			return out, err
 		}
 		comp := plan.NewComponent(c.Name, c.Properties.Revision, p)
-		comp.Digest, comp.Wait, comp.Timeout = manifest, c.Properties.Wait, c.Properties.Timeout
+		comp.Digest, comp.Values, comp.Wait, comp.Timeout = manifest, plan.Hash(env), c.Properties.Wait, c.Properties.Timeout
 		out.Components = append(out.Components, comp)
 	}
 	return out, nil

@@ -21,7 +21,7 @@ type Kind string
 const (
 	Install       Kind = "install"       // the deployment has not run completely on this device yet
 	Images        Kind = "images"        // a service gets another image
-	Parameters    Kind = "parameters"    // the same component gets other values
+	Parameters    Kind = "parameters"    // a component gets other values
 	Configuration Kind = "configuration" // a component has another revision, or comes or goes
 	Removal       Kind = "removal"       // the deployment leaves the device
 )
@@ -90,14 +90,8 @@ func changeOf(old, d *Deployment) Change {
 		c := &d.Components[i]
 		parts = append(parts, c.Name, c.Digest, c.Identity)
 		o := old.Component(c.Name)
-		switch {
-		case o == nil:
-			kinds[Configuration] = true
-		case o.Digest != c.Digest:
-			kinds[Configuration] = true
-		case o.Identity != c.Identity:
-			kinds[Parameters] = true
-		}
+		kinds[Configuration] = kinds[Configuration] || o == nil || o.Digest != c.Digest
+		kinds[Parameters] = kinds[Parameters] || o != nil && (o.Values != c.Values || o.Digest == c.Digest && o.Identity != c.Identity)
 		out.Images = append(out.Images, imageChanges(o, c)...)
 		kinds[Images] = kinds[Images] || o != nil && !maps.Equal(imagesOf(o), imagesOf(c))
 	}

@@ -68,6 +68,7 @@ type Component struct {
 	Name        string
 	Revision    string
 	Digest      digest.Digest // of its manifest
+	Values      string        // hash of the values that the deployment gives to its parameters
 	Wait        bool          // the next component waits until this one is up, not only started
 	Timeout     time.Duration // to be up; 0: none
 	Project     *workload.Project
