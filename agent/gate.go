@@ -47,7 +47,7 @@ type gate struct {
 
 // gated reports whether anything on this device may hold back a change.
 func (l *loop) gated() bool {
-	if len(l.o.Approvals.Kinds) > 0 || l.o.ChangeWindow != nil {
+	if slices.ContainsFunc(l.o.Approvals.Kinds, func(k plan.Kind) bool { return k != plan.TrustPolicy }) || l.o.ChangeWindow != nil {
 		return true
 	}
 	return len(l.lockable()) > 0
@@ -90,6 +90,11 @@ func (l *loop) gateChanges(now time.Time) {
 	target := l.openChanges(l.targetDesired)
 	records, waits := map[digest.Digest]store.Change{}, map[string]plan.Wait{}
 	var fresh []store.Change
+	for id, r := range g.records {
+		if r.Trust != nil {
+			records[id] = r
+		}
+	}
 	g.at = time.Time{}
 	for i, c := range slices.Concat(target, l.openChanges(l.acceptedDesired)) {
 		r, ok := g.records[c.ID]
@@ -196,16 +201,21 @@ func (l *loop) gateQuestion(c plan.Change, r store.Change, now time.Time) approv
 	if l.held() && l.target.Digest == l.hold.State { // somebody at the device decided
 		return approval.Question{}
 	}
-	policy := l.o.Approvals
-	if l.doubt != nil { // nobody knows how long it has waited
-		policy.AutomaticAfter = 0
-	}
-	q := approval.Question{Now: now, Change: c, Record: r, Policy: policy, Locks: l.gate.locks[c.Deployment]}
+	q := approval.Question{Now: now, Change: c, Record: r, Policy: l.approvals(), Locks: l.gate.locks[c.Deployment]}
 	if l.o.ChangeWindow != nil {
 		q.Closed, q.ClockUnknown, q.Opens = l.o.ChangeWindow(now)
 		q.Opens = q.Opens.Round(time.Second).UTC()
 	}
 	return q
+}
+
+// approvals is which changes need an approval now.
+func (l *loop) approvals() approval.Policy {
+	policy := l.o.Approvals
+	if l.doubt != nil { // nobody knows how long a change has waited
+		policy.AutomaticAfter = 0
+	}
+	return policy
 }
 
 // tellChanges reports which changes begin to wait, and for what.
@@ -361,6 +371,9 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 		return status.Change{}, fmt.Errorf("save the decision on %s: %w", c.Name, err)
 	}
 	l.gate.records[c.ID], l.gate.built = r, -1
+	if r.Trust != nil {
+		l.trust.next = now
+	}
 	l.nudge()
 	message := fmt.Sprintf("%s by %s%s", d.Verdict, d.By, reasonText(d.Reason))
 	l.log.Info("decision", "deployment", c.Name, "change", c.ID, "verdict", d.Verdict, "by", d.By, "via", d.Via, "reason", r.Decision.Reason)
@@ -386,9 +399,12 @@ func clip(text string) string {
 func (l *loop) changeNamed(deployment string) (plan.Change, error) {
 	var found []plan.Change
 	var names []string
-	for _, c := range l.gate.changes {
+	for _, c := range l.waitingChanges() {
 		names = append(names, c.Name)
-		if c.Name == deployment || c.Deployment == deployment {
+		if c.Deployment == deployment {
+			return c, nil
+		}
+		if c.Name == deployment {
 			found = append(found, c)
 		}
 	}
@@ -407,7 +423,7 @@ func (l *loop) changeNamed(deployment string) (plan.Change, error) {
 
 func (l *loop) changeTable() []status.Change {
 	out := []status.Change{}
-	for _, c := range l.gate.changes {
+	for _, c := range l.waitingChanges() {
 		out = append(out, l.changeStatus(c))
 	}
 	return out
@@ -418,7 +434,11 @@ func (l *loop) changeStatus(c plan.Change) status.Change {
 	r := l.gate.records[c.ID]
 	out := status.Change{
 		ID: c.ID, Deployment: c.Name, DeploymentID: c.Deployment, Kinds: c.Kinds, Images: []status.ImageChange{}, Restarts: c.Restarted, Containers: c.Containers,
-		Since: r.Since, Begun: r.Begun, Decision: r.Decision,
+		Since: r.Since, Begun: r.Begun, Decision: r.Decision, Trust: r.Trust,
+	}
+	if r.Trust != nil {
+		out.Waiting = l.trustWaiting(r)
+		return out
 	}
 	for _, s := range []*store.State{l.accepted, l.target} {
 		if s != nil {

@@ -112,6 +112,7 @@ func (p *poll) start(l *loop, now time.Time) {
 	if r := l.refused; r != nil {
 		q.Retry = p.forced || !p.fresh || r.Policy != q.Policy || r.Temporary && !now.Before(p.heal)
 	}
+	q.HoldTrust = l.holdTrust(now)
 	if q.RenewTrust = l.trust.wants(l, now, p.forced); q.RenewTrust {
 		l.trust.busy = true
 	}

@@ -100,6 +100,9 @@ func (l *loop) capabilitiesBody(tx *store.Tx) ([]byte, error) {
 		w := l.gate.waits[id]
 		x.Waiting = append(x.Waiting, ExtraWait{id, status.NameOf(l.reportedStatus, id), w.Code, w.Message, w.Until})
 	}
+	if w := l.trustWaits(); w != nil {
+		x.Waiting = append(x.Waiting, ExtraWait{status.TrustPolicyName, status.TrustPolicyName, w.Code, w.Message, w.Until})
+	}
 	if r := l.refused; r != nil {
 		x.Refused = &ExtraRefused{r.Digest.String(), r.Generation, r.Code, r.Message, r.Since.UTC()}
 	}

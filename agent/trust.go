@@ -55,8 +55,9 @@ func (t *trusting) start(l *loop, now time.Time) {
 		return
 	}
 	t.busy = true
+	hold := l.holdTrust(now)
 	l.background(func() {
-		r := l.intake.Refresh(l.ctx)
+		r := l.intake.Refresh(l.ctx, hold)
 		l.send(func(l *loop) { l.renewed(r) })
 	})
 }
@@ -99,6 +100,7 @@ func (l *loop) renewed(r *intake.Renewal) {
 		t.checked = now
 	}
 	l.scheduleTrust(now)
+	l.noteHeld(now, r)
 	if len(r.Taken) == 0 {
 		return
 	}
@@ -176,6 +178,9 @@ func (l *loop) trustProblems(now time.Time, s *status.Status, add func(code code
 	}
 	if t.Expired {
 		add(codes.TrustExpired, fmt.Sprintf("trust policy version %d expired %s", t.Version, t.Expires.UTC().Format(time.RFC3339)), "decides by it all the same", "", t.Expires)
+	}
+	if w := l.trustWaits(); w != nil {
+		add(w.Code, w.Message, fmt.Sprintf("decides by version %d; what the new one revokes counts already", t.Version), "", w.since)
 	}
 	if t.Note != "" {
 		add(codes.TrustUnused, t.Note, fmt.Sprintf("decides by version %d", t.Version), "", time.Time{})

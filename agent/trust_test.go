@@ -41,19 +41,22 @@ type policies struct {
 	within  bool // a transaction: Status was asked there, where it may wait for Refresh, which waits for the transaction
 }
 
-func (p *policies) Refresh(context.Context) ([]intake.TrustVersion, error) {
+func (p *policies) Refresh(_ context.Context, hold func(intake.TrustVersion) bool) (taken []intake.TrustVersion, held *intake.TrustVersion, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked++
 	if p.order != nil {
 		p.order("trust")
 	}
-	taken := p.next
-	p.next = nil
-	for _, v := range taken {
+	for len(p.next) > 0 {
+		v := p.next[0]
+		if hold != nil && hold(v) {
+			return taken, &v, p.err
+		}
+		taken, p.next = append(taken, v), p.next[1:]
 		p.version = v.Version
 	}
-	return taken, p.err
+	return taken, nil, p.err
 }
 
 func (p *policies) Status() status.Trust {

@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 )
 
-// Policy says which changes need an approval. The zero value: none.
+// Policy says which changes need an approval, of deployments and of the trust policy. The zero value: none.
 type Policy struct {
 	Kinds       []plan.Kind   // of changes that need one
 	Deployments []string      // names of deployments, with * and ? as in file names; nil: all
@@ -30,6 +30,9 @@ const DefaultValidFor = 7 * 24 * time.Hour
 
 // Needs reports whether a change needs an approval.
 func (p Policy) Needs(c plan.Change) bool {
+	if slices.Contains(c.Kinds, plan.TrustPolicy) {
+		return slices.Contains(p.Kinds, plan.TrustPolicy) // whatever Deployments says
+	}
 	if !slices.ContainsFunc(c.Kinds, func(k plan.Kind) bool { return slices.Contains(p.Kinds, k) }) {
 		return false
 	}

@@ -22,13 +22,13 @@ func (r reader) approvals(n *strict.Node) (a Approvals) {
 	if n == nil {
 		return a
 	}
-	kinds := plan.Kinds()
+	kinds := plan.Kinds() // all is these: who has never thought of the trust policy must not keep devices from it
 	for _, x := range n.Need("changes").Items() {
 		switch k := plan.Kind(x.Filled()); {
 		case k == "all":
-			a.Policy.Kinds = kinds
-		case !slices.Contains(kinds, k):
-			x.HintFaultf("use all, install, images, parameters, configuration or removal", "not a kind of change")
+			a.Policy.Kinds = append(a.Policy.Kinds, kinds...)
+		case k != plan.TrustPolicy && !slices.Contains(kinds, k):
+			x.HintFaultf("use all, install, images, parameters, configuration, removal or trust", "not a kind of change")
 		default:
 			a.Policy.Kinds = append(a.Policy.Kinds, k)
 		}

@@ -343,3 +343,13 @@ func TestMutualTLS(t *testing.T) {
 		t.Errorf("workloadAPI: %+v, %v", c, err)
 	}
 }
+
+// The trust policy waits only where the configuration names it: all is the changes of deployments.
+func TestApprovalsOfTheTrustPolicy(t *testing.T) {
+	for changes, want := range map[string]int{"[all]": 5, "[all, trust]": 6, "[trust]": 1} {
+		c, err := config.Parse("agent.yaml", []byte("device: a\nstate: r.example/s\napprovals: {changes: "+changes+"}\n"))
+		if err != nil || len(c.Approvals.Policy.Kinds) != want {
+			t.Errorf("%s: %v, %v, want %d kinds", changes, c, err, want)
+		}
+	}
+}

@@ -35,6 +35,8 @@ type Query struct {
 	RenewTrust bool           // ask for the next trust policy first
 	Anew       bool           // the database took the place of a damaged one, and the next trust policy was not asked for since
 	Policy     string         // [Intake.Fingerprint] when the rest was copied
+
+	HoldTrust func(TrustVersion) bool // as in [Trust]; nil: no version waits for an approval
 }
 
 // Result is how a check ended.

@@ -81,8 +81,9 @@ type Fresher interface {
 type Trust interface {
 	// Refresh asks for the versions that follow the one in use and takes them over one by one, each on the disk before it
 	// counts. It returns those that it took, also with an error; the error's code ([codes.Error]) says why it went no further.
-	// No next version is no error.
-	Refresh(ctx context.Context) ([]TrustVersion, error)
+	// No next version is no error. A version that hold reports true of is held back and returned; of it and of those after it
+	// only the revocations count. A nil hold holds nothing back.
+	Refresh(ctx context.Context, hold func(TrustVersion) bool) (taken []TrustVersion, held *TrustVersion, err error)
 	// Status returns which policy decides, as of the last look at it. It does not wait, and is never asked in a transaction of
 	// the agent's store, which Refresh may write to.
 	Status() status.Trust
@@ -97,6 +98,7 @@ type TrustVersion struct {
 	Version  uint64
 	Digest   digest.Digest // of the artifact's manifest
 	SignedBy []string      // names of the keys that signed it, by the version before
+	Changes  []string      // what it changes, for people, one sentence each; only where it may be held back
 	// Parted is the digest of the version before as the device had it, where this one follows another of that number; "": it
 	// follows what was there, or it is not known.
 	Parted digest.Digest

@@ -24,9 +24,10 @@ const (
 	Parameters    Kind = "parameters"    // a component gets other values
 	Configuration Kind = "configuration" // a component has another revision, or comes or goes
 	Removal       Kind = "removal"       // the deployment leaves the device
+	TrustPolicy   Kind = "trust"         // the next version of the trust policy; no deployment has it
 )
 
-// Kinds lists all of them.
+// Kinds lists those of deployments.
 func Kinds() []Kind { return []Kind{Install, Images, Parameters, Configuration, Removal} }
 
 // Change is the difference between what runs of a deployment and what a state wants of it.

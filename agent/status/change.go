@@ -10,7 +10,11 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 )
 
-// Change is what the newest state changes of one deployment, on a device that holds changes back.
+// TrustPolicyName stands for a deployment's name and id in the change of the trust policy.
+const TrustPolicyName = "trust-policy"
+
+// Change is what the newest state changes of one deployment, on a device that holds changes back, or a version of the trust policy that
+// waits.
 type Change struct {
 	ID           digest.Digest   `json:"id"` // names all that the change brings; a decision is about it
 	Deployment   string          `json:"deployment"`
@@ -25,6 +29,8 @@ type Change struct {
 	Waiting      *Waiting        `json:"waiting"` // null: nothing holds it back
 	Begun        time.Time       `json:"begun,omitzero"`
 	Decision     *store.Decision `json:"decision"` // null: none
+
+	Trust *store.TrustChange `json:"trust,omitempty"` // null: the change is of a deployment
 }
 
 // ImageChange is a service that gets another image.

@@ -14,6 +14,14 @@ type Change struct {
 	Since      time.Time     `json:"since"`
 	Decision   *Decision     `json:"decision,omitempty"` // the last one; nil: none
 	Begun      time.Time     `json:"begun,omitzero"`     // from then on nothing holds it back; zero: it waits
+	Trust      *TrustChange  `json:"trust,omitempty"`    // a version of the trust policy, whose digest is ID; nil: the change is of a deployment
+}
+
+// TrustChange is a version of the trust policy that the device has not taken over yet.
+type TrustChange struct {
+	Version  uint64   `json:"version"`
+	SignedBy []string `json:"signedBy"`
+	Changes  []string `json:"changes"` // for people, one sentence each
 }
 
 // Verdict is what somebody decided.

@@ -17,6 +17,7 @@ var (
 	keyTrust       = []byte("current") // Trust, without the two documents
 	keyTrustPolicy = []byte("policy")
 	keyTrustRoot   = []byte("root")
+	keyTrustHeld   = []byte("held")
 )
 
 // Trust is the newest version of the trust policy that came from the registry.
@@ -66,6 +67,31 @@ func (t *Tx) SetTrust(x Trust) error {
 		return err
 	}
 	return errors.Join(document(b, keyTrustPolicy, x.Policy), document(b, keyTrustRoot, x.Root))
+}
+
+// HeldTrust are the revocations of versions of the trust policy that wait for an approval. They count.
+type HeldTrust struct {
+	Anchor  string       `json:"anchor"`  // as in Trust
+	Version uint64       `json:"version"` // the newest of the versions
+	Revoked []Revocation `json:"revoked"`
+}
+
+// Revocation takes back a key, by its fingerprint, or content, by its digest.
+type Revocation struct {
+	Key    digest.Digest `json:"key,omitempty"`
+	Digest digest.Digest `json:"digest,omitempty"`
+	Since  time.Time     `json:"since,omitzero"`
+	Reason string        `json:"reason,omitempty"`
+}
+
+// HeldTrust returns the revocations of versions that wait; nil: there are none.
+func (t *Tx) HeldTrust() (*HeldTrust, error) {
+	return get[HeldTrust](t.tx.Bucket(bucketTrust), keyTrustHeld)
+}
+
+// SetHeldTrust remembers them, in place of those that were remembered.
+func (t *Tx) SetHeldTrust(h HeldTrust) error {
+	return put(t.tx.Bucket(bucketTrust), keyTrustHeld, h)
 }
 
 func document(b *bbolt.Bucket, key, data []byte) error {

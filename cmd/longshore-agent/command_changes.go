@@ -49,7 +49,7 @@ func (p *program) changesCommand() *cli.Command {
 	return &cli.Command{
 		Name: "changes", Usage: "list the changes that wait, and why",
 		Description: "A change is what the accepted state changes of one deployment. It waits for an approval, an update lock of the application, or a\n" +
-			"window for changes, as agent.yaml says. What runs continues.\n\n" +
+			"window for changes, as agent.yaml says. What runs continues. The change trust-policy is the next version of the trust policy.\n\n" +
 			"Examples:\n  longshore-agent changes\n  longshore-agent changes -o json\n\n" + outcome.Help,
 		Flags: []cli.Flag{configFlag(), socketFlag(), outputFlag()},
 		Action: func(c *cli.Context) error {
@@ -74,12 +74,12 @@ func (p *program) decisionCommands() []*cli.Command {
 	id := &cli.StringFlag{Name: "id", Usage: "decide only if the change is still the one with this id, as changes -o json shows it"}
 	flags := []cli.Flag{configFlag(), socketFlag(), outputFlag(), id, reason}
 	about := "A decision is about the change that waits now: if the state changes, the new change waits for its own decision. The agent records who\n" +
-		"decided, when and what. A change that has begun cannot be stopped.\n\n"
+		"decided, when and what. A change that has begun cannot be stopped. trust-policy names the next version of the trust policy.\n\n"
 	return []*cli.Command{
 		{
 			Name: "approve", Usage: "let changes of deployments begin", ArgsUsage: "DEPLOYMENT ...",
 			Description: about + "Examples:\n  longshore-agent approve vision\n  longshore-agent approve --all\n\n" + outcome.Help,
-			Flags:       append([]cli.Flag{&cli.BoolFlag{Name: "all", Usage: "approve every change that waits"}}, flags...),
+			Flags:       append([]cli.Flag{&cli.BoolFlag{Name: "all", Usage: "approve every change of a deployment that waits"}}, flags...),
 			Action:      func(c *cli.Context) error { return p.decide(c, control.Decision{Verdict: store.Approved}) },
 		},
 		{
@@ -131,7 +131,7 @@ func (p *program) decide(c *cli.Context, d control.Decision) error {
 	}
 	if c.Bool("all") {
 		for _, x := range all {
-			if x.Begun.IsZero() {
+			if x.Begun.IsZero() && x.Trust == nil {
 				names = append(names, x.DeploymentID)
 			}
 		}
@@ -225,13 +225,28 @@ func writeChanges(w io.Writer, all []status.Change) {
 		case x.Waiting != nil:
 			state = x.Waiting.Message
 		}
-		fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", x.Deployment, x.Generation, changeText(x), state)
+		generation := "-"
+		if x.Trust == nil {
+			generation = fmt.Sprint(x.Generation)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", x.Deployment, generation, changeText(x), state)
 	}
 	_ = t.Flush() // the writer's own errors show at the next Fprintf
+	for _, x := range all {
+		if x.Trust != nil {
+			fmt.Fprintf(w, "\n%s version %d (%s), signed by %s:\n", x.Deployment, x.Trust.Version, x.ID, strings.Join(x.Trust.SignedBy, ", "))
+			for _, c := range x.Trust.Changes {
+				fmt.Fprintf(w, "  %s\n", c)
+			}
+		}
+	}
 }
 
 // changeText says what a change does: "image vision 0.9.1 → 0.9.2, restarts 1 of 2 services, 41 MB to load".
 func changeText(x status.Change) string {
+	if x.Trust != nil {
+		return fmt.Sprintf("version %d", x.Trust.Version)
+	}
 	var parts []string
 	for _, i := range x.Images {
 		to := cmp.Or(i.ToTag, shortImage(i.To))

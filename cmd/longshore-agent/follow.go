@@ -54,6 +54,27 @@ func (k keeper) Load() (*trust.Kept, error) {
 	}, nil
 }
 
+func (k keeper) LoadHeld() (*trust.Held, error) {
+	var x *store.HeldTrust
+	err := k.store.View(func(tx *store.Tx) (err error) { x, err = tx.HeldTrust(); return err })
+	if x == nil || err != nil {
+		return nil, err
+	}
+	h := trust.Held{Anchor: x.Anchor, Version: x.Version}
+	for _, v := range x.Revoked {
+		h.Revoked = append(h.Revoked, trust.Revocation(v))
+	}
+	return &h, nil
+}
+
+func (k keeper) SaveHeld(h trust.Held) error {
+	x := store.HeldTrust{Anchor: h.Anchor, Version: h.Version}
+	for _, v := range h.Revoked {
+		x.Revoked = append(x.Revoked, store.Revocation(v))
+	}
+	return k.store.Update(func(tx *store.Tx) error { return tx.SetHeldTrust(x) })
+}
+
 func (k keeper) Save(x trust.Kept) error {
 	return k.store.Update(func(tx *store.Tx) error {
 		err := tx.SetTrust(store.Trust{
@@ -77,13 +98,28 @@ type trustPort struct {
 var _ intake.Trust = trustPort{}
 
 // Refresh implements [intake.Trust].
-func (p trustPort) Refresh(ctx context.Context) ([]intake.TrustVersion, error) {
-	steps, err := p.policy.Refresh(ctx)
-	var taken []intake.TrustVersion
-	for _, s := range steps {
-		taken = append(taken, intake.TrustVersion{Version: s.Policy.Version, Digest: s.Descriptor.Digest, SignedBy: s.Old.Names(), Parted: s.Parted})
+func (p trustPort) Refresh(ctx context.Context, hold func(intake.TrustVersion) bool) (taken []intake.TrustVersion, held *intake.TrustVersion, err error) {
+	var next intake.TrustVersion
+	var ask func(before *trust.Policy, s *trust.Step) bool
+	if hold != nil {
+		ask = func(before *trust.Policy, s *trust.Step) bool {
+			next = trustVersion(s)
+			next.Changes = trust.Difference(before, s.Policy)
+			return hold(next)
+		}
 	}
-	return taken, withTrustCode(err)
+	steps, waits, err := p.policy.Refresh(ctx, ask)
+	for _, s := range steps {
+		taken = append(taken, trustVersion(s))
+	}
+	if waits != nil {
+		held = &next
+	}
+	return taken, held, withTrustCode(err)
+}
+
+func trustVersion(s *trust.Step) intake.TrustVersion {
+	return intake.TrustVersion{Version: s.Policy.Version, Digest: s.Descriptor.Digest, SignedBy: s.Old.Names(), Parted: s.Parted}
 }
 
 // withTrustCode gives an error of a follower its code. What may be an attack comes before what may pass.

@@ -45,6 +45,8 @@ type Kept struct {
 type Keeper interface {
 	Load() (*Kept, error) // nil: there is none
 	Save(Kept) error
+	LoadHeld() (*Held, error) // nil: there is none
+	SaveHeld(Held) error      // in place of what was saved before; on the disk when it returns
 }
 
 // FollowerOptions make a [Follower]. All but Written are needed.
@@ -66,13 +68,14 @@ type FollowerOptions struct {
 // A file that cannot be read lets nothing pass: an edit that takes a key away must not keep the key because of a typo.
 type Follower struct {
 	o       FollowerOptions
-	refresh chan struct{} // holds one: who refreshes, and who alone changes kept, came and broken
+	refresh chan struct{} // holds one: who refreshes, and who alone changes kept, came, held and broken
 	told    atomic.Pointer[InForce]
 
 	mu     sync.Mutex
 	file   policyFile
 	kept   *Kept
 	came   *Policy // of kept
+	held   *Held   // nil: nothing is
 	broken error   // what is kept cannot be used
 }
 
@@ -100,6 +103,9 @@ func NewFollower(o FollowerOptions) *Follower {
 	f.kept, f.broken = o.Keep.Load()
 	if f.broken == nil && f.kept != nil {
 		f.came, f.broken = ParseTravelling(f.kept.Document, f.kept.Root)
+	}
+	if f.broken == nil {
+		f.held, f.broken = o.Keep.LoadHeld()
 	}
 	if f.broken != nil {
 		f.broken = fault.WithHint(fmt.Errorf("the trust policy that is kept on the device: %w", f.broken),
@@ -166,9 +172,16 @@ func (f *Follower) inForce() InForce {
 	return s
 }
 
+// decides is what is in force, with what is held back.
+func (f *Follower) decides() InForce {
+	s := f.inForce()
+	s.Policy = f.restricted(s.Policy)
+	return s
+}
+
 // publish makes what is in force what [Follower.InForce] tells.
 func (f *Follower) publish() {
-	s := f.inForce()
+	s := f.decides()
 	f.told.Store(&s)
 }
 
@@ -186,7 +199,7 @@ func (f *Follower) Policy() (*Policy, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.look()
-	s := f.inForce()
+	s := f.decides()
 	if s.Err != nil {
 		return nil, fault.WithHint(fmt.Errorf("trust policy: %w: %w", s.Err, fault.ErrRejected), "longshore-agent check-config tells what is wrong")
 	}
@@ -206,6 +219,9 @@ func (f *Follower) Fingerprint() string {
 		fmt.Fprintln(sum, s.Kept.Version, s.Kept.Digest)
 	}
 	if s.Policy != nil {
+		if h := f.heldBy(f.file.policy.Anchor(), s.Policy.Version); h != nil {
+			fmt.Fprintln(sum, "held", h.Revoked)
+		}
 		fmt.Fprintln(sum, s.Policy.passed(f.o.Now()))
 	}
 	return hex.EncodeToString(sum.Sum(nil))
@@ -213,31 +229,47 @@ func (f *Follower) Fingerprint() string {
 
 // Refresh asks for the versions that follow the one that decides, and takes them over one by one, each on the disk before it
 // counts. It returns those that it took, also with an error, which says why it went no further. No next version is none.
-func (f *Follower) Refresh(ctx context.Context) (taken []*Step, err error) {
+//
+// A version that hold reports true of is held back, and returned: it does not decide, nor do those after it. Only what they revoke
+// counts at once, on the disk too: a stolen key must not count for as long as nobody at the device looks, and whoever could revoke
+// this way could have done so without being held back. A nil hold holds nothing back.
+func (f *Follower) Refresh(ctx context.Context, hold func(before *Policy, s *Step) bool) (taken []*Step, held *Step, err error) {
 	select {
 	case f.refresh <- struct{}{}:
 		defer func() { <-f.refresh }()
 	case <-ctx.Done():
-		return nil, fmt.Errorf("refresh the trust policy: %w: %w", ErrUnreachable, ctx.Err())
+		return nil, nil, fmt.Errorf("refresh the trust policy: %w: %w", ErrUnreachable, ctx.Err())
 	}
 	for range maxSteps {
-		p, err := f.Policy()
-		if err != nil || p.Trust == nil {
-			return taken, nil //nolint:nilerr // there is nothing to go on from; InForce tells it
+		p := f.base()
+		if p == nil || p.Trust == nil {
+			return taken, nil, nil // there is nothing to go on from; InForce tells it
 		}
 		s, err := f.next(ctx, p)
 		if s == nil || err != nil {
-			return taken, err
+			return taken, nil, err
+		}
+		if hold != nil && hold(p, s) {
+			return taken, s, f.holdBack(ctx, p, s)
 		}
 		ok, err := f.take(p, s)
 		if err != nil {
-			return taken, err
+			return taken, nil, err
 		}
 		if ok {
 			taken = append(taken, s)
 		}
 	}
-	return taken, nil
+	return taken, nil, nil
+}
+
+// base is the policy that the next version has to follow, without what is held back: a version that revokes one of those who signed it
+// could else not be taken over any more. nil: nothing decides.
+func (f *Follower) base() *Policy {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.look()
+	return f.inForce().Policy
 }
 
 // next looks for what follows p; nil: nothing does. Where p came from one repository and says that the next version is in

@@ -222,12 +222,20 @@ type keeper struct {
 	saves int
 	err   error // of Save
 	lost  error // of Load
+	held  *Held
 
 	saving func()     // is called by Save; nil: nothing
 	saved  func(Kept) // is told what was saved; nil: nobody
 }
 
 func (k *keeper) Load() (*Kept, error) { return k.kept, k.lost }
+
+func (k *keeper) LoadHeld() (*Held, error) { return k.held, nil }
+
+func (k *keeper) SaveHeld(h Held) error {
+	k.held = &h
+	return k.err
+}
 
 func (k *keeper) Save(x Kept) error {
 	if k.saving != nil {
@@ -280,6 +288,12 @@ func (d *device) restart() {
 		},
 		Keep: d.keep, Now: func() time.Time { return d.clock },
 	})
+}
+
+// Refresh takes over all that follows.
+func (d *device) Refresh(ctx context.Context) ([]*Step, error) {
+	taken, _, err := d.Follower.Refresh(ctx, nil)
+	return taken, err
 }
 
 // version is that of the policy that decides; 0: none does.

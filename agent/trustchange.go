@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent/approval"
+	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
+)
+
+// maxTold bounds the sentences about what a version of the trust policy changes.
+const maxTold = 50
+
+// holdTrust says which versions of the trust policy wait for an approval, by what is decided now: it may be called beside the loop. nil: none
+// does. Windows and locks do not hold them back, as they restart nothing.
+func (l *loop) holdTrust(now time.Time) func(intake.TrustVersion) bool {
+	if !slices.Contains(l.o.Approvals.Kinds, plan.TrustPolicy) {
+		return nil
+	}
+	policy, records := l.approvals(), maps.Clone(l.gate.records)
+	return func(v intake.TrustVersion) bool {
+		r, ok := records[v.Digest]
+		if !ok {
+			r = store.Change{ID: v.Digest, Since: now}
+		}
+		return waitOfTrust(r, policy, now) != nil
+	}
+}
+
+func waitOfTrust(r store.Change, policy approval.Policy, now time.Time) *plan.Wait {
+	return approval.Question{Now: now, Change: trustChange(r.ID), Record: r, Policy: policy}.Wait()
+}
+
+// trustChange is a version of the trust policy as a change of the device.
+func trustChange(version digest.Digest) plan.Change {
+	return plan.Change{ID: version, Deployment: status.TrustPolicyName, Name: status.TrustPolicyName, Kinds: []plan.Kind{plan.TrustPolicy}}
+}
+
+// heldTrust is the version of the trust policy that is not taken over yet; nil: there is none.
+func (l *loop) heldTrust() *store.Change {
+	for _, r := range l.gate.records {
+		if r.Trust != nil && r.Trust.Version > l.trust.version {
+			return &r
+		}
+	}
+	return nil
+}
+
+// waitingChanges are those of deployments, and that of the trust policy.
+func (l *loop) waitingChanges() []plan.Change {
+	r := l.heldTrust()
+	if r == nil {
+		return l.gate.changes
+	}
+	return append(slices.Clone(l.gate.changes), trustChange(r.ID))
+}
+
+// trustWaiting is why a version of the trust policy is not taken over; nil: nothing holds it back.
+func (l *loop) trustWaiting(r store.Change) *status.Waiting {
+	w := waitOfTrust(r, l.approvals(), l.o.Now())
+	if w == nil {
+		return nil
+	}
+	return &status.Waiting{Code: w.Code, Message: w.Message, Until: w.Until}
+}
+
+// trustWait is a version of the trust policy that waits.
+type trustWait struct {
+	status.Waiting
+	since time.Time
+}
+
+// trustWaits is the version of the trust policy that waits, for reports; nil: none does.
+func (l *loop) trustWaits() *trustWait {
+	r := l.heldTrust()
+	if r == nil {
+		return nil
+	}
+	w := l.trustWaiting(*r)
+	if w == nil {
+		return nil
+	}
+	w.Message = fmt.Sprintf("trust policy version %d: %s", r.Trust.Version, w.Message)
+	return &trustWait{*w, r.Since}
+}
+
+// noteHeld takes in which version of the trust policy waits, as a refresh found it.
+func (l *loop) noteHeld(now time.Time, r *intake.Renewal) {
+	old := l.heldTrust()
+	if r.Held == nil && old != nil && r.Err != nil { // it was not found out whether it is still there
+		return
+	}
+	if r.Held == nil || l.gate.records[r.Held.Digest].Trust == nil {
+		l.replaceHeld(now, r.Held)
+	}
+	if h := l.heldTrust(); h != nil && r.Held != nil {
+		switch w := l.trustWaiting(*h); {
+		case w == nil: // it was decided meanwhile
+			l.trust.next = now
+		case !w.Until.IsZero() && w.Until.Before(l.trust.next):
+			l.trust.next = w.Until
+		}
+	}
+}
+
+// replaceHeld remembers another version that waits; nil: none does.
+func (l *loop) replaceHeld(now time.Time, v *intake.TrustVersion) {
+	records := maps.Clone(l.gate.records)
+	maps.DeleteFunc(records, func(_ digest.Digest, c store.Change) bool { return c.Trust != nil })
+	if v == nil && len(records) == len(l.gate.records) {
+		return
+	}
+	var errs []error
+	err := l.o.Store.Update(func(tx *store.Tx) error {
+		if v != nil {
+			told := slices.Clone(v.Changes)
+			if more := len(told) - maxTold; more > 0 {
+				told = append(told[:maxTold], fmt.Sprintf("and %d more", more))
+			}
+			for i := range told {
+				told[i] = clip(told[i])
+			}
+			c := store.Change{
+				ID: v.Digest, Deployment: status.TrustPolicyName, Since: now,
+				Trust: &store.TrustChange{Version: v.Version, SignedBy: v.SignedBy, Changes: told},
+			}
+			records[c.ID] = c
+			errs = append(errs, tx.SetChange(c))
+		}
+		l.gate.records = records
+		errs = append(errs, tx.RetainChanges(keys(records)), l.capabilities(tx, now))
+		return errors.Join(errs...)
+	})
+	if err != nil { // it counts all the same until the agent ends, and is found again then
+		l.log.Error("cannot save which trust policy waits", "err", err)
+	}
+	l.nudge()
+	if w := l.trustWaits(); w != nil && v != nil {
+		l.log.Info("the next trust policy waits", "version", v.Version, "digest", v.Digest, "code", w.Code, "why", w.Message)
+		l.events.Emit(status.Event{
+			Kind: status.EventTrust, Digest: v.Digest, Code: w.Code,
+			Message: fmt.Sprintf("version %d, signed by %s, %s", v.Version, strings.Join(v.SignedBy, ", "), w.Message),
+		})
+	}
+}
