@@ -143,28 +143,29 @@ type ComponentIndex struct {
 
 // OpenComponent checks the manifest of a Compose component. Type and version are looked for on the layer, where the
 // specification wants them, and on the manifest, where its own example puts them.
-func OpenComponent(manifest []byte) (*ComponentIndex, error) {
+func OpenComponent(manifest []byte) (_ *ComponentIndex, err error) {
+	defer during(&err, "open component")
 	i, err := open(manifest, TypeComponent)
 	if err != nil {
-		return nil, fmt.Errorf("open component: %w", err)
+		return nil, err
 	}
 	if len(i.layers) != 1 || i.layers[0].MediaType != TypeComposeArchive {
-		return nil, fmt.Errorf("open component: must have exactly one layer, of type %s: %w", TypeComposeArchive, fault.ErrUnsupported)
+		return nil, fmt.Errorf("must have exactly one layer, of type %s: %w", TypeComposeArchive, fault.ErrUnsupported)
 	}
 	l := i.layers[0]
 	if err := bounded(l, MaxArchive); err != nil {
-		return nil, fmt.Errorf("open component: %w", err)
+		return nil, err
 	}
 	kind, err := either(l.Annotations, i.annotations, AnnotationComponentType)
 	if err != nil {
-		return nil, fmt.Errorf("open component: %w", err)
+		return nil, err
 	}
 	if kind != "" && kind != "compose" {
-		return nil, fmt.Errorf("open component: type %q, want compose: %w", kind, fault.ErrUnsupported)
+		return nil, fmt.Errorf("type %q, want compose: %w", kind, fault.ErrUnsupported)
 	}
 	version, err := either(l.Annotations, i.annotations, AnnotationComponentVersion)
 	if err != nil {
-		return nil, fmt.Errorf("open component: %w", err)
+		return nil, err
 	}
 	return &ComponentIndex{Version: version, Archive: l, Annotations: i.annotations}, nil
 }

@@ -359,24 +359,24 @@ type CurrentStateIndex struct {
 }
 
 // OpenCurrentState checks the manifest of a current state: its types, its annotations, its layer and its size.
-func OpenCurrentState(manifest []byte) (*CurrentStateIndex, error) {
-	fail := func(err error) (*CurrentStateIndex, error) { return nil, fmt.Errorf("open current state: %w", err) }
+func OpenCurrentState(manifest []byte) (_ *CurrentStateIndex, err error) {
+	defer during(&err, "open current state")
 	i, err := open(manifest, TypeCurrentState)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	x := &CurrentStateIndex{Device: i.annotations[AnnotationDevice], Bundle: i.layers[0]}
 	if x.Counter, err = i.number(AnnotationCounter); err != nil {
-		return fail(err)
+		return nil, err
 	}
 	switch {
 	case len(i.layers) != 1:
-		return fail(fmt.Errorf("%d layers, want one: %w", len(i.layers), fault.ErrInvalid))
+		return nil, fmt.Errorf("%d layers, want one: %w", len(i.layers), fault.ErrInvalid)
 	case x.Bundle.MediaType != TypeCurrentBundle:
-		return fail(fmt.Errorf("layer: media type %q, want %q: %w", x.Bundle.MediaType, TypeCurrentBundle, fault.ErrUnsupported))
+		return nil, fmt.Errorf("layer: media type %q, want %q: %w", x.Bundle.MediaType, TypeCurrentBundle, fault.ErrUnsupported)
 	}
 	if err := bounded(x.Bundle, MaxCurrentState); err != nil {
-		return fail(err)
+		return nil, err
 	}
 	return x, nil
 }

@@ -163,6 +163,13 @@ func texts(n *strict.Node) map[string]string {
 	return out
 }
 
+// during puts what a function does before the error that it returns. It is deferred.
+func during(err *error, doing string, args ...any) {
+	if *err != nil {
+		*err = fmt.Errorf(doing+": %w", append(args, *err)...)
+	}
+}
+
 // bounded refuses a layer whose told size is over its limit, before anything is fetched.
 func bounded(d ocispec.Descriptor, limit int64) error {
 	if d.Size > limit {

@@ -33,32 +33,26 @@ type RolloutOptions struct {
 
 // PackRollout makes the artifact of a rollout: what changes with every step in one layer, what never does in another, so
 // that a step moves few bytes. Same options, same digest.
-func PackRollout(o RolloutOptions) (*Artifact, error) {
-	fail := func(err error) (*Artifact, error) {
-		return nil, fmt.Errorf("pack rollout revision %d: %w", o.Revision, err)
-	}
+func PackRollout(o RolloutOptions) (_ *Artifact, err error) {
+	defer during(&err, "pack rollout revision %d", o.Revision)
 	switch {
 	case o.Revision == 0:
-		return fail(fmt.Errorf("revisions begin at 1: %w", fault.ErrInvalid))
+		return nil, fmt.Errorf("revisions begin at 1: %w", fault.ErrInvalid)
 	case o.Previous != "" && !validDigest(o.Previous):
-		return fail(fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid))
+		return nil, fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid)
 	}
 	state, targets, err := o.Rollout.Encode()
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	revision := strconv.FormatUint(o.Revision, 10)
-	a, err := pack(TypeRollout, []Blob{layer(TypeRollout, "rollout.json", state), layer(TypeRolloutTargets, "targets.json", targets)}, o.Created, map[string]string{
+	return pack(TypeRollout, []Blob{layer(TypeRollout, "rollout.json", state), layer(TypeRolloutTargets, "targets.json", targets)}, o.Created, map[string]string{
 		AnnotationFleet:           o.Rollout.Fleet,
 		AnnotationGeneration:      revision,
 		AnnotationPrevious:        o.Previous.String(),
 		ocispec.AnnotationTitle:   o.Rollout.Fleet,
 		ocispec.AnnotationVersion: revision,
 	}, nil)
-	if err != nil {
-		return fail(err)
-	}
-	return a, nil
 }
 
 // RolloutIndex is what the manifest of a rollout says. Nothing in it is trusted before the manifest's signature is.
@@ -71,15 +65,8 @@ type RolloutIndex struct {
 }
 
 // OpenRollout checks the manifest of a rollout: its types, its annotations, its layers and their sizes.
-func OpenRollout(manifest []byte) (*RolloutIndex, error) {
-	x, err := openRollout(manifest)
-	if err != nil {
-		return nil, fmt.Errorf("open rollout: %w", err)
-	}
-	return x, nil
-}
-
-func openRollout(manifest []byte) (*RolloutIndex, error) {
+func OpenRollout(manifest []byte) (_ *RolloutIndex, err error) {
+	defer during(&err, "open rollout")
 	i, err := open(manifest, TypeRollout)
 	if err != nil {
 		return nil, err

@@ -30,28 +30,26 @@ type StateOptions struct {
 
 // PackState makes the state of one device: State Manifest, bundle archive, each deployment. Same options, same digest,
 // in whatever order the deployments come.
-func PackState(o StateOptions) (*Artifact, error) {
-	fail := func(err error) (*Artifact, error) {
-		return nil, fmt.Errorf("pack state %d of %s: %w", o.Generation, o.Device, err)
-	}
+func PackState(o StateOptions) (_ *Artifact, err error) {
+	defer during(&err, "pack state %d of %s", o.Generation, o.Device)
 	if _, err := ParseDeviceID(string(o.Device)); err != nil {
-		return fail(err)
+		return nil, err
 	}
 	if o.Previous != "" && !validDigest(o.Previous) {
-		return fail(fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid))
+		return nil, fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid)
 	}
 	if o.Repeats != "" && !validDigest(o.Repeats) {
-		return fail(fmt.Errorf("repeats %q is not %s: %w", o.Repeats, digestWords, fault.ErrInvalid))
+		return nil, fmt.Errorf("repeats %q is not %s: %w", o.Repeats, digestWords, fault.ErrInvalid)
 	}
 	ds, err := readDeployments(numbered(o.Deployments))
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	m := &margo.StateManifest{ManifestVersion: o.Generation}
 	var layers []Blob
 	for _, d := range ds {
 		if to := d.Document.Metadata.DeviceID; !o.Device.Covers(to) {
-			return fail(fmt.Errorf("deployment %s (%s) is for device %q: %w", d.Document.ID, d.Document.Metadata.Name, to, fault.ErrInvalid))
+			return nil, fmt.Errorf("deployment %s (%s) is for device %q: %w", d.Document.ID, d.Document.Metadata.Name, to, fault.ErrInvalid)
 		}
 		m.Deployments = append(m.Deployments, margo.DeploymentRef{
 			DeploymentID: d.Document.ID, Digest: d.Digest, SizeBytes: uint64(len(d.Bytes)), URL: margo.DeploymentPath(d.Document.ID, d.Digest),
@@ -60,7 +58,7 @@ func PackState(o StateOptions) (*Artifact, error) {
 	if len(ds) > 0 {
 		archive, err := packBundle(ds, o.Compressors)
 		if err != nil {
-			return fail(err)
+			return nil, err
 		}
 		b := layer(TypeBundle, "bundle.tar.gz", archive)
 		m.Bundle = &margo.BundleRef{MediaType: TypeBundle, Digest: b.Descriptor.Digest, SizeBytes: uint64(len(archive)), URL: margo.BundlePath(b.Descriptor.Digest)}
@@ -68,11 +66,11 @@ func PackState(o StateOptions) (*Artifact, error) {
 	}
 	data, err := m.Encode()
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	applications, err := applicationsText(o.Applications)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	own := map[string]string{
 		AnnotationApplications:    applications,
@@ -86,11 +84,7 @@ func PackState(o StateOptions) (*Artifact, error) {
 	if !o.Expires.IsZero() {
 		own[AnnotationExpires] = o.Expires.UTC().Truncate(time.Second).Format(time.RFC3339)
 	}
-	a, err := pack(TypeState, append([]Blob{layer(TypeState, "state.json", data)}, layers...), o.Created, own, o.Annotations)
-	if err != nil {
-		return fail(err)
-	}
-	return a, nil
+	return pack(TypeState, append([]Blob{layer(TypeState, "state.json", data)}, layers...), o.Created, own, o.Annotations)
 }
 
 // StateIndex is what the manifest of a device state says. Nothing in it is trusted before the manifest's signature is.
@@ -109,15 +103,8 @@ type StateIndex struct {
 }
 
 // OpenState checks the manifest of a device state: its types, its annotations, its layers and their sizes.
-func OpenState(manifest []byte) (*StateIndex, error) {
-	x, err := openState(manifest)
-	if err != nil {
-		return nil, fmt.Errorf("open state: %w", err)
-	}
-	return x, nil
-}
-
-func openState(manifest []byte) (*StateIndex, error) {
+func OpenState(manifest []byte) (_ *StateIndex, err error) {
+	defer during(&err, "open state")
 	i, err := open(manifest, TypeState)
 	if err != nil {
 		return nil, err
@@ -204,19 +191,20 @@ type State struct {
 // hashed here in any case. When the artifact has no such layers, Read takes the bundle.
 //
 // The documents' metadata.deviceId is for the caller to compare: see [DeviceID.Covers].
-func (x *StateIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (*State, error) {
+func (x *StateIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (_ *State, err error) {
 	if len(x.Deployments) == 0 {
 		return x.ReadBundle(blob)
 	}
+	defer during(&err, "read state")
 	s, err := x.manifest(blob)
 	if err != nil {
-		return nil, fmt.Errorf("read state: %w", err)
+		return nil, err
 	}
 	layers := make(map[digest.Digest]ocispec.Descriptor, len(x.Deployments))
 	for _, l := range x.Deployments {
 		layers[l.Digest] = l
 	}
-	err = s.fill(func(ref margo.DeploymentRef) (*Deployment, error) {
+	return s.fill(func(ref margo.DeploymentRef) (*Deployment, error) {
 		l, ok := layers[ref.Digest]
 		if !ok {
 			return nil, mixed("deployment %s has no layer", ref.Digest)
@@ -227,47 +215,40 @@ func (x *StateIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (*State
 		}
 		return ReadDeployment(ref.DeploymentID+".yaml", data)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read state: %w", err)
-	}
-	return s, nil
 }
 
 // ReadBundle is Read with one request for all documents: the way of a device that has few of them.
-func (x *StateIndex) ReadBundle(blob func(ocispec.Descriptor) ([]byte, error)) (*State, error) {
+func (x *StateIndex) ReadBundle(blob func(ocispec.Descriptor) ([]byte, error)) (_ *State, err error) {
+	defer during(&err, "read state")
 	s, err := x.manifest(blob)
 	if err != nil {
-		return nil, fmt.Errorf("read state: %w", err)
+		return nil, err
 	}
 	if x.Bundle == nil {
 		return s, nil
 	}
 	data, err := fetch(blob, *x.Bundle)
 	if err != nil {
-		return nil, fmt.Errorf("read state: %w", err)
+		return nil, err
 	}
 	ds, err := ReadBundle(data)
 	if err != nil {
-		return nil, fmt.Errorf("read state: %w", err)
+		return nil, err
 	}
 	if len(ds) != len(s.Manifest.Deployments) {
-		return nil, mixed("read state: the bundle has %d deployments, the manifest %d", len(ds), len(s.Manifest.Deployments))
+		return nil, mixed("the bundle has %d deployments, the manifest %d", len(ds), len(s.Manifest.Deployments))
 	}
 	packed := make(map[digest.Digest]*Deployment, len(ds))
 	for i := range ds {
 		packed[ds[i].Digest] = &ds[i]
 	}
-	err = s.fill(func(ref margo.DeploymentRef) (*Deployment, error) {
+	return s.fill(func(ref margo.DeploymentRef) (*Deployment, error) {
 		d, ok := packed[ref.Digest]
 		if !ok {
 			return nil, mixed("deployment %s is not in the bundle", ref.Digest)
 		}
 		return d, nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read state: %w", err)
-	}
-	return s, nil
 }
 
 // manifest fetches the State Manifest and holds it against what the artifact's manifest says.
@@ -294,20 +275,20 @@ func (x *StateIndex) manifest(blob func(ocispec.Descriptor) ([]byte, error)) (*S
 	return &State{Manifest: m, ManifestBytes: data}, nil
 }
 
-// fill gets each document that the manifest refers to, and checks that it is that one.
-func (s *State) fill(get func(margo.DeploymentRef) (*Deployment, error)) error {
+// fill returns s with each document that the manifest refers to, and checks that it is that one.
+func (s *State) fill(get func(margo.DeploymentRef) (*Deployment, error)) (*State, error) {
 	for _, ref := range s.Manifest.Deployments {
 		d, err := get(ref)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if d.Document.ID != ref.DeploymentID {
-			return mixed("the manifest calls deployment %s %s", d.Document.ID, ref.DeploymentID)
+			return nil, mixed("the manifest calls deployment %s %s", d.Document.ID, ref.DeploymentID)
 		}
 		if d.Digest != ref.Digest {
-			return fmt.Errorf("deployment %s: %s, want %s: %w", d.Document.ID, d.Digest, ref.Digest, fault.ErrDigestMismatch)
+			return nil, fmt.Errorf("deployment %s: %s, want %s: %w", d.Document.ID, d.Digest, ref.Digest, fault.ErrDigestMismatch)
 		}
 		s.Deployments = append(s.Deployments, *d)
 	}
-	return nil
+	return s, nil
 }

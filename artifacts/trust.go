@@ -38,35 +38,31 @@ type TrustOptions struct {
 }
 
 // PackTrust makes the artifact of a trust policy. What the policy says is the caller's to check. Same options, same digest.
-func PackTrust(o TrustOptions) (*Artifact, error) {
-	fail := func(err error) (*Artifact, error) { return nil, fmt.Errorf("pack trust policy %d: %w", o.Version, err) }
+func PackTrust(o TrustOptions) (_ *Artifact, err error) {
+	defer during(&err, "pack trust policy %d", o.Version)
 	switch {
 	case o.Version == 0:
-		return fail(fmt.Errorf("a policy that travels has a version from 1: %w", fault.ErrInvalid))
+		return nil, fmt.Errorf("a policy that travels has a version from 1: %w", fault.ErrInvalid)
 	case len(o.Policy) == 0:
-		return fail(fmt.Errorf("it is empty: %w", fault.ErrInvalid))
+		return nil, fmt.Errorf("it is empty: %w", fault.ErrInvalid)
 	case len(o.Policy) > MaxTrustPolicy:
-		return fail(fmt.Errorf("%d bytes, more than %d: %w", len(o.Policy), MaxTrustPolicy, fault.ErrTooLarge))
+		return nil, fmt.Errorf("%d bytes, more than %d: %w", len(o.Policy), MaxTrustPolicy, fault.ErrTooLarge)
 	case len(o.TrustedRoot) > MaxTrustedRoot:
-		return fail(fmt.Errorf("%s: %d bytes, more than %d: %w", TrustedRootFile, len(o.TrustedRoot), MaxTrustedRoot, fault.ErrTooLarge))
+		return nil, fmt.Errorf("%s: %d bytes, more than %d: %w", TrustedRootFile, len(o.TrustedRoot), MaxTrustedRoot, fault.ErrTooLarge)
 	case o.Previous != "" && !validDigest(o.Previous):
-		return fail(fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid))
+		return nil, fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid)
 	}
 	layers := []Blob{layer(TypeTrust, TrustFile, o.Policy)}
 	if len(o.TrustedRoot) > 0 {
 		layers = append(layers, layer(TypeTrustedRoot, TrustedRootFile, o.TrustedRoot))
 	}
 	version := strconv.FormatUint(o.Version, 10)
-	a, err := pack(TypeTrust, layers, o.Created, map[string]string{
+	return pack(TypeTrust, layers, o.Created, map[string]string{
 		AnnotationTrustVersion:    version,
 		AnnotationPrevious:        o.Previous.String(),
 		ocispec.AnnotationTitle:   TrustFile,
 		ocispec.AnnotationVersion: version,
 	}, o.Annotations)
-	if err != nil {
-		return fail(err)
-	}
-	return a, nil
 }
 
 // TrustIndex is what the manifest of a trust policy says. Nothing in it is trusted before the manifest's signatures are.
@@ -79,15 +75,8 @@ type TrustIndex struct {
 }
 
 // OpenTrust checks the manifest of a trust policy: its types, its annotations, its layers and their sizes.
-func OpenTrust(manifest []byte) (*TrustIndex, error) {
-	x, err := openTrust(manifest)
-	if err != nil {
-		return nil, fmt.Errorf("open trust policy: %w", err)
-	}
-	return x, nil
-}
-
-func openTrust(manifest []byte) (*TrustIndex, error) {
+func OpenTrust(manifest []byte) (_ *TrustIndex, err error) {
+	defer during(&err, "open trust policy")
 	i, err := open(manifest, TypeTrust)
 	if err != nil {
 		return nil, err
