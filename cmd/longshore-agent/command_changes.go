@@ -30,6 +30,11 @@ func socketFlag() cli.Flag {
 
 // operatorOf asks the agent as root does, or as a member of approvals.group.
 func operatorOf(c *cli.Context) (*control.Client, error) {
+	if c.Command.ArgsUsage == "" {
+		if err := noArguments(c); err != nil {
+			return nil, err
+		}
+	}
 	if path := c.String("socket"); path != "" {
 		return control.NewClient(path), nil
 	}
@@ -52,20 +57,7 @@ func (p *program) changesCommand() *cli.Command {
 			"window for changes, as agent.yaml says. What runs continues. The change trust-policy is the next version of the trust policy.\n\n" +
 			"Examples:\n  longshore-agent changes\n  longshore-agent changes -o json\n\n" + outcome.Help,
 		Flags: []cli.Flag{configFlag(), socketFlag(), outputFlag()},
-		Action: func(c *cli.Context) error {
-			if err := noArguments(c); err != nil {
-				return err
-			}
-			client, err := operatorOf(c)
-			if err != nil {
-				return err
-			}
-			all, err := client.Changes(c.Context)
-			if err != nil {
-				return err
-			}
-			return p.render(c, all, func(w io.Writer) { writeChanges(w, all) })
-		},
+		Action: shows(p, operatorOf, func(c *cli.Context, agent *control.Client) ([]status.Change, error) { return agent.Changes(c.Context) }, writeChanges),
 	}
 }
 
@@ -175,41 +167,18 @@ func (p *program) rollbackCommands() []*cli.Command {
 				configFlag(), socketFlag(), outputFlag(), &cli.Uint64Flag{Name: "to", Usage: "the generation"},
 				&cli.StringFlag{Name: "reason", Usage: "why, for the event log and the reports"},
 			},
-			Action: func(c *cli.Context) error {
-				if err := noArguments(c); err != nil {
-					return err
-				}
-				client, err := operatorOf(c)
-				if err != nil {
-					return err
-				}
-				h, err := client.RollBack(c.Context, control.Rollback{To: c.Uint64("to"), Reason: c.String("reason")})
-				if err != nil {
-					return err
-				}
-				return p.render(c, h, func(w io.Writer) {
-					fmt.Fprintf(w, "generation %d is restored and held; longshore-agent release ends that\n", h.Generation)
-				})
-			},
+			Action: shows(p, operatorOf, func(c *cli.Context, agent *control.Client) (status.Hold, error) {
+				return agent.RollBack(c.Context, control.Rollback{To: c.Uint64("to"), Reason: c.String("reason")})
+			}, func(w io.Writer, h status.Hold) {
+				fmt.Fprintf(w, "generation %d is restored and held; longshore-agent release ends that\n", h.Generation)
+			}),
 		},
 		{
 			Name: "release", Usage: "end a rollback by hand: apply the accepted state",
 			Description: "Examples:\n  longshore-agent release\n\n" + outcome.Help,
 			Flags:       []cli.Flag{configFlag(), socketFlag(), outputFlag()},
-			Action: func(c *cli.Context) error {
-				if err := noArguments(c); err != nil {
-					return err
-				}
-				client, err := operatorOf(c)
-				if err != nil {
-					return err
-				}
-				h, err := client.Release(c.Context)
-				if err != nil {
-					return err
-				}
-				return p.render(c, h, func(w io.Writer) { fmt.Fprintf(w, "released from generation %d\n", h.Generation) })
-			},
+			Action: shows(p, operatorOf, func(c *cli.Context, agent *control.Client) (status.Hold, error) { return agent.Release(c.Context) },
+				func(w io.Writer, h status.Hold) { fmt.Fprintf(w, "released from generation %d\n", h.Generation) }),
 		},
 	}
 }

@@ -30,11 +30,6 @@ const (
 // impatience is how many interrupts end a command that does not care about them.
 const impatience = 3
 
-// exited is the exit code of a command that ran: there is nothing to say about it.
-type exited int
-
-func (e exited) Error() string { return fmt.Sprintf("the command exited with %d", int(e)) }
-
 func (p *program) execCommand() *cli.Command {
 	return &cli.Command{
 		Name:                   "exec",
@@ -93,7 +88,7 @@ func (p *program) exec(c *cli.Context) error {
 	case err == nil && code == 0:
 		return nil
 	case err == nil:
-		return exited(code)
+		return outcome.Told(code) // the command's own
 	case errors.Is(err, context.Canceled):
 		return err
 	case errors.Is(err, fault.ErrInvalid) && !strings.Contains(err.Error(), "ambiguous"):

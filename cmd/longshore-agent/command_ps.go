@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
@@ -28,22 +29,15 @@ func (p *program) psCommand() *cli.Command {
 			configFlag(), outputFlag(),
 			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also containers that do not run", EnvVars: env("ALL")},
 		},
-		Action: func(c *cli.Context) error {
-			client, err := clientOf(c)
-			if err != nil {
-				return err
-			}
-			all, err := client.Containers(c.Context)
-			if err != nil {
-				return err
-			}
+		Action: shows(p, clientOf, func(c *cli.Context, agent *control.Client) ([]status.Container, error) {
+			all, err := agent.Containers(c.Context)
 			if !c.Bool("all") {
 				all = slices.DeleteFunc(all, func(c status.Container) bool {
 					return c.State != workload.Running && c.State != workload.Paused
 				})
 			}
-			return p.render(c, all, func(w io.Writer) { writeContainers(w, all, time.Now()) })
-		},
+			return all, err
+		}, func(w io.Writer, all []status.Container) { writeContainers(w, all, time.Now()) }),
 	}
 }
 

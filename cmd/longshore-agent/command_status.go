@@ -29,17 +29,7 @@ func (p *program) statusCommand() *cli.Command {
 		Description: "Queries the running agent. Exit code 4 means that no agent runs.\n\n" +
 			"Examples:\n  longshore-agent status\n  longshore-agent status -o json",
 		Flags: []cli.Flag{configFlag(), outputFlag()},
-		Action: func(c *cli.Context) error {
-			client, err := clientOf(c)
-			if err != nil {
-				return err
-			}
-			s, err := client.Status(c.Context)
-			if err != nil {
-				return err
-			}
-			return p.render(c, s, func(w io.Writer) { writeStatus(w, s) })
-		},
+		Action: shows(p, clientOf, func(c *cli.Context, agent *control.Client) (*status.Status, error) { return agent.Status(c.Context) }, writeStatus),
 	}
 }
 
@@ -110,6 +100,23 @@ func unfinished(ctx context.Context, client *control.Client, waited time.Duratio
 	}
 	return fault.WithHint(outcome.WithCode(fmt.Errorf("no outcome after %v: still %s", waited, underWay(s)), outcome.Temporary),
 		"the agent goes on: longshore-agent status, or sync again with a longer --timeout")
+}
+
+// shows is the action of a command that asks the agent one thing and prints the answer.
+func shows[T any](
+	p *program, connect func(*cli.Context) (*control.Client, error), ask func(*cli.Context, *control.Client) (T, error), text func(io.Writer, T),
+) cli.ActionFunc {
+	return func(c *cli.Context) error {
+		agent, err := connect(c)
+		if err != nil {
+			return err
+		}
+		answer, err := ask(c, agent)
+		if err != nil {
+			return err
+		}
+		return p.render(c, answer, func(w io.Writer) { text(w, answer) })
+	}
 }
 
 func clientOf(c *cli.Context) (*control.Client, error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
@@ -25,17 +26,7 @@ func (p *program) volumesCommand() *cli.Command {
 					"being loaded nor a revision that the device may go back to.\n\n" +
 					"Examples:\n  longshore-agent volumes list\n  longshore-agent volumes list -o json\n\n" + outcome.Help,
 				Flags: []cli.Flag{configFlag(), outputFlag()},
-				Action: func(c *cli.Context) error {
-					client, err := clientOf(c)
-					if err != nil {
-						return err
-					}
-					all, err := client.Volumes(c.Context)
-					if err != nil {
-						return err
-					}
-					return p.render(c, all, func(w io.Writer) { writeVolumes(w, all) })
-				},
+				Action: shows(p, clientOf, func(c *cli.Context, agent *control.Client) ([]status.Volume, error) { return agent.Volumes(c.Context) }, writeVolumes),
 			},
 			{
 				Name: "remove", Usage: "delete volumes that nothing uses, with their data", ArgsUsage: "VOLUME ...",

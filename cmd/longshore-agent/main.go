@@ -95,15 +95,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	if last := printable.Flush(stdout); err == nil {
 		err = last
 	}
-	defer func() { _ = printable.Flush(stderr) }() // there is no other place to say so
-	if err == nil {
-		return 0
+	if err != nil {
+		outcome.Tell(stderr, "longshore-agent", err)
 	}
-	var code exited
-	if errors.As(err, &code) {
-		return int(code)
-	}
-	outcome.Tell(stderr, "longshore-agent", err)
+	_ = printable.Flush(stderr) // there is no other place to say so
 	return outcome.Code(err)
 }
 
