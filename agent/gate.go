@@ -324,8 +324,8 @@ type DecisionRequest struct {
 	Until      time.Time // of [store.Postponed]
 }
 
-// maxPostponed bounds how long somebody may postpone a change.
-const maxPostponed = 90 * 24 * time.Hour
+// MaxPostponed bounds how long somebody may postpone a change.
+const MaxPostponed = 90 * 24 * time.Hour
 
 // Decide records a decision about a change that waits. fault.ErrNotFound: no change of the deployment waits; fault.ErrConflict: it is another
 // change, or it has begun.
@@ -357,8 +357,8 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 		return status.Change{}, fmt.Errorf("reject the change of %s: a reason is needed: %w", c.Name, fault.ErrInvalid)
 	case d.Verdict == store.Postponed && !d.Until.After(now):
 		return status.Change{}, fmt.Errorf("postpone the change of %s: until %s is not in the future: %w", c.Name, d.Until.UTC().Format(time.RFC3339), fault.ErrInvalid)
-	case d.Verdict == store.Postponed && d.Until.After(now.Add(maxPostponed)):
-		return status.Change{}, fmt.Errorf("postpone the change of %s: at most %d days: %w", c.Name, int(maxPostponed.Hours()/24), fault.ErrInvalid)
+	case d.Verdict == store.Postponed && d.Until.After(now.Add(MaxPostponed)):
+		return status.Change{}, fmt.Errorf("postpone the change of %s: at most %d days: %w", c.Name, int(MaxPostponed.Hours()/24), fault.ErrInvalid)
 	case !slices.Contains([]store.Verdict{store.Approved, store.Rejected, store.Postponed}, d.Verdict):
 		return status.Change{}, fmt.Errorf("decide on %s: verdict %q: %w", c.Name, d.Verdict, fault.ErrInvalid)
 	}

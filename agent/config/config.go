@@ -46,6 +46,7 @@ type Config struct {
 	Images       Images
 	Runtime      Runtime
 	Approvals    Approvals
+	Panel        Panel
 
 	AllowNoSeccomp bool // run containers without a seccomp profile where the runtime has none; shown in every status
 	RequirePins    bool // refuse components and images that are named by a tag only
@@ -280,6 +281,7 @@ func (r reader) sections(root *strict.Node, c *Config) {
 
 	c.Runtime = r.runtime(root.Get("runtime"))
 	c.Approvals = r.approvals(root.Get("approvals"))
+	c.Panel = r.panel(root.Get("panel"))
 
 	n = root.Get("logs")
 	c.Logs = Logs{MaxSize: size(n.Get("maxSize"), 10<<20), MaxFiles: 3, Budget: size(n.Get("budget"), 1<<30)}

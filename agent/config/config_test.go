@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -350,6 +351,36 @@ func TestApprovalsOfTheTrustPolicy(t *testing.T) {
 		c, err := config.Parse("agent.yaml", []byte("device: a\nstate: r.example/s\napprovals: {changes: "+changes+"}\n"))
 		if err != nil || len(c.Approvals.Policy.Kinds) != want {
 			t.Errorf("%s: %v, %v, want %d kinds", changes, c, err, want)
+		}
+	}
+}
+
+func TestPanel(t *testing.T) {
+	const head = "device: press-07\nstate: r.example/state\npanel:\n"
+	c, err := config.Parse("/etc/longshore/agent.yaml", []byte(head+"  listen: 192.0.2.7:8480\n  certFile: p.crt\n  keyFile: p.key\n  pinFile: pins\n  translations: de.yaml\n  hosts: [press-07.lan]\n"))
+	want := config.Panel{
+		Listen: "192.0.2.7:8480", CertFile: "/etc/longshore/p.crt", KeyFile: "/etc/longshore/p.key", PINFile: "/etc/longshore/pins",
+		Translations: "/etc/longshore/de.yaml", Hosts: []string{"press-07.lan"},
+	}
+	if err != nil || !reflect.DeepEqual(c.Panel, want) {
+		t.Errorf("Parse = %+v, %v, want %+v", c.Panel, err, want)
+	}
+	for more, want := range map[string]string{
+		"  listen: 127.0.0.1:8480\n  pinFile: a\n":                  "",
+		"  listen: \"[::1]:8480\"\n  anonymousViewers: true\n":      "",
+		"  listen: 0.0.0.0:8480\n  pinFile: a\n  plainHTTP: true\n": "",
+		"  pinFile: a\n": "listen",
+		"  listen: localhost:8480\n  pinFile: a\n":                                              "agent.yaml:4:11: panel.listen: not an address and port",
+		"  listen: 0.0.0.0:8480\n  pinFile: a\n":                                                "agent.yaml:4:11: panel.listen: is not loopback",
+		"  listen: 127.0.0.1:8480\n":                                                            "panel: needs pinFile",
+		"  listen: 127.0.0.1:8480\n  pinFile: a\n  keyFile: b\n":                                "belong together",
+		"  listen: 127.0.0.1:1\n  pinFile: a\n  keyFile: b\n  certFile: c\n  plainHTTP: true\n": "exclude each other",
+		"  listen: 127.0.0.1:1\n  pinFile: a\n  hosts: [\"press:80\"]\n":                        "host name without a port",
+		"  listen: 127.0.0.1:1\n  pinFile: a\n  pin: 1\n":                                       "panel.pin: unknown",
+	} {
+		_, err := config.Parse("agent.yaml", []byte(head+more))
+		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", more, err, want)
 		}
 	}
 }

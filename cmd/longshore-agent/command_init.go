@@ -345,6 +345,7 @@ func (p *program) checkConfig(c *cli.Context) error {
 			errs = append(errs, fmt.Errorf("%s: observability.otlp.caFile: %w", c.String("config"), err))
 		}
 	}
+	errs = append(errs, checkPanel(c.String("config"), cfg.Panel)...)
 	if _, err := keyPlace(cfg).Load(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}

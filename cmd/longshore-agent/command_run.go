@@ -109,6 +109,11 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		defer close(measured)
 		serveMetrics(ctx, cfg.Metrics.Listen, parts.agent, log)
 	}()
+	shown := make(chan struct{})
+	go func() {
+		defer close(shown)
+		servePanel(ctx, cfg.Panel, parts.agent, log)
+	}()
 	operated := make(chan struct{})
 	go func() {
 		defer close(operated)
@@ -137,6 +142,7 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 	cancel()
 	following.Wait()
 	<-measured
+	<-shown
 	<-operated
 	if <-removed {
 		return errors.Join(<-served, wipeDevice(c.Context, cfg, parts, log))

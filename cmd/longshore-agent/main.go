@@ -68,6 +68,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	app.Commands = append(app.Commands, p.changesCommand())
 	app.Commands = append(app.Commands, p.decisionCommands()...)
 	app.Commands = append(app.Commands, p.rollbackCommands()...)
+	app.Commands = append(app.Commands, p.panelPINCommand())
 	for _, c := range app.Commands {
 		c.OnUsageError = app.OnUsageError
 		for _, below := range c.Subcommands {

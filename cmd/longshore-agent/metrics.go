@@ -11,14 +11,22 @@ import (
 )
 
 const (
-	metricsRetry = 10 * time.Second // before an address that is taken is tried again
+	listenRetry  = 10 * time.Second // before an address that is taken is tried again
 	metricsLimit = 15 * time.Second // of one answer, and of a request
 	maxScrapers  = 8                // answers at a time: each asks containerd
 )
 
-// serveMetrics answers Prometheus until ctx ends. An address that cannot be had keeps no workload from running: it is tried
-// again and again.
+// serveMetrics answers Prometheus until ctx ends.
 func serveMetrics(ctx context.Context, address string, d metrics.Device, log *slog.Logger) {
+	keepListening(ctx, "metrics", address, log, func(l net.Listener) error {
+		log.Info("metrics are served", "url", "http://"+l.Addr().String()+"/metrics")
+		return answer(ctx, l, d, log)
+	})
+}
+
+// keepListening serves what is at an address until ctx ends; "": nothing. An address that cannot be had keeps no workload from running: it is
+// tried again and again.
+func keepListening(ctx context.Context, what, address string, log *slog.Logger, serve func(net.Listener) error) {
 	if address == "" {
 		return
 	}
@@ -26,15 +34,14 @@ func serveMetrics(ctx context.Context, address string, d metrics.Device, log *sl
 	for ctx.Err() == nil {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 		if err == nil {
-			log.Info("metrics are served", "url", "http://"+l.Addr().String()+"/metrics")
-			err, told = answer(ctx, l, d, log), false
+			err, told = serve(l), false
 		}
 		if err != nil && ctx.Err() == nil && !told {
 			told = true
-			log.Error("metrics are not served; it is tried again", "address", address, "err", err)
+			log.Error("an address is not served; it is tried again", "what", what, "address", address, "err", err)
 		}
 		if ctx.Err() == nil {
-			wait(ctx, metricsRetry)
+			wait(ctx, listenRetry)
 		}
 	}
 }
@@ -43,7 +50,7 @@ func serveMetrics(ctx context.Context, address string, d metrics.Device, log *sl
 func answer(ctx context.Context, l net.Listener, d metrics.Device, log *slog.Logger) error {
 	slots := make(chan struct{}, maxScrapers)
 	h := metrics.Handler(d, log)
-	srv := &http.Server{
+	return serveUntil(ctx, l, &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			select {
 			case slots <- struct{}{}:
@@ -56,7 +63,11 @@ func answer(ctx context.Context, l net.Listener, d metrics.Device, log *slog.Log
 		ReadHeaderTimeout: metricsLimit, ReadTimeout: metricsLimit, WriteTimeout: metricsLimit, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	}
+	})
+}
+
+// serveUntil serves until ctx ends or the listener breaks, with TLS if srv has a configuration for it.
+func serveUntil(ctx context.Context, l net.Listener, srv *http.Server) error {
 	done := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(done)
@@ -66,7 +77,11 @@ func answer(ctx context.Context, l net.Listener, d metrics.Device, log *slog.Log
 			_ = srv.Close() // what is left does not end by itself
 		}
 	})
-	err := srv.Serve(l)
+	serve := srv.Serve
+	if srv.TLSConfig != nil {
+		serve = func(l net.Listener) error { return srv.ServeTLS(l, "", "") }
+	}
+	err := serve(l)
 	if stop() {
 		return err
 	}

@@ -21,7 +21,7 @@ func ownPlaces(cfg *config.Config, getenv func(string) string) []workload.Place 
 		}
 	}
 	add(workload.NoAccess, "the agent's configuration", filepath.Dir(cfg.File), cfg.File, filepath.Dir(cfg.Trust), cfg.Trust)
-	add(workload.NoAccess, "the agent's credentials", cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Registry.CertsDir, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Source.Manager.TokenFile, cfg.Source.Manager.KeyFile, cfg.Report.AuthFile, cfg.Report.KeyFile,
+	add(workload.NoAccess, "the agent's credentials", cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Registry.CertsDir, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Source.Manager.TokenFile, cfg.Source.Manager.KeyFile, cfg.Report.AuthFile, cfg.Report.KeyFile, cfg.Panel.PINFile, cfg.Panel.KeyFile,
 		getenv("REGISTRY_AUTH_FILE"), getenv("DOCKER_CONFIG"))
 	add(workload.NoAccess, "the Workload API that the agent has its identity from", strings.TrimPrefix(cfg.Fleet.WorkloadAPI, "unix://"), strings.TrimPrefix(cfg.Source.Manager.WorkloadAPI, "unix://"))
 	if home := getenv("HOME"); home != "" {

@@ -1,0 +1,112 @@
+package panel
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// overviewData is what runs and what waits.
+type overviewData struct {
+	status.Status
+	Person string
+	Waits  []status.Change // that have not begun
+	Begun  []status.Change
+}
+
+func (p *page) overview(w http.ResponseWriter, r *http.Request, s *session) {
+	all, err := p.Device.Changes(r.Context())
+	if err != nil {
+		p.unavailable(w, err)
+		return
+	}
+	c, d := content{Overview: true}, overviewData{Status: p.Device.Status()}
+	for _, x := range all {
+		if x.Begun.IsZero() {
+			d.Waits = append(d.Waits, x)
+		} else {
+			d.Begun = append(d.Begun, x)
+		}
+	}
+	if s != nil {
+		c.Person, c.Flash = s.person.name, s.flash
+		d.Person = c.Person
+	}
+	c.Data = d
+	p.show(w, http.StatusOK, "overview", c)
+}
+
+// when formats a time as the device's clock on the wall has it; "": zero.
+func (p *page) when(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.In(p.Now().Location()).Format("2006-01-02 15:04:05 MST")
+}
+
+// why says what a change waits for. What the agent says is for people with a shell: it is shown where it says more.
+func (p *page) why(c status.Change) (out struct{ Text, Detail string }) {
+	w := c.Waiting
+	if w == nil {
+		out.Text = p.Messages.Text("waits.nothing")
+		return out
+	}
+	switch {
+	case w.Code == codes.ApprovalNeeded && w.Until.IsZero():
+		out.Text = p.Messages.Text("waits.approval")
+	case w.Code == codes.ApprovalNeeded:
+		out.Text = p.Messages.Text("waits.automatic", "time", p.when(w.Until))
+	case w.Code == codes.ChangeRejected && c.Decision != nil:
+		out.Text, out.Detail = p.Messages.Text("waits.rejected", "name", c.Decision.By), c.Decision.Reason
+	case w.Code == codes.ChangePostponed && c.Decision != nil:
+		out.Text, out.Detail = p.Messages.Text("waits.postponed", "name", c.Decision.By, "time", p.when(w.Until)), c.Decision.Reason
+	case w.Code == codes.UpdateLocked:
+		out.Text, out.Detail = p.Messages.Text("waits.lock"), w.Message
+	case w.Code == codes.OutsideWindow && !w.Until.IsZero():
+		out.Text = p.Messages.Text("waits.window", "time", p.when(w.Until))
+	default:
+		out.Text, out.Detail = string(w.Code), w.Message
+	}
+	return out
+}
+
+// size formats bytes.
+func size(n int64) string {
+	f, unit := float64(n), 0
+	for f >= 1024 && unit < 4 {
+		f, unit = f/1024, unit+1
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %ciB", f, " KMGT"[unit])
+}
+
+// short is an image as people name it: its tag, or the beginning of its digest; both where the other image has the same tag.
+func short(image, tag, otherTag string) string {
+	_, hex, ok := strings.Cut(image, "@sha256:")
+	switch {
+	case !ok:
+		return image
+	case tag == "":
+		return hex[:min(12, len(hex))]
+	case tag == otherTag:
+		return tag + " (" + hex[:min(12, len(hex))] + ")"
+	}
+	return tag
+}
+
+// runs counts the containers of a component that run, and all.
+func runs(c status.Component) (out struct{ Running, All int }) {
+	for _, s := range c.Services {
+		if out.All++; s.Status == workload.Running {
+			out.Running++
+		}
+	}
+	return out
+}

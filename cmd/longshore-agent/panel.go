@@ -1,0 +1,108 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/panel"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/cmd/internal/serving"
+)
+
+const (
+	panelLimit       = 15 * time.Second // of a request
+	maxPanelBrowsers = 32               // connections at a time
+	maxPINInput      = 1 << 10
+)
+
+// servePanel answers the people at the machine until ctx ends. What is wrong there is logged: the workloads do not depend on it.
+func servePanel(ctx context.Context, cfg config.Panel, d panel.Device, log *slog.Logger) {
+	o := panel.Options{
+		Device: d, PINFile: cfg.PINFile, AnonymousViewers: cfg.AnonymousViewers, Hosts: cfg.Hosts, TLS: cfg.CertFile != "", Log: log, Now: time.Now,
+	}
+	if cfg.Translations != "" {
+		var err error
+		if o.Messages, err = panel.ReadMessages(cfg.Translations); err != nil {
+			log.Error("the panel is in English", "err", err)
+		}
+	}
+	h, err := panel.New(o)
+	if err != nil {
+		log.Error("the panel is not served", "err", err)
+		return
+	}
+	keepListening(ctx, "panel", cfg.Listen, log, func(l net.Listener) error {
+		srv := &http.Server{
+			Handler: h, ReadHeaderTimeout: panelLimit, ReadTimeout: panelLimit, WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+			BaseContext: func(net.Listener) context.Context { return ctx },
+			ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		}
+		scheme := "http"
+		if cfg.CertFile != "" {
+			pair, err := serving.NewCertificate(cfg.CertFile, cfg.KeyFile)
+			if err != nil {
+				_ = l.Close() // the first error says it
+				return err
+			}
+			scheme, srv.TLSConfig = "https", pair.Config()
+		}
+		serving.Bound(srv, maxPanelBrowsers)
+		log.Info("the panel is served", "url", scheme+"://"+l.Addr().String()+"/")
+		return serveUntil(ctx, l, srv)
+	})
+}
+
+// checkPanel reads the files that the panel needs.
+func checkPanel(file string, cfg config.Panel) (errs []error) {
+	check := func(key string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: panel.%s: %w", file, key, err))
+		}
+	}
+	if cfg.PINFile != "" {
+		_, err := panel.ReadPINs(cfg.PINFile)
+		check("pinFile", err)
+	}
+	if cfg.Translations != "" {
+		_, err := panel.ReadMessages(cfg.Translations)
+		check("translations", err)
+	}
+	if cfg.CertFile != "" {
+		_, err := serving.NewCertificate(cfg.CertFile, cfg.KeyFile)
+		check("certFile", err)
+	}
+	return errs
+}
+
+func (p *program) panelPINCommand() *cli.Command {
+	return &cli.Command{
+		Name: "panel-pin", Usage: "hash a PIN for the panel", ArgsUsage: "NAME",
+		Description: "Reads a PIN of at least 6 characters from stdin and prints the line for panel.pinFile in agent.yaml: the name of the person, and\n" +
+			"the PIN's hash. Nobody but root may be able to read that file.\n\n" +
+			"Examples:\n  install -m 600 /dev/null /etc/longshore/panel.pins\n  longshore-agent panel-pin ana >>/etc/longshore/panel.pins <pin.txt",
+		Action: func(c *cli.Context) error {
+			if c.NArg() != 1 {
+				return outcome.Usagef(c.Command.Name, "name the person whose PIN it is")
+			}
+			pin, err := bounded.Read(p.stdin, maxPINInput)
+			if err != nil {
+				return fmt.Errorf("read the PIN from stdin: %w", err)
+			}
+			line, err := panel.NewPIN(c.Args().First(), strings.TrimRight(string(pin), "\r\n"))
+			if err != nil {
+				return outcome.Usagef(c.Command.Name, "%v", err)
+			}
+			fmt.Fprintln(p.stdout, line)
+			return nil
+		},
+	}
+}
