@@ -191,7 +191,7 @@ func (p *planner) beside(ctx context.Context, a *Assignment, platform string) ([
 	for i, c := range all {
 		for _, before := range all[:i] {
 			if c.clashes(before.Claim) && (c.deployment != before.deployment || c.component != before.component) {
-				if s := fmt.Sprintf("%s is wanted by %s and by %s", c.What, before.who, c.who); !slices.Contains(out, s) {
+				if s := fmt.Sprintf("%s is used by %s and by %s", c.What, before.who, c.who); !slices.Contains(out, s) {
 					out = append(out, s)
 				}
 				break

@@ -110,7 +110,7 @@ func TestClaims(t *testing.T) {
 		if p.Count(fleet.Cannot) != want || (err != nil) != c.clash {
 			t.Errorf("%v and %v: %d devices cannot, %v", c.line, c.sensor, p.Count(fleet.Cannot), err)
 		}
-		if c.clash && !strings.Contains(err.Error(), "is wanted by service broker of line and by service web of sensor") {
+		if c.clash && !strings.Contains(err.Error(), "is used by service broker of line and by service web of sensor") {
 			t.Error(err)
 		}
 	}

@@ -127,8 +127,8 @@ func TestContentClashes(t *testing.T) {
 	s.do(outcome.OK, "component", "push", "-q", "./local", host+"/plant/components/local:1.4.0")
 	s.oneDevice("one", "line-monitor", "twin", "sensor", "local")
 	s.refuses(outcome.Refused, []string{
-		"press-07", "port 8080/tcp is wanted by service web of line-monitor and by service web of twin",
-		"port 8081/tcp is wanted by service web of sensor and by service web of local",
+		"press-07", "port 8080/tcp is used by service web of line-monitor and by service web of twin",
+		"port 8081/tcp is used by service web of sensor and by service web of local",
 	}, "fleet", "publish", "--key", "release.key", "one")
 	s.refuses(outcome.Refused, []string{"port 8080/tcp"}, "fleet", "check", "one")
 	if err := os.RemoveAll("one"); err != nil {

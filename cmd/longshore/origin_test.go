@@ -155,11 +155,11 @@ func TestFleetOrigin(t *testing.T) {
 	// Looked at on a branch, not committed even; published from another commit.
 	s.change("plant/fleet.yaml", "poll: 10", "poll: 12")
 	code, _, stderr := s.try("fleet", "plan", "--out", "plan.json", "plant")
-	if code != outcome.Differs || !strings.Contains(stderr, "note: plant has what is not committed: fleet.yaml") {
+	if code != outcome.Differs || !strings.Contains(stderr, "note: plant has uncommitted changes: fleet.yaml") {
 		t.Errorf("plan of what is not committed: exit %d\n%s", code, stderr)
 	}
 	for _, args := range [][]string{publish, append(publish, "--dry-run"), append(publish, "--plan", "plan.json")} {
-		if code, _, stderr := s.try(args...); code != outcome.Refused || !strings.Contains(stderr, "plant has what is not committed: fleet.yaml") {
+		if code, _, stderr := s.try(args...); code != outcome.Refused || !strings.Contains(stderr, "plant has uncommitted changes: fleet.yaml") {
 			t.Errorf("%v: exit %d\n%s", args, code, stderr)
 		}
 	}

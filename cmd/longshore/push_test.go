@@ -43,7 +43,7 @@ func TestStatePushRefusesWhatNoDeviceRuns(t *testing.T) {
 	s.copyProject("twin", "8080:8081")
 	s.do(outcome.OK, "component", "push", "-q", "./twin", host+"/plant/components/twin:1.4.0")
 	s.do(outcome.OK, "state", "push", "--device", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
-	s.refuses(outcome.Refused, []string{"port 8080/tcp is wanted by"}, "state", "push", "--device", "press-07", "--key", "release.key",
+	s.refuses(outcome.Refused, []string{"port 8080/tcp is used by"}, "state", "push", "--device", "press-07", "--key", "release.key",
 		"--component", host+"/plant/components/twin:1.4.0", states)
 }
 

@@ -40,7 +40,7 @@ func machine(ctx context.Context, out io.Writer) error {
 	fmt.Fprintf(out, "%s: %s, %d cores%s, Linux %s, %s, containerd %s, runc %s; load %s at the start.\n\n", time.Now().UTC().Format(time.DateOnly),
 		model, runtime.NumCPU(), memory, strings.TrimSpace(string(kernel)), runtime.Version(), containerd, runc, before)
 	if busy, err := strconv.ParseFloat(before, 64); err == nil && busy > float64(runtime.NumCPU())/2 {
-		fmt.Fprint(out, "**Something else keeps this machine busy**: of the figures of time only ratios within a row mean something.\n\n")
+		fmt.Fprint(out, "**Other work keeps this machine busy**: of all times, only ratios within a row are meaningful.\n\n")
 	}
 	return nil
 }

@@ -89,7 +89,7 @@ func runtimeRows() []row {
 			theirs: "the Go client's floor, one after the other, without ports",
 		},
 		{
-			name: "the same through the whole agent, from the command that tells it to look", bench: "project through the agent", unit: "ours-ms",
+			name: "the same through the whole agent, from the sync command on", bench: "project through the agent", unit: "ours-ms",
 			peer: driver + "BenchmarkProjectOfTwo", peerUnit: "podman-ms", theirs: "podman kube play",
 			absent: "podman kube play: 337 ms, measured before, not in this run",
 		},
@@ -115,7 +115,7 @@ func runtimeRows() []row {
 			absent: "CNI plugins: 60 to 92 ms, published, not measured in this run", target: "≤ 5 ms", limit: 5e6,
 		},
 		{name: "network detach of one container", bench: net + "BenchmarkDetach", unit: "ns/op"},
-		{name: "look at a device of 20 containers", bench: driver + "BenchmarkObserve", unit: "ns/op"},
+		{name: "observe a device of 20 containers", bench: driver + "BenchmarkObserve", unit: "ns/op"},
 	}
 }
 

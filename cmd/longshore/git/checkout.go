@@ -189,6 +189,6 @@ func Dirty(where string, files []string) error {
 	if len(files) > most {
 		more = fmt.Sprintf(" and %d more", len(files)-most)
 	}
-	return fault.WithHint(fmt.Errorf("%s has what is not committed: %s%s", where, strings.Join(files[:min(len(files), most)], ", "), more),
-		"commit it first, or publish it nevertheless with --allow-dirty")
+	return fault.WithHint(fmt.Errorf("%s has uncommitted changes: %s%s", where, strings.Join(files[:min(len(files), most)], ", "), more),
+		"commit them first, or publish them with --allow-dirty")
 }
