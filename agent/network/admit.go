@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// ConflictKind is what a clash is about.
+// ConflictKind is the kind of a conflict.
 type ConflictKind string
 
 // Kinds of conflicts.
@@ -26,7 +26,7 @@ const (
 	ConflictExternal ConflictKind = "external" // the site declares no such network
 	ConflictDriver   ConflictKind = "driver"
 	ConflictKernel   ConflictKind = "kernel"
-	ConflictFirewall ConflictKind = "firewall" // another program's drops what containers send
+	ConflictFirewall ConflictKind = "firewall" // another program's rules drop packets of containers
 )
 
 // Conflict is the reason of a [workload.Conflict] that the networks found.
@@ -42,7 +42,7 @@ func (c *Conflict) Unwrap() error { return c.Err }
 
 // Admit checks whether the networks of all projects fit on this device together. It changes nothing. Ports and addresses that
 // containers of these projects hold now are no conflict: they will be released. The error is a [workload.Conflicts] whose
-// reasons are [Conflict]s; other errors say nothing about a project.
+// reasons are [Conflict]s; other errors are not about a project.
 func (m *Manager) Admit(ctx context.Context, projects []*workload.Project) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -53,7 +53,7 @@ func (m *Manager) Admit(ctx context.Context, projects []*workload.Project) error
 	for _, p := range projects {
 		a.document(p)
 	}
-	if len(a.conflicts) == 0 { // else the rest would speak of what cannot be
+	if len(a.conflicts) == 0 { // the checks below need valid documents
 		if err := a.device(); err != nil {
 			return fmt.Errorf("ask whether networks fit: %w", err)
 		}
@@ -141,7 +141,7 @@ func (a *admission) device() error {
 	return nil
 }
 
-// heldPort is a published port and the service that wants it.
+// heldPort is a published port and the service that publishes it.
 type heldPort struct {
 	p       *workload.Project
 	service string
@@ -165,7 +165,7 @@ func (a *admission) published() []heldPort {
 	return out
 }
 
-// ports finds ports that two services want.
+// ports finds ports that two services publish.
 func (a *admission) ports() {
 	all := a.published()
 	for i, h := range all {
@@ -208,7 +208,7 @@ func (a *admission) six(p *workload.Project) bool {
 	})
 }
 
-// networks finds what the device lacks, and subnets that overlap.
+// networks finds networks and interfaces that the device lacks, and subnets that overlap.
 func (a *admission) networks() error {
 	type given struct {
 		p      *workload.Project
@@ -268,7 +268,7 @@ func (a *admission) networks() error {
 	return nil
 }
 
-// addresses finds fixed addresses that two services want on one link.
+// addresses finds fixed addresses that two services request on one link.
 func (a *admission) addresses() {
 	type spot struct {
 		link string
@@ -318,7 +318,7 @@ func (a *admission) dryRun() {
 			s.Active, s.Fallback = nil, ""
 		}
 	}
-	c := &chooser{m: a.m, next: paper} // one for all: it looks at what the host uses once
+	c := &chooser{m: a.m, next: paper} // one for all projects: it lists the host's addresses once
 	for _, p := range a.projects {
 		c.project = p.Name
 		if err := paper.Prepare(p, c); err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// Attach creates a container's namespace, links, routes and files, or what is missing of them. The project must be prepared, the
+// Attach creates those of a container's namespace, links, routes and files that are missing. The project must be prepared, the
 // container must not run: changes that it made to its files are dropped. The first container of a service is its backend at
 // once; every other one, also the first of another replica, after [Manager.Activate], or when no other is left. Call Attach
 // before every start of the container: after a reboot it creates everything again.
@@ -49,7 +49,7 @@ func (m *Manager) attach(ctx context.Context, project string, c workload.Contain
 	if err := m.ensureContainer(ctx, project, p, c.ID); err != nil {
 		return Attachment{}, err
 	}
-	if p.Attachments[c.ID].Joins == "" { // else they are those of one that runs
+	if p.Attachments[c.ID].Joins == "" { // otherwise the files belong to a running container
 		if err := m.ensureFiles(project, c.ID, true); err != nil {
 			return Attachment{}, err
 		}
@@ -172,7 +172,7 @@ func (m *Manager) removeContainerLink(ctx context.Context, p *ipam.Project, id s
 	return nil
 }
 
-// removeInner takes away an interface that has no end outside of the container.
+// removeInner removes an interface that has no end outside of the container.
 func (m *Manager) removeInner(id, name string) error {
 	ok, err := pinned(m.netnsPath(id))
 	if err != nil || !ok {
@@ -187,8 +187,8 @@ func (m *Manager) removeInner(id, name string) error {
 	return removeLink(in, name)
 }
 
-// Detach removes a container's namespace, links and files. Gone is no error. When it was the last that answered for its
-// service, another attached container of the service does from now on. The container's process should have ended.
+// Detach removes a container's namespace, links and files. A missing one is not an error. If it was the last backend of its
+// service, another attached container of the service becomes the backend. The container's process should have ended.
 func (m *Manager) Detach(ctx context.Context, id string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -201,8 +201,8 @@ func (m *Manager) Detach(ctx context.Context, id string) error {
 	return nil
 }
 
-// detach takes containers out of the table first, then out of the kernel, and forgets them last, so that a call that was
-// cut short can be repeated.
+// detach removes containers from the table first, then from the kernel, and from the state last, so that an interrupted
+// call can be repeated.
 func (m *Manager) detach(ctx context.Context, ids []string) error {
 	before, next := m.state, m.state.Clone()
 	for _, id := range ids {
@@ -213,7 +213,7 @@ func (m *Manager) detach(ctx context.Context, ids []string) error {
 	}
 	for _, id := range ids {
 		if !ipam.ValidName(id) {
-			continue // never attached, and not a path to look at
+			continue // never attached, and not usable in a path
 		}
 		name, p := before.Find(id)
 		if p != nil {
@@ -245,8 +245,8 @@ func (m *Manager) detach(ctx context.Context, ids []string) error {
 	return nil
 }
 
-// Teardown removes all that a project has: containers' links and namespaces, networks, addresses, names and ports. Gone
-// is no error.
+// Teardown removes everything of a project: containers' links and namespaces, networks, addresses, names and ports. A missing
+// one is not an error.
 func (m *Manager) Teardown(ctx context.Context, project string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

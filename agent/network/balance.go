@@ -16,8 +16,8 @@ const (
 	tcpEstablished = 1 // the kernel's TCP_ESTABLISHED
 	tcpOpening     = 3 // TCP_SYN_RECV
 	drainLimit     = time.Second
-	drainInterval  = 5 * time.Millisecond // between two looks
-	drainQuiet     = 3                    // looks in a row that find nothing waiting: what was read last is being worked on
+	drainInterval  = 5 * time.Millisecond // between two queries
+	drainQuiet     = 3                    // consecutive queries without a waiting connection: the last ones were read and are being processed
 )
 
 // Activate makes a container the backend of its replica: for the service's name, for the replica's own name, and for the
@@ -72,7 +72,7 @@ func (m *Manager) applyBackends(ctx context.Context, change func(*ipam.State) (b
 	if err := m.applyTables(m.state); err != nil {
 		return nil, err
 	}
-	before := m.ActiveBackends() // also where nothing changed: an earlier call may have got only as far as the saved state
+	before := m.ActiveBackends() // also if nothing changed: an earlier call may have been interrupted after it saved the state
 	m.reportLater(m.updateFiles(m.state))
 	var left []string
 	after := m.ActiveBackends()

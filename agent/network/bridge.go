@@ -18,14 +18,14 @@ import (
 func bridgeSettings(b *ipam.Network) [][2]string {
 	four, six := sysctlDir(ipam.V4)+b.Name, sysctlDir(ipam.V6)+b.Name
 	list := [][2]string{
-		{four + "/send_redirects", "0"},   // neighbours must go on talking through the host
+		{four + "/send_redirects", "0"},   // neighbours must continue to communicate through the host
 		{four + "/route_localnet", "1"},   // ports published on 127.0.0.1
-		{four + "/forwarding", "1"},       // also where new interfaces default to none
+		{four + "/forwarding", "1"},       // also if it is off by default for new interfaces
 		{four + "/proxy_arp", "0"},        // an answer for a foreign address would bypass routing
-		{four + "/accept_redirects", "0"}, // a container has no say in the host's routes
+		{four + "/accept_redirects", "0"}, // a container must not change the host's routes
 	}
 	if !b.Six.Valid() {
-		return append(list, [2]string{six + "/disable_ipv6", "1"}) // containers have no IPv6 way around our rules
+		return append(list, [2]string{six + "/disable_ipv6", "1"}) // containers must not bypass our rules over IPv6
 	}
 	return append(
 		list, [2]string{six + "/disable_ipv6", "0"}, [2]string{six + "/accept_ra", "0"}, [2]string{six + "/accept_dad", "0"},
@@ -33,7 +33,7 @@ func bridgeSettings(b *ipam.Network) [][2]string {
 	)
 }
 
-// ensureBridge creates a network's bridge, or what is missing of it, and returns its index.
+// ensureBridge creates the missing parts of a network's bridge and returns its index.
 func (h *host) ensureBridge(b *ipam.Network, label string) (int, error) {
 	l, err := h.bridgeLink(b)
 	if err != nil {
@@ -68,7 +68,7 @@ func (h *host) ensureBridge(b *ipam.Network, label string) (int, error) {
 	return l.Attrs().Index, nil
 }
 
-// bridgeLink finds a network's bridge, or makes it.
+// bridgeLink finds a network's bridge, or creates it.
 func (h *host) bridgeLink(b *ipam.Network) (netlink.Link, error) {
 	l, err := linkByName(h.links, b.Name)
 	if err != nil {
@@ -77,7 +77,7 @@ func (h *host) bridgeLink(b *ipam.Network) (netlink.Link, error) {
 	if l == nil {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name, attrs.MTU = b.Name, b.MTU
-		// Fixed: else it would change with the bridge's ports, and containers would lose their gateway.
+		// Fixed, because otherwise it changes with the bridge's ports, and containers lose their gateway.
 		attrs.HardwareAddr = ipam.HardwareAddrOf(b.GatewayAddr(), b.Six.GatewayAddr())
 		if err := h.links.LinkAdd(&netlink.Bridge{LinkAttrs: attrs}); err != nil && !errors.Is(err, unix.EEXIST) {
 			return nil, fmt.Errorf("make bridge %s: %w", b.Name, err)

@@ -10,12 +10,12 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// chooser is the device of a plan.
+// chooser implements [ipam.Device] for a plan on this host.
 type chooser struct {
 	m       *Manager
 	next    *ipam.State // the plan's
 	project string
-	live    []netip.Prefix // what the host uses; looked up only when needed
+	live    []netip.Prefix // prefixes that the host uses; listed only when needed
 }
 
 func (c *chooser) foreign() ([]netip.Prefix, error) {

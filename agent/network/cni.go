@@ -22,9 +22,9 @@ import (
 
 const (
 	maxConflist = 1 << 20          // bytes of a configuration file
-	maxConfs    = 256              // files that are looked at
+	maxConfs    = 256              // files that are read
 	cniLimit    = 30 * time.Second // of one call of a network's plugins
-	cniCache    = "cni"            // below the data directory: what was joined, so that it can be left after a reboot
+	cniCache    = "cni"            // below the data directory: joined networks, so that they can be left after a reboot
 )
 
 // CNI is the configuration of the site's own networks (Container Network Interface). The zero value has none.
@@ -33,7 +33,7 @@ type CNI struct {
 	BinDir  string // of plugins
 }
 
-// find reads the configuration of a network; nil: there is none of that name. Files that cannot be read are skipped.
+// find reads the configuration of a network; nil: no network has that name. Files that cannot be read are skipped.
 func (c CNI) find(name string) (*libcni.NetworkConfigList, error) {
 	if c.ConfDir == "" {
 		return nil, nil
@@ -45,7 +45,7 @@ func (c CNI) find(name string) (*libcni.NetworkConfigList, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the site's networks: %w", err)
 	}
-	for _, e := range entries[:min(len(entries), maxConfs)] { // sorted by name, as other runtimes look at them
+	for _, e := range entries[:min(len(entries), maxConfs)] { // sorted by name, as in other runtimes
 		if filepath.Ext(e.Name()) != ".conflist" {
 			continue
 		}
@@ -64,7 +64,7 @@ func (m *Manager) cni() *libcni.CNIConfig {
 	return libcni.NewCNIConfigWithCacheDir([]string{m.o.CNI.BinDir}, filepath.Join(m.o.DataDir, cniCache), nil)
 }
 
-// ensureCNI joins a container to a network of the site, unless it is there, and records the addresses that it was given.
+// ensureCNI joins a container to a network of the site, unless it has joined, and records its assigned addresses.
 func (m *Manager) ensureCNI(ctx context.Context, project, id string, index int, in *netlink.Handle) error {
 	p := m.state.Projects[project]
 	a := p.Attachments[id]
@@ -76,7 +76,7 @@ func (m *Manager) ensureCNI(ctx context.Context, project, id string, index int, 
 	if l != nil && a.Links[n].Assigned != nil {
 		return nil
 	}
-	// An earlier attempt, or one before a reboot, may have joined it, also where that was not saved.
+	// An earlier attempt, or one before a reboot, may have joined it without saving that.
 	if err := m.detachCNI(ctx, id, ifName); err != nil {
 		return err
 	}
@@ -143,8 +143,8 @@ func assignedBy(result cnitypes.Result) ([]netip.Prefix, error) {
 	return out, nil
 }
 
-// detachCNI takes a container out of the site's networks that its interface is in, as they were when it joined. ifName "": all
-// its interfaces. The site's files may be gone.
+// detachCNI removes a container's interface from its networks of the site, by their configuration at the time of joining. ifName
+// "": all its interfaces. The site's files may have been deleted.
 func (m *Manager) detachCNI(ctx context.Context, id, ifName string) error {
 	joined, err := m.cni().GetCachedAttachments(id)
 	if err != nil {
@@ -189,7 +189,7 @@ func (m *Manager) collectCNI(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// cniLink is what is known of a container's link to a network of the site.
+// cniLink describes a container's link to a network of the site, as far as known.
 func (m *Manager) cniLink(p *ipam.Project, id string, index int) veth {
 	a := p.Attachments[id]
 	w := veth{inner: a.Interfaces()[index]}

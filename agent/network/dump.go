@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// maxDumps is how often a list is requested that the kernel could not give complete because it changed meanwhile.
+	// maxDumps bounds the requests for a list that changes while the kernel sends it.
 	maxDumps     = 30
 	dumpPause    = 100 * time.Microsecond // doubles; a list takes a few milliseconds at most
 	dumpPauseMax = 20 * time.Millisecond

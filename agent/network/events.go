@@ -16,12 +16,12 @@ import (
 
 const (
 	maxEvent     = 64 << 10 // bytes of one batch of notifications
-	eventsBuffer = 1 << 20  // of the socket: a large firewall that loads sends much at once
+	eventsBuffer = 1 << 20  // of the socket: loading a large firewall sends many messages at once
 	eventsQuiet  = 50 * time.Millisecond
 )
 
 // Watch sends when another program may have changed what this manager created: the tables, the interfaces, or a firewall beside
-// them. [Manager.Verify] finds out what changed; several changes may be one send. The channel is closed when ctx has ended
+// them. [Manager.Verify] finds the change; several changes may be one send. The channel is closed when ctx has ended
 // or the manager is closed. Changes of its own tables are not sent; those of its own interfaces may be.
 func (m *Manager) Watch(ctx context.Context) (<-chan struct{}, error) {
 	m.mu.Lock()
@@ -54,7 +54,7 @@ type watcher struct {
 	touched       bool // the current transaction changed the rules
 
 	mu     sync.Mutex
-	ending bool // it was asked to end
+	ending bool // end was called
 	gone   bool // its sockets are closed
 }
 
@@ -94,7 +94,7 @@ func (w *watcher) close() {
 	}
 }
 
-// end lets run return.
+// end makes run return.
 func (w *watcher) end() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -109,7 +109,7 @@ func (w *watcher) ended() bool {
 	return w.ending
 }
 
-// run sends changes until it is asked to end. A change is sent after a quiet period, together with those that came meanwhile.
+// run sends changes until end is called. A change is sent after a quiet period, together with those that arrived meanwhile.
 func (w *watcher) run() {
 	defer close(w.changes)
 	defer func() {
@@ -144,7 +144,7 @@ func (w *watcher) run() {
 	}
 }
 
-// drain reads what a socket has, and reports whether any of it is relevant.
+// drain reads the pending messages of a socket, and reports whether any of them is relevant.
 func (w *watcher) drain(fd int, buf []byte) bool {
 	worth := false
 	for {

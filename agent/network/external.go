@@ -31,7 +31,7 @@ func (m *Manager) external(c *chooser, name string) (*ipam.Network, error) {
 		"declare it under network.shared in agent.yaml, or as CNI configuration of that name on the device")
 }
 
-// shared is a network of the device as a project sees it; the first that joins chooses what is left open.
+// shared is a network of the device as a project uses it; the first project that joins chooses the unset values.
 func (m *Manager) shared(c *chooser, s Shared) (*ipam.Network, error) {
 	for _, p := range c.next.Projects {
 		for _, b := range p.Networks {

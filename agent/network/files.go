@@ -19,16 +19,16 @@ import (
 )
 
 // A container can write its hosts, resolv.conf and hostname files, as with Docker and Podman: VPN clients put their name servers
-// there. Each container has them on a file system of its own, which bounds what it can write and allows no programs. What
-// the manager wrote is kept beside it: the container's files are written again only when that changes.
+// there. Each container has them on a file system of its own, which bounds their size and is mounted noexec. The manager
+// keeps what it wrote beside it: the container's files are written again only when that changes.
 
-// ownFiles is the folder below a container's that holds what it sees.
+// ownFiles is the folder, below the container's folder, with the files that are mounted into it.
 const ownFiles = "own"
 
 // maxOwnFiles bounds, in bytes, what a container can write to its files.
 const maxOwnFiles = 8 << 20
 
-// ensureFiles writes a container's files, or what of them is missing or to change. fresh drops what the container wrote.
+// ensureFiles writes those of a container's files that are missing or have changed. fresh drops the container's own changes.
 func (m *Manager) ensureFiles(project, id string, fresh bool) error {
 	return m.writeFiles(project, id, m.resolver(), fresh)
 }
@@ -43,7 +43,7 @@ func (m *Manager) writeFiles(project, id string, r resolver, fresh bool) error {
 		return err
 	}
 	err = writeAll(dir, files, fresh)
-	if errors.Is(err, unix.ENOSPC) { // the container filled its file system: it loses what it wrote
+	if errors.Is(err, unix.ENOSPC) { // the container filled its file system: its own changes are dropped
 		for name := range files {
 			if err := os.Truncate(filepath.Join(dir, ownFiles, name), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return fmt.Errorf("empty a container's file: %w", err)
@@ -77,7 +77,7 @@ func writeFile(dir, name string, data []byte, fresh bool) error {
 	case gone, fresh, !known:
 		err = overwrite(path, data)
 	case errors.Is(err, fault.ErrTooLarge):
-		err = nil // its own doing
+		err = nil // the container caused it
 	case err != nil, bytes.Equal(base, data), bytes.Equal(own, data):
 	case bytes.Equal(own, base):
 		err = overwrite(path, data)
@@ -106,7 +106,7 @@ func added(before, now []byte) []byte {
 }
 
 // overwrite makes path hold data. An existing file is overwritten in place, because a container may have it mounted: a
-// renamed one would not be seen in there.
+// renamed one would not be visible there.
 func overwrite(path string, data []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|unix.O_NOFOLLOW, 0o644)
 	if err != nil {
@@ -152,7 +152,7 @@ func mounted(dir string) (bool, error) {
 	return here.Dev != above.Dev, nil
 }
 
-// removeFiles removes a container's files. Gone is no error.
+// removeFiles removes a container's files. A missing one is not an error.
 func removeFiles(dir string) error {
 	if err := unmount(filepath.Join(dir, ownFiles)); err != nil {
 		return err

@@ -42,7 +42,7 @@ func (m *Manager) dropChains() ([]dropChain, error) {
 			}
 			rules, err := c.GetRules(other.Table, other)
 			if err != nil {
-				continue // it went away meanwhile
+				continue // it was deleted meanwhile
 			}
 			d.allowsUs = d.allowsUs || slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return m.allowsUs(r, other.Name == ch.Name) })
 		}
@@ -72,7 +72,7 @@ func (m *Manager) allowsUs(r *nftables.Rule, base bool) bool {
 	return base && accepts && conditions == 0
 }
 
-// blockers are the chains that accept nothing of ours, each as an error with a hint.
+// blockers returns an error with a hint for each chain that drops our packets.
 func (m *Manager) blockers() ([]error, error) {
 	list, err := m.dropChains()
 	if err != nil {

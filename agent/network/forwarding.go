@@ -33,7 +33,7 @@ func (m *Manager) forwards(f ipam.Family) (bool, error) {
 	return on, err
 }
 
-// ensureForwarding lets the host route what the state needs, and notes when it did not before.
+// ensureForwarding enables routing for the families that the state needs, and notes if it was off.
 func (m *Manager) ensureForwarding() error {
 	for f := range ipam.Families {
 		if !m.state.Uses(f) {
@@ -67,8 +67,8 @@ func (m *Manager) forward(f ipam.Family) error {
 	return nil
 }
 
-// keepAdvertisements keeps interfaces that get their IPv6 addresses and routes from a router doing so: a host that forwards
-// ignores router advertisements unless accept_ra is 2.
+// keepAdvertisements lets interfaces still get IPv6 addresses and routes from a router: a host that forwards ignores router
+// advertisements unless accept_ra is 2.
 func keepAdvertisements() error {
 	paths, err := filepath.Glob("/proc/sys/net/ipv6/conf/*/accept_ra")
 	if err != nil {
@@ -78,7 +78,7 @@ func keepAdvertisements() error {
 		name, _ := filepath.Rel("/proc/sys", p)
 		v, err := sysctl(name)
 		if errors.Is(err, fs.ErrNotExist) || err == nil && v != "1" {
-			continue // the interface went away, or does not listen
+			continue // the interface was removed, or does not accept advertisements
 		}
 		if err == nil {
 			err = setSysctl(name, "2")

@@ -24,7 +24,7 @@ const (
 	netlinkTimeout  = 10 * time.Second // the kernel answers in microseconds; more is a bug that must not hang the agent
 	maxAlias        = 255              // IFALIASZ less one
 	eui64Off        = 1                // IN6_ADDR_GEN_MODE_NONE
-	carrierTries    = 400              // looks at a new link until it carries packets: mostly one, a fifth of a second at most
+	carrierTries    = 400              // checks of a new link until it carries packets: usually one, together 0.2 s at most
 	carrierInterval = 500 * time.Microsecond
 )
 
@@ -88,7 +88,7 @@ func clip(s string, n int) string {
 	return s
 }
 
-// linkByName returns nil for an interface that is not there.
+// linkByName returns nil for an interface that does not exist.
 func linkByName(links *netlink.Handle, name string) (netlink.Link, error) {
 	l, err := links.LinkByName(name)
 	if errors.As(err, new(netlink.LinkNotFoundError)) {
@@ -100,7 +100,7 @@ func linkByName(links *netlink.Handle, name string) (netlink.Link, error) {
 	return l, nil
 }
 
-// removeLink deletes an interface. Gone is no error.
+// removeLink deletes an interface. A missing one is not an error.
 func removeLink(links *netlink.Handle, name string) error {
 	l, err := linkByName(links, name)
 	if l == nil || err != nil {

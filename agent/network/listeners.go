@@ -63,7 +63,7 @@ func (h *host) listeners(protocol string) ([]listener, error) {
 	return out, nil
 }
 
-// checkListeners refuses to publish a port that a program of the host listens on: that program would get no more connections. Ports
+// checkListeners rejects a published port that a program of the host listens on, because that program would get no connections. Ports
 // in known were published before and are not checked again. six: they are published on IPv6 addresses too.
 func (m *Manager) checkListeners(service string, ports, known []ipam.Port, six bool) error {
 	listed := map[string][]listener{}

@@ -14,8 +14,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// ensureMacvlan makes a container's interface on a parent's link, or what is missing of it. The parent's network sees the
-// container as a device of its own; this device and the container do not see each other.
+// ensureMacvlan creates the missing parts of a container's interface on a parent's link. In the parent's network the container
+// is a separate device; this device and the container cannot reach each other.
 func (m *Manager) ensureMacvlan(p *ipam.Project, id string, index int, in *netlink.Handle, ns *os.File) error {
 	a := p.Attachments[id]
 	n := a.Networks[index]
@@ -71,7 +71,7 @@ func (m *Manager) macvlan(p *ipam.Project, id string, index int) veth {
 			w.ends[f].route = allAddresses(f)
 		}
 		if b.Driver == workload.IPvlan && b.Mode != "" && b.Mode != "l2" {
-			w.ends[f].gateway = netip.Addr{} // the parent routes: there is no link to find a gateway on
+			w.ends[f].gateway = netip.Addr{} // the parent routes: the link has no gateway
 		}
 	}
 	return w

@@ -32,7 +32,7 @@ const (
 
 const (
 	maxSalt     = 16               // tries for an interface name that no other network has
-	relinkLimit = 10 * time.Second // of giving a project its links again after an error, also when the caller's time is up
+	relinkLimit = 10 * time.Second // to restore a project's links after an error, also when the caller's context has ended
 )
 
 // Options of a manager. Managers on one machine need different DataDir, RunDir, Pool and Table.
@@ -60,19 +60,19 @@ type Manager struct {
 	saved         []byte // the bytes in the store; nil: not known
 	copied        []byte // the bytes in the copy; nil: not known
 	tables        [ipam.Families]nft.Table
-	names         []string // resolver configurations of the host, the first that a container can use counts
+	names         []string // resolver configurations of the host; the first that a container can use is taken
 	hosts         string   // the host's own hosts file
 	stateLost     bool     // no state was found: objects without an owner may belong to running containers
 	notes         []string // see Notes
 	lastFileError string   // last error of reportLater; "": none since the last successful Restore
 
-	backends atomic.Pointer[map[string]bool] // see Answering
+	backends atomic.Pointer[map[string]bool] // see ActiveBackends
 
-	watching []*watcher // of Events
+	watching []*watcher // of Watch
 	watchers sync.WaitGroup
 }
 
-// Attachment is what a container needs of its networks.
+// Attachment has the namespace and the files of a container's networks.
 type Attachment struct {
 	NetNS        string // path of the pinned network namespace; "": the device's own
 	HostsFile    string // to be mounted at /etc/hosts; the container may write it
@@ -144,8 +144,8 @@ func (m *Manager) Close() error {
 	return nil
 }
 
-// ready returns an error when a call may not begin. netlink would silently replace a closed manager's sockets with ones of another
-// namespace.
+// ready returns an error after Close or with an ended context. netlink would silently replace a closed manager's sockets with
+// ones of another namespace.
 func (m *Manager) ready(ctx context.Context) error {
 	if m.closed {
 		return fmt.Errorf("network manager: %w", os.ErrClosed)
@@ -363,7 +363,7 @@ func (m *Manager) establish(ctx context.Context, name string, moved []string) er
 }
 
 // removeMoved removes links to networks whose addresses changed. It returns the attached containers of these links, and those on
-// networks whose MTU changed; with an error, those that it got to.
+// networks whose MTU changed; with an error, those that were processed before it.
 func (m *Manager) removeMoved(ctx context.Context, before, after *ipam.Project) ([]string, error) {
 	if before == nil {
 		return nil, nil

@@ -18,11 +18,11 @@ const (
 	nsfsMagic     = 0x6e736673 // linux/magic.h NSFS_MAGIC
 	threadNetNS   = "/proc/thread-self/ns/net"
 	maxSysctl     = 64
-	maxMountStack = 8 // a namespace is mounted once; more is what crashes could have left
+	maxMountStack = 8 // a namespace is mounted once; crashes may have left more
 )
 
-// inThread runs f on a thread of its own, which enter may first move to another network namespace. The thread comes back, or
-// dies with its goroutine.
+// inThread runs f on a thread of its own, which enter may first move to another network namespace. The thread returns to the
+// old namespace, or ends with its goroutine.
 func inThread(enter, f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -69,7 +69,7 @@ func pinned(path string) (bool, error) {
 }
 
 // pin makes a new network namespace and mounts it at path. It is configured before it can be seen, so a pinned namespace
-// is always a whole one.
+// is always complete.
 func pin(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("make the namespace %s: %w", path, err)
@@ -80,7 +80,7 @@ func pin(path string) error {
 	}
 	f.Close()
 	err = inThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() error {
-		// IPv6 is not routed, and would let neighbours talk past the host; redirects would teach a container to.
+		// IPv6 is not routed, and neighbours could bypass the host with it; so they could by ICMP redirects.
 		for _, s := range [][2]string{
 			{"net/ipv6/conf/default/disable_ipv6", "1"},
 			{"net/ipv4/conf/all/accept_redirects", "0"},
@@ -98,7 +98,7 @@ func pin(path string) error {
 	return nil
 }
 
-// unpin unmounts and removes path. Gone is no error. The namespace itself ends when its last process does.
+// unpin unmounts and removes path. A missing one is not an error. The namespace itself ends when its last process does.
 func unpin(path string) error {
 	if err := unmount(path); err != nil {
 		return err
@@ -109,7 +109,7 @@ func unpin(path string) error {
 	return nil
 }
 
-// unmount takes away what is mounted at path. Nothing mounted, or no such path, is no error.
+// unmount unmounts path. It is not an error if nothing is mounted there or path does not exist.
 func unmount(path string) error {
 	for range maxMountStack {
 		err := unix.Unmount(path, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

@@ -14,7 +14,7 @@ import (
 
 // repinNamespace pins a container's namespace again after its mount was removed while its processes run: their links still work,
 // and a new namespace would disconnect them. It finds the namespace at the other end of the container's link, through any
-// process in it. False: there is none.
+// process in it. False: no process was found.
 func (m *Manager) repinNamespace(p *ipam.Project, id string) (bool, error) {
 	a := p.Attachments[id]
 	i := slices.IndexFunc(a.Networks, func(n string) bool { return p.Networks[n].Routed() })
@@ -33,7 +33,7 @@ func (m *Manager) repinNamespace(p *ipam.Project, id string) (bool, error) {
 	for _, path := range paths {
 		name, err := os.Readlink(path) // "net:[inode]": many processes share few namespaces
 		if err != nil || seen[name] {
-			continue // the process has ended, or its namespace was looked at
+			continue // the process has ended, or its namespace was checked
 		}
 		seen[name] = true
 		found, err := m.pinIf(path, id, outer.Attrs().NetNsID)
@@ -52,7 +52,7 @@ func (m *Manager) pinIf(path, id string, nsid int) (bool, error) {
 	}
 	defer f.Close()
 	if got, err := m.host.links.GetNetNsIdByFd(int(f.Fd())); err != nil || got != nsid {
-		return false, nil // another one, or the kernel does not know ids
+		return false, nil // another namespace, or a kernel without ids
 	}
 	pinPath := m.netnsPath(id)
 	err = os.MkdirAll(filepath.Dir(pinPath), 0o755)

@@ -22,18 +22,18 @@ const (
 	maxHosts       = 1 << 20 // bytes of the host's hosts file; blocklists have some hundred thousand
 	hostsFile      = "/etc/hosts"
 	maxResolv      = 64 << 10 // bytes of the host's resolv.conf; real ones have a few hundred
-	maxNameservers = 16       // more than any resolver asks
+	maxNameservers = 16       // more than any resolver uses
 	resolvConf     = "/etc/resolv.conf"
-	// resolvedConf is what systemd-resolved found out, where resolvConf names only its own loopback address.
+	// resolvedConf has the servers of systemd-resolved, if resolvConf names only its loopback address.
 	resolvedConf = "/run/systemd/resolve/resolv.conf"
 )
 
 // resolver is the host's name resolution, in the forms that containers need.
 type resolver struct {
 	raw, hosts []byte // as they are: for a container in the host's namespace
-	four, six  []byte // what a container without and with a way out over IPv6 can use
+	four, six  []byte // for a container without and with a route out over IPv6
 
-	asIs, servers error // of raw and hosts, and of four and six; only containers that need them fail
+	asIs, servers error // of raw and hosts, and of four and six; only containers that need these files fail
 }
 
 // resolver reads the host's files.
@@ -48,7 +48,7 @@ func (m *Manager) resolver() resolver {
 	return out
 }
 
-// readHostFile reads a file of the host that a container in the host's namespace gets as it is. A file that is not there is empty.
+// readHostFile reads a file of the host that a container in the host's namespace gets as it is. A missing file is empty.
 func readHostFile(path string, limit int64) ([]byte, error) {
 	data, err := bounded.File(os.Open, path, limit)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -111,7 +111,7 @@ func override(data []byte, dns workload.DNS) []byte {
 	return b.Bytes()
 }
 
-// ensureAllFiles brings the files of a project's containers up to date, where they are: services may have come or gone.
+// ensureAllFiles updates the existing files of a project's containers: services may have been added or removed.
 // Those of projects that share a network with it follow. It tries all and joins the errors.
 func (m *Manager) ensureAllFiles(project string) error {
 	r := m.resolver()
@@ -149,7 +149,7 @@ func (m *Manager) updateHosts(s *ipam.State) error {
 }
 
 // filterResolv makes a container's resolv.conf of the host's. Servers that only the host can reach (loopback, IPv6 unless the
-// container has a way there) are left out; usable reports whether any is left. What resolvers do not know is left out too.
+// container has a route there) are left out; usable reports whether any is left. Unknown directives are left out too.
 func filterResolv(data []byte, six bool) (out []byte, usable bool) {
 	var b bytes.Buffer
 	servers := 0

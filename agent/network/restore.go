@@ -35,7 +35,7 @@ func (d *Drift) Error() string {
 // Unwrap makes a Drift fault.ErrTemporary: it can be repaired.
 func (d *Drift) Unwrap() error { return fault.ErrTemporary }
 
-// Verify compares the host with the saved state and changes nothing. What differs, or cannot be read, is a *[Drift].
+// Verify compares the host with the saved state and changes nothing. It returns a *[Drift] with everything that differs or cannot be read.
 func (m *Manager) Verify(ctx context.Context) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -106,7 +106,7 @@ func (m *Manager) containerDrift(name, id string, servers resolver) (string, err
 	p := m.state.Projects[name]
 	a := p.Attachments[id]
 	if a.Joins != "" {
-		return "", nil // all it has is another's
+		return "", nil // it only shares another container's namespace
 	}
 	if a.Host {
 		return m.fileDrift(name, id, servers)
@@ -211,7 +211,7 @@ func (m *Manager) fileDrift(name, id string, servers resolver) (string, error) {
 		if _, err := os.Lstat(filepath.Join(m.filesDir(id), ownFiles, f)); err != nil {
 			return "its file " + f + " is gone", nil
 		}
-		data, err := bounded.File(os.Open, filepath.Join(m.filesDir(id), f), ipam.MaxState) // what the container changed is its own
+		data, err := bounded.File(os.Open, filepath.Join(m.filesDir(id), f), ipam.MaxState) // changes by the container are allowed
 		if err != nil || !bytes.Equal(data, want) {
 			return "its file " + f + " is out of date", nil
 		}
@@ -219,8 +219,8 @@ func (m *Manager) fileDrift(name, id string, servers resolver) (string, error) {
 	return "", nil
 }
 
-// Repair repairs what [Manager.Verify] finds and returns a phrase for each repaired thing, also with an error, which is about what
-// it could not repair. What could not be read before does not count as repaired: it may have been right.
+// Repair repairs what [Manager.Verify] finds and returns a phrase for each repaired thing, also together with an error about
+// the others. A thing that could not be read before does not count as repaired: it may have been correct.
 func (m *Manager) Repair(ctx context.Context) (repaired []string, err error) {
 	err = m.Verify(ctx)
 	var drift *Drift
@@ -238,7 +238,7 @@ func (m *Manager) Repair(ctx context.Context) (repaired []string, err error) {
 	return drift.without(left), err
 }
 
-// without lists the things that were read and are not left.
+// without lists the things that were read and no longer differ.
 func (d *Drift) without(left *Drift) []string {
 	var out []string
 	for _, thing := range d.Things {

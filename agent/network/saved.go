@@ -18,9 +18,9 @@ const copyFile = "networks.json"
 
 // Store keeps the state of the networks. It is implemented by the agent's store.
 type Store interface {
-	// Networks returns what was saved last; nil: nothing was.
+	// Networks returns the state that was saved last; nil: none.
 	Networks() ([]byte, error)
-	// SaveNetworks returns when the state is on the disk, whole; after an error the one before is saved.
+	// SaveNetworks returns when the complete state is on the disk; after an error the previous one is still saved.
 	SaveNetworks(state []byte) error
 }
 
@@ -51,14 +51,14 @@ func (m *Manager) load() error {
 	}
 	if copyErr != nil {
 		m.state, m.stateLost = (&ipam.State{}).Clone(), true
-		if data != nil || !errors.Is(copyErr, fs.ErrNotExist) { // else it is the first start
+		if data != nil || !errors.Is(copyErr, fs.ErrNotExist) { // otherwise this is the first start
 			m.notes = append(m.notes, fmt.Sprintf("%s, and its copy cannot be read: it is begun anew: %v", note, copyErr))
 		}
 		return nil
 	}
 	m.state = s
 	m.notes = append(m.notes, fmt.Sprintf("%s: it is taken from %s", note, path))
-	if err := m.commit(s); err != nil { // what runs must not wait for space on the disk: the next change saves it
+	if err := m.commit(s); err != nil { // running containers must not depend on disk space: the next change saves it
 		m.notes = append(m.notes, err.Error())
 	}
 	return nil

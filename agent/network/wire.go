@@ -24,16 +24,16 @@ type veth struct {
 	ends         [ipam.Families]end
 }
 
-// end is what a container's end of a link has of one family; the zero value: nothing.
+// end has the addresses and routes of one family at a container's end of a link; the zero value: none.
 type end struct {
 	address     netip.Prefix // of the container
 	all         netip.Addr   // broadcast address, which programs use for discovery; zero: none
 	gateway     netip.Addr
-	route       netip.Prefix // what lies behind the gateway; all is every address; zero: nothing
-	returnTable int          // routing table for answers that must leave here although the default route is elsewhere; 0: not needed
+	route       netip.Prefix // destination behind the gateway; all is every address; zero: none
+	returnTable int          // routing table for replies that must leave here although the default route is elsewhere; 0: not needed
 }
 
-// ensureVeth creates a veth pair, or what is missing of it. in is a handle in the container's namespace, ns is open on it.
+// ensureVeth creates the missing parts of a veth pair. in is a handle in the container's namespace, ns is open on it.
 func (h *host) ensureVeth(w veth, in *netlink.Handle, ns *os.File) error {
 	outer, inner, err := h.vethEnds(w, in)
 	if err != nil {
@@ -68,7 +68,7 @@ func (h *host) ensureVeth(w veth, in *netlink.Handle, ns *os.File) error {
 			return fmt.Errorf("set up link %s: %w", w.outer, err)
 		}
 		if err = h.links.LinkSetMasterByIndex(outer, w.bridge); err == nil {
-			// Where bridged packets pass the host's IP rules (br_netfilter), a rewritten one may go back where it came from.
+			// If bridged packets pass the host's IP rules (br_netfilter), a rewritten one may return to the port that it came from.
 			err = h.links.LinkSetHairpin(outer, true)
 		}
 	}
@@ -87,7 +87,7 @@ func (h *host) ensureVeth(w veth, in *netlink.Handle, ns *os.File) error {
 	return nil
 }
 
-// vethEnds returns both ends of a pair, or neither: the rest of an incomplete pair, or of one to another namespace, is removed.
+// vethEnds returns both ends of a pair, or neither: an incomplete pair, or one to another namespace, is removed.
 func (h *host) vethEnds(w veth, in *netlink.Handle) (outer, inner netlink.Link, err error) {
 	if outer, err = linkByName(h.links, w.outer); err != nil {
 		return nil, nil, err
@@ -181,7 +181,7 @@ func (e end) ensureRoute(in *netlink.Handle, l netlink.Link) error {
 		return nil
 	}
 	if ok, err := e.routed(in); ok || err != nil {
-		return err // also one that the container made itself: a private network's, say
+		return err // also a route that the container created itself, for example to a private network
 	}
 	r := &netlink.Route{LinkIndex: l.Attrs().Index, Src: e.address.Addr().AsSlice(), Protocol: unix.RTPROT_STATIC}
 	if e.gateway.IsValid() {
@@ -225,7 +225,7 @@ func innerSettings(name string) [][2]string {
 	return [][2]string{
 		{six + "/accept_ra", "0"},
 		{six + "/accept_dad", "0"},
-		{six + "/accept_redirects", "0"}, // neighbours must go on talking through the host
+		{six + "/accept_redirects", "0"}, // neighbours must continue to communicate through the host
 		{six + "/disable_ipv6", "0"},
 	}
 }
@@ -256,7 +256,7 @@ func (m *Manager) veth(p *ipam.Project, id string, index int, bridge int) veth {
 		if exit := p.DefaultRoute(a, f); exit == n {
 			w.ends[f].route = allAddresses(f)
 		} else if p.Ingress(a, f) == n && exit != "" {
-			w.ends[f].returnTable = returnRouteTable // its published ports are reached here
+			w.ends[f].returnTable = returnRouteTable // published ports are reached through this link
 		}
 	}
 	return w

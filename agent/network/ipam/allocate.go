@@ -83,7 +83,7 @@ func (p *Project) newAttachment(c workload.Container) *Attachment {
 	return a
 }
 
-// linkOf is what a service sets for its link to a network.
+// linkOf returns a service's options for its link to a network.
 func linkOf(at workload.Attachment) LinkOptions {
 	return LinkOptions{MAC: at.MAC, Interface: at.Interface, Gateway: at.Gateway}
 }
@@ -133,7 +133,7 @@ func (s *State) Deactivate(id string) bool {
 	return true
 }
 
-// allocate gives a container its addresses on a network.
+// allocate assigns a container its addresses on a network.
 func (s *State) allocate(project string, sv *Service, a *Attachment, at workload.Attachment) error {
 	p := s.Projects[project]
 	pl, b := sv.Endpoints[at.Network], p.Networks[at.Network]
@@ -187,7 +187,7 @@ func asked(at workload.Attachment) []netip.Addr {
 	return out
 }
 
-// addressHolder is the id of the attached container that has an address of a network, "" when none has.
+// addressHolder is the id of the attached container that has an address of a network, "" if there is none.
 func (p *Project) addressHolder(network string, f Family, want netip.Addr) string {
 	for id, a := range p.Attachments {
 		if slices.Contains(a.Networks, network) && p.Address(a, network, f) == want {

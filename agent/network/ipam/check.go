@@ -11,7 +11,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Check verifies everything that the rest of the program relies on. It is for a state from the disk.
+// Check verifies all invariants of a state that was read from the disk.
 func (s *State) Check() error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), fault.ErrInvalid)
@@ -108,7 +108,7 @@ func (b *Network) Check() error {
 	return nil
 }
 
-// check is [state.Check] for one project, whose networks are known to be sound.
+// check is [state.Check] for one project with valid networks.
 func (p *Project) check(containers map[string]string) error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), fault.ErrInvalid)
@@ -181,7 +181,7 @@ func (p *Project) check(containers map[string]string) error {
 	return nil
 }
 
-// check refuses what cannot be written to files or created in the kernel.
+// check rejects values that cannot be written to files or created in the kernel.
 func (a *Attachment) check() error {
 	if a.Domain != "" && !ValidName(a.Domain) || a.Joins != "" && !ValidName(a.Joins) {
 		return fmt.Errorf("domain %q, namespace of %q: %w", a.Domain, a.Joins, fault.ErrInvalid)
@@ -206,7 +206,7 @@ func (l LinkOptions) check() error {
 	return nil
 }
 
-// checkFiles refuses what cannot be written to a hosts file or a resolver configuration.
+// checkFiles rejects values that cannot be written to a hosts file or a resolver configuration.
 func checkFiles(hosts []workload.Host, dns workload.DNS) error {
 	for _, h := range hosts {
 		if _, err := netip.ParseAddr(h.Address); !ValidName(h.Name) || err != nil && h.Address != HostGateway {
@@ -237,7 +237,7 @@ func checkPorts(ports []Port) error {
 
 const (
 	maxName     = 253 // characters of a DNS name; also more than a container id or a project has
-	maxHostname = 64  // what the kernel takes
+	maxHostname = 64  // limit of the kernel
 	minMTU      = 68  // of IPv4
 	maxMTU      = 65535
 )

@@ -7,7 +7,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// CheckProject refuses what no device can create.
+// CheckProject rejects networks that no device can create.
 func CheckProject(p *workload.Project) error {
 	if !ValidName(p.Name) {
 		return fmt.Errorf("project name %q: %w", p.Name, fault.ErrInvalid)
@@ -36,10 +36,10 @@ func CheckProject(p *workload.Project) error {
 	return nil
 }
 
-// CheckPublished refuses published ports that cannot be reached.
+// CheckPublished rejects published ports that cannot be reached.
 func CheckPublished(s workload.Service, networks map[string]workload.Network) error {
 	if len(s.Ports) == 0 || s.Namespaces.Network == workload.HostNamespace {
-		return nil // in the device's namespace they are published as it is
+		return nil // in the device's namespace they are reachable without publishing
 	}
 	if s.Namespaces.Network != "" {
 		return fmt.Errorf("publishes ports and has network_mode %q: %w", s.Namespaces.Network, fault.ErrInvalid)

@@ -14,7 +14,7 @@ func macvlanModes() []string { return []string{"bridge", "private", "vepa", "pas
 // ipvlanModes are the values of ipvlan_mode.
 func ipvlanModes() []string { return []string{"l2", "l3", "l3s"} }
 
-// ApplyDriver takes over the options of a network's driver, and refuses what this program cannot create.
+// ApplyDriver applies the options of a network's driver, and rejects those that this program does not support.
 func (b *Network) ApplyDriver(n workload.Network) error {
 	switch b.Driver {
 	case "":

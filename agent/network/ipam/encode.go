@@ -15,14 +15,14 @@ import (
 // MaxState bounds the saved state: some ten thousand containers.
 const MaxState = 8 << 20
 
-// document is what is saved. Sum is over the state's bytes as they stand, so that a flipped bit in an address is
-// found although it still reads as an address.
+// document is the saved form. Sum is the checksum of the state's bytes: it detects a flipped bit in an address
+// that is still a valid address.
 type document struct {
 	Sum   string          `json:"sum"`
 	State json.RawMessage `json:"state"`
 }
 
-// Encode is deterministic: equal states are equal bytes. A state that Decode would not read is fault.ErrTooLarge.
+// Encode is deterministic: equal states are equal bytes. A state above [MaxState] is fault.ErrTooLarge.
 func Encode(s *State) ([]byte, error) {
 	raw, err := json.Marshal(s)
 	if err != nil {
@@ -39,7 +39,7 @@ func Encode(s *State) ([]byte, error) {
 	return b, nil
 }
 
-// Decode reads strictly: what it returns passed [state.Check]. An error is one of damage.
+// Decode reads strictly: the result has passed [state.Check]. An error means damage.
 func Decode(data []byte) (*State, error) {
 	var d document
 	if len(data) > MaxState {

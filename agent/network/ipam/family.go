@@ -37,7 +37,7 @@ func (f Family) Size() int { return f.Bits() / 8 }
 type Subnet struct {
 	Prefix     netip.Prefix `json:"subnet,omitzero"`
 	Gateway    netip.Addr   `json:"gateway,omitzero"`     // zero: the first address
-	Range      netip.Prefix `json:"range,omitzero"`       // what containers' addresses are chosen from; zero: all
+	Range      netip.Prefix `json:"range,omitzero"`       // container addresses are chosen from it; zero: from the whole subnet
 	Reserved   []netip.Addr `json:"reserved,omitempty"`   // never chosen
 	Configured bool         `json:"configured,omitempty"` // by the project; else chosen from the device's pool
 }

@@ -58,7 +58,7 @@ type lines struct {
 	out   *bytes.Buffer
 	a     *Attachment
 	own   []string           // the container's own names
-	given []string           // names of extra_hosts, which have no other meaning
+	given []string           // names of extra_hosts, which override others
 	seen  map[[3]string]bool // family, project and service, name
 }
 
@@ -79,11 +79,11 @@ func (l *lines) add(service string, own bool, to netip.Addr, names ...string) {
 	writeHost(l.out, to, fresh)
 }
 
-// services writes the names of a network's services; other is the project that they are of, when it is another one.
+// services writes the names of a network's services; other is their project, if it is another one.
 func (l *lines) services(p *Project, network, other string) {
 	for _, sv := range slices.Sorted(maps.Keys(p.Services)) {
 		pl := p.Services[sv].Endpoints[network]
-		if pl == nil || other != "" && l.knows(sv) {
+		if pl == nil || other != "" && l.wrote(sv) {
 			continue
 		}
 		own := other == "" && sv == l.a.Service
@@ -106,8 +106,8 @@ func (l *lines) services(p *Project, network, other string) {
 	}
 }
 
-// knows reports whether a name was written already.
-func (l *lines) knows(name string) bool {
+// wrote reports whether a name was written already.
+func (l *lines) wrote(name string) bool {
 	for key := range l.seen {
 		if key[2] == name {
 			return true

@@ -12,7 +12,7 @@ import (
 type Network struct {
 	Subnet
 	Six      Subnet          `json:"six,omitzero"`
-	Name     string          `json:"name"`   // of the interface; "": this device makes none
+	Name     string          `json:"name"`   // of the interface; "": this device creates none
 	Wanted   bool            `json:"wanted"` // by the project as last prepared; others stay while a container uses them
 	Internal bool            `json:"internal,omitempty"`
 	MTU      int             `json:"mtu,omitempty"` // 0: the kernel's default
@@ -36,7 +36,7 @@ func (b *Network) Routed() bool {
 	return b.CNI == "" && (b.Driver == "" || b.Driver == workload.Bridge)
 }
 
-// Outbound reports whether a default route can go through the network.
+// Outbound reports whether a default route can use the network.
 func (b *Network) Outbound(f Family) bool {
 	return !b.Internal && b.CNI == "" && b.Family(f).Valid()
 }
@@ -107,7 +107,7 @@ func (s *State) ShareNetwork(one, other string) bool {
 	return false
 }
 
-// Printable reports whether fields hold only visible ASCII: a resolv.conf with anything else is not worth passing on.
+// Printable reports whether fields hold only visible ASCII: other values are not copied into a resolv.conf.
 func Printable(fields []string) bool {
 	for _, f := range fields {
 		for _, r := range f {
@@ -139,7 +139,7 @@ func clip(s string, n int) string {
 	return s
 }
 
-// Uses reports whether a network needs a family to be routed. IPv4 is while there is any project.
+// Uses reports whether a network needs a family to be routed. IPv4 is needed as soon as there is a project.
 func (s *State) Uses(f Family) bool {
 	if f == V4 {
 		return len(s.Projects) > 0

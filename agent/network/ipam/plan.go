@@ -15,11 +15,11 @@ import (
 // ErrNoSubnet is the error of [State.Prepare] when the pool is used up.
 var ErrNoSubnet = errors.New("no subnet left in the pool")
 
-// Device is what a plan needs to know of the device.
+// Device provides the facts about the machine that a plan needs.
 type Device interface {
 	// Subnet returns an unused subnet for a network of a project; of IPv4, with at least need addresses.
 	Subnet(network string, f Family, need int) (netip.Prefix, error)
-	// Free refuses addresses that the host uses.
+	// Free rejects addresses that the host uses.
 	Free(p netip.Prefix) error
 	// Name returns an unused interface name.
 	Name(network string) (string, error)
@@ -29,7 +29,7 @@ type Device interface {
 	External(name string) (*Network, error)
 }
 
-// Prepare changes the state to what p wants. It keeps what an attached container uses.
+// Prepare changes the state to what p defines. It keeps everything that an attached container uses.
 func (s *State) Prepare(p *workload.Project, c Device) error {
 	if err := CheckProject(p); err != nil {
 		return err
@@ -95,7 +95,7 @@ func (s *State) Prepare(p *workload.Project, c Device) error {
 const SharedNeed = 1 << 7
 
 // needs is how many addresses a network of a project needs: one for the name of each service, and two for each replica,
-// whose next container comes up beside it, with one for its own name.
+// because its next container starts beside it, and one for the replica's own name.
 func needs(p *workload.Project, network string) (n int) {
 	for _, s := range p.Services {
 		if s.Namespaces.Network == "" && slices.ContainsFunc(s.Networks, func(a workload.Attachment) bool { return a.Network == network }) {
@@ -180,14 +180,14 @@ func desired(n workload.Network, old *Network, need int, c Device) (*Network, er
 			return nil, err
 		}
 	}
-	b.MTU = cmp.Or(b.MTU, old.MTU) // also where the device has no uplink now
+	b.MTU = cmp.Or(b.MTU, old.MTU) // also if the device has no uplink now
 	if !b.Routed() {
 		b.Name = ""
 	}
 	return b, b.Check()
 }
 
-// checkSubnets refuses configured subnets that other networks have.
+// checkSubnets rejects configured subnets that other networks have.
 func (s *State) checkSubnets(project, network string, b, old *Network, c Device) error {
 	for f := range Families {
 		mine := b.Family(f)
@@ -236,7 +236,7 @@ func (p *Project) renumber(network string, old, fresh *Network) {
 	}
 }
 
-// reserveFixed records the fixed addresses of a service, and takes them from names and from containers that are not attached.
+// reserveFixed records the fixed addresses of a service, and removes them from names and from containers that are not attached.
 func (s *State) reserveFixed(project, service string, at workload.Attachment) error {
 	p := s.Projects[project]
 	b, sv := p.Networks[at.Network], p.Services[service]
@@ -248,7 +248,7 @@ func (s *State) reserveFixed(project, service string, at workload.Attachment) er
 	for f, a := range map[Family]netip.Addr{V4: at.IPv4.Unmap(), V6: at.IPv6} {
 		pl.Family(f).Fixed = netip.Addr{}
 		if !a.IsValid() || b.CNI != "" {
-			continue // the site's plugins know what they have
+			continue // the site's plugins manage the addresses
 		}
 		if span := b.Family(f); !span.Valid() || !span.Prefix.Contains(a) || a == span.GatewayAddr() || a == span.Prefix.Addr() || f == V4 && a == Broadcast(span.Prefix) {
 			return fault.WithHint(fmt.Errorf("network %q: address %s is not one of %s that a container can have: %w", at.Network, a, span.Prefix, fault.ErrInvalid),
@@ -350,7 +350,7 @@ func (s *State) allocateFamily(project, network string, sv *Service, f Family) e
 	}
 	for n := range sv.Replicas {
 		if sv.Replicas == 1 || t.Each[n+1].IsValid() || !b.Routed() {
-			continue // the only replica's name means the service
+			continue // the only replica has no name of its own
 		}
 		a, err := s.chooseAddress(project, network, f, true)
 		if err != nil {
@@ -391,7 +391,7 @@ func (s *State) chooseAddress(project, network string, f Family, service bool) (
 	return a, nil
 }
 
-// reallocate gives attached containers addresses on networks that were renumbered.
+// reallocate assigns attached containers addresses on networks that were renumbered.
 func (s *State) reallocate(project string) error {
 	p := s.Projects[project]
 	for _, id := range slices.Sorted(maps.Keys(p.Attachments)) {

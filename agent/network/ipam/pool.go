@@ -16,7 +16,7 @@ const (
 	subnetBits    = 24 // one network of a pool of /20 or larger: a gateway and 253 addresses
 	networksAFill = 4  // a smaller pool is cut into 2^4 networks
 	localBits     = 64
-	maxSubnetBits = 29 // a gateway and 5 addresses: fewer hold no service that can be updated beside another
+	maxSubnetBits = 29 // a gateway and 5 addresses: with fewer, two services cannot be updated
 )
 
 // cut is the prefix length of the subnets that a pool is divided into.
@@ -27,8 +27,8 @@ func cut(pool netip.Prefix) int {
 // ChooseSubnet picks a subnet of a pool that overlaps nothing taken, for a network that needs so many addresses.
 //
 // While half of the pool is free, a network gets a whole cut: the one that key hashes to, or the next free one, so that the
-// same network on the same device mostly gets the same addresses again, whatever order projects come in. After that it gets
-// about twice the addresses that it needs, from the end of the pool, where the small subnets lie side by side.
+// same network on the same device usually gets the same addresses again, in any order of projects. After that it gets
+// about twice the addresses that it needs, from the end of the pool, where small subnets are adjacent.
 func ChooseSubnet(pool netip.Prefix, key string, need int, taken []netip.Prefix) (netip.Prefix, bool) {
 	base, whole := binary.BigEndian.Uint32(pool.Masked().Addr().AsSlice()), uint64(1)<<(32-pool.Bits())
 	used := ranges(taken)

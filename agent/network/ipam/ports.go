@@ -39,7 +39,7 @@ func (s *State) Ports(project string) []Port {
 	return out
 }
 
-// checkPorts refuses a project whose ports an attached container of another project has. Ports that another project is only
+// checkPorts rejects a project whose ports an attached container of another project has. Ports that another project is only
 // prepared for do not count: in an update that swaps the ports of two projects each would wait for the other forever. So a
 // conflict ends when the other's old containers are detached; admission checks that a set of projects has no conflicts.
 func (s *State) checkPorts(p *workload.Project) error {
@@ -60,7 +60,7 @@ func (s *State) checkPorts(p *workload.Project) error {
 	return nil
 }
 
-// checkFree refuses ports of a service that an attached container of another project has.
+// checkFree rejects ports of a service that an attached container of another project has.
 func (s *State) checkFree(project, service string, ports []Port) error {
 	for _, name := range slices.Sorted(maps.Keys(s.Projects)) {
 		if name == project {

@@ -12,21 +12,21 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// State is all decisions of a manager. The kernel follows it: it is saved before new objects are created, and after objects that it
+// State has all decisions of a manager. It is saved before new objects are created in the kernel, and after objects that it
 // no longer has were removed. A nil map reads as an empty one.
 type State struct {
 	Projects map[string]*Project `json:"projects"`
 	Local    netip.Prefix        `json:"local,omitzero"` // IPv6 addresses that are this device's own, /48; zero: not chosen yet
 }
 
-// Project is what one project has.
+// Project has the networks, services and containers of one project.
 type Project struct {
 	Networks    map[string]*Network    `json:"networks"`
 	Services    map[string]*Service    `json:"services"`
 	Attachments map[string]*Attachment `json:"attachments"` // by container id
 }
 
-// Service is what all replicas and revisions of one service share.
+// Service has the values that all replicas and revisions of one service share.
 type Service struct {
 	Wanted    bool                 `json:"wanted"`
 	Hostname  string               `json:"hostname,omitempty"` // as last prepared; "": none was given
@@ -72,7 +72,7 @@ type Attachment struct {
 	DNS      workload.DNS           `json:"dns,omitzero"`
 }
 
-// LinkOptions are what a service or the site sets for a container's link to one network.
+// LinkOptions are the options of a service or the site for a container's link to one network.
 type LinkOptions struct {
 	MAC       string         `json:"mac,omitempty"`
 	Interface string         `json:"interface,omitempty"` // "": the next ethN
@@ -216,7 +216,7 @@ func newProject() *Project {
 	}
 }
 
-// prune removes what neither the project wants nor a container uses.
+// prune removes everything that the project does not define and no container uses.
 func (p *Project) prune() {
 	usedNetwork, usedPlace, usedService := map[string]bool{}, map[[2]string]bool{}, map[string]bool{}
 	for _, a := range p.Attachments {

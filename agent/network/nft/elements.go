@@ -14,10 +14,10 @@ import (
 	"github.com/longshore-dev/longshore/agent/network/ipam"
 )
 
-// Elements are the contents of our tables, one of each family. nil: there is no table, as nothing needs it.
+// Elements are the contents of our tables, one of each family. nil: the family needs no table.
 type Elements [ipam.Families]Contents
 
-// Contents are what a table holds: by set, by key, what the key maps to ("" in a plain set).
+// Contents are the elements of a table: by set and key, the value ("" in a plain set).
 type Contents map[string]map[string]string
 
 func (e Contents) put(set string, key, value []byte) {
@@ -27,7 +27,7 @@ func (e Contents) put(set string, key, value []byte) {
 	e[set][string(key)] = string(value)
 }
 
-// redirect lets a key lead to targets: by itself, or by its shares.
+// redirect maps a key, or each of its shares, to targets.
 func (e Contents) redirect(direct, shared string, key []byte, targets [][]byte) {
 	if len(targets) == 1 {
 		e.put(direct, key, targets[0])
@@ -74,7 +74,7 @@ func ElementsOf(s *ipam.State) Elements {
 	return e
 }
 
-// fill adds what a project needs of one family's table.
+// fill adds a project's elements of one family's table.
 func fill(p *ipam.Project, e Contents, f ipam.Family) {
 	for _, b := range p.Networks {
 		if b.Routed() {
@@ -105,7 +105,7 @@ func fill(p *ipam.Project, e Contents, f ipam.Family) {
 	publish(p, e, f)
 }
 
-// serve lets an address of a network lead to those of containers that are on it.
+// serve maps an address of a network to addresses of containers on it.
 func redirectService(p *ipam.Project, e Contents, network string, vip netip.Addr, ids []string) {
 	if !vip.IsValid() || !p.Networks[network].Routed() {
 		return
@@ -131,8 +131,8 @@ type hostEndpoint struct {
 
 func endpointOf(p ipam.Port) hostEndpoint { return hostEndpoint{p.Host, p.HostPort, p.Protocol} }
 
-// publish adds a project's published ports: those of the containers that answer for their services. Where two services
-// of one project claim a port, which an update can bring about, the one that is to have it gets it.
+// publish adds a project's published ports: those of the active backends. If two services of one project have the same
+// port, as in an update, the service that is to have it gets it.
 func publish(p *ipam.Project, e Contents, f ipam.Family) {
 	var taken []ipam.Port
 	for _, wanted := range []bool{true, false} {

@@ -14,8 +14,8 @@ import (
 // The named sets and maps of our table. The rules never change; projects add elements to these.
 const (
 	setBridges    = "bridges"    // interfaces of project networks
-	setInternal   = "internal"   // those that no way leads out of
-	setNeighbours = "neighbours" // incoming . outgoing interface that may talk: each bridge with itself
+	setInternal   = "internal"   // those without a route out
+	setNeighbours = "neighbours" // incoming . outgoing interface with allowed traffic: each bridge with itself
 	setContainers = "containers" // addresses of containers
 	setSelf       = "self"       // an address with itself: a container that reaches itself through the host
 	setVIPs       = "vips"       // all service addresses
@@ -54,7 +54,7 @@ func sets(t *nftables.Table) []*nftables.Set {
 	share := nftables.TypeMark // a number in the machine's byte order that nft can print
 	concat := nftables.MustConcatSetType
 	list := []*nftables.Set{
-		{Name: setBridges, KeyType: name, KeyByteOrder: binaryutil.NativeEndian}, // tells nft how to print it
+		{Name: setBridges, KeyType: name, KeyByteOrder: binaryutil.NativeEndian}, // for nft's output
 		{Name: setInternal, KeyType: name, KeyByteOrder: binaryutil.NativeEndian},
 		{Name: setNeighbours, KeyType: concat(name, name)},
 		{Name: setContainers, KeyType: addr},
@@ -87,7 +87,7 @@ type rule struct {
 	exprs   []expr.Any
 }
 
-// Pieces of rules. Each leaves what it loads in a register or goes on only when it matches.
+// Pieces of rules. Each loads a register, or continues only if it matches.
 func meta(key expr.MetaKey, register uint32) expr.Any {
 	return &expr.Meta{Key: key, Register: register}
 }
@@ -98,10 +98,10 @@ func header(base expr.PayloadBase, offset, length, register uint32) expr.Any {
 
 // headers is what differs between the families in rules.
 type headers struct {
-	source, destination uint32 // where addresses stand in the header
+	source, destination uint32 // offsets of addresses in the header
 	size                uint32 // of an address, in bytes
 	words               uint32 // of an address, in 4 bytes
-	loopback            []byte // what loopback addresses begin with
+	loopback            []byte // prefix of loopback addresses
 	unreachable         uint8  // code of the ICMP message: port
 	icmp, redirect      byte   // protocol; type of the message
 	nat                 uint32
@@ -204,7 +204,7 @@ func chains(f ipam.Family) []chain {
 			{"containers to the world", all(w.from(firstRegister), in(setContainers), to, notIn(setBridges), &expr.Masq{})},
 		}},
 		{"forward", nftables.ChainTypeFilter, nftables.ChainHookForward, nftables.ChainPriorityFilter, []rule{
-			// A TCP reset: the kernel limits ICMP errors and redirects to a neighbour together, and soon sends neither.
+			// A TCP reset: the kernel limits ICMP errors and redirects to a neighbour with one counter, and soon sends neither.
 			{"a service without a backend, TCP", all(
 				w.to(firstRegister), in(setVIPs), meta(expr.MetaKeyL4PROTO, firstRegister), equals(unix.IPPROTO_TCP), &expr.Reject{Type: rejectReset},
 			)},
@@ -225,7 +225,7 @@ func chains(f ipam.Family) []chain {
 	}
 }
 
-// rewrites sends a packet that goes through interface side to where it is meant to end.
+// rewrites changes the destination of a packet on interface side to its backend.
 func (w headers) rewrites(side expr.MetaKey) []rule {
 	local := []expr.Any{
 		&expr.Fib{Register: firstRegister, FlagDADDR: true, ResultADDRTYPE: true},
@@ -238,7 +238,7 @@ func (w headers) rewrites(side expr.MetaKey) []rule {
 		{"service address to its container", all(vip, mapped(mapVIP), w.rewrite(false))},
 		{"service address to one of its containers", all(vip, draw(word0+nameWords+w.words), mapped(mapVIPShared), w.rewrite(false))},
 	}
-	if w.nat == unix.NFPROTO_IPV6 { // what is not rewritten is refused at once, and clients try another address
+	if w.nat == unix.NFPROTO_IPV6 { // a packet that is not rewritten is rejected at once, so that clients try another address
 		services = append(services, rule{"the kernel takes no answers for the IPv6 loopback", all(w.loops(w.destination), verdict(expr.VerdictReturn))})
 	}
 	return append(

@@ -10,10 +10,10 @@ import (
 )
 
 // Stale matches conntrack entries that would still lead to an old backend: datagrams whose rewriting changed, and everything for a
-// container that is gone. Without this a sender that never pauses would never reach the new backend.
+// removed container. Without this a sender that never pauses would never reach the new backend.
 type Stale struct {
 	family ipam.Family
-	dead   map[string]bool // addresses of containers that are gone
+	dead   map[string]bool // addresses of removed containers
 	left   map[string]bool // addresses of containers that are no longer a backend of something
 	ports  map[uint16]bool // published UDP ports that had no backend
 }
@@ -39,7 +39,7 @@ func StaleAfter(f ipam.Family, before, after Contents) *Stale {
 	}
 	for _, m := range []struct {
 		direct, shared string
-		proto          int // where the protocol stands in the key; -1: it is of all protocols
+		proto          int // offset of the protocol in the key; -1: all protocols
 	}{{mapVIP, mapVIPShared, -1}, {MapPublish, mapPublishShared, 0}, {mapPublishAt, mapPublishAtShared, f.Size()}} {
 		old, now := targets(f, before, m.direct, m.shared), targets(f, after, m.direct, m.shared)
 		for k, addresses := range old {
@@ -58,7 +58,7 @@ func StaleAfter(f ipam.Family, before, after Contents) *Stale {
 	return s
 }
 
-// targets are the addresses that each key of a map leads to.
+// targets are the addresses that each key of a map is rewritten to.
 func targets(f ipam.Family, e Contents, direct, shared string) map[string]map[string]bool {
 	out := map[string]map[string]bool{}
 	add := func(k, v string) {
@@ -76,7 +76,7 @@ func targets(f ipam.Family, e Contents, direct, shared string) map[string]map[st
 	return out
 }
 
-// addressBytes is an address as keys of our sets have it.
+// addressBytes is an address in the form of our sets' keys.
 func addressBytes(f ipam.Family, ip net.IP) []byte {
 	if f == ipam.V4 {
 		return ip.To4()

@@ -17,14 +17,14 @@ import (
 // errTableGone makes apply replace the table.
 var errTableGone = errors.New("the table is gone")
 
-// Table is our nftables table. The kernel takes every change whole or not at all.
+// Table is our nftables table. Every change is one transaction.
 type Table struct {
 	Family  ipam.Family
 	Name    string
 	NS      *os.File // nil: the namespace of the process
-	Applied Contents // what is there, as last written or read; nil: not known
-	Tracked Contents // what tracked connections follow; nil: not known
-	Absent  bool     // we last saw that there is none
+	Applied Contents // contents of the kernel's table, as last written or read; nil: not known
+	Tracked Contents // contents that tracked connections use; nil: not known
+	Absent  bool     // there was none at the last check
 }
 
 func (t *Table) Conn() (*nftables.Conn, error) {
@@ -115,7 +115,7 @@ func (t *Table) change(want Contents) error {
 	return nil
 }
 
-// replace sends the whole table. Packets see the old one or the new one.
+// replace sends the whole table. A packet is processed by the old one or the new one.
 func (t *Table) replace(want Contents) error {
 	t.Absent = false
 	c, err := t.Conn()
@@ -155,7 +155,7 @@ func (t *Table) replace(want Contents) error {
 	return nil
 }
 
-// remove deletes the table. Gone is no error.
+// remove deletes the table. A missing one is not an error.
 func (t *Table) remove() error {
 	c, err := t.Conn()
 	if err != nil {
@@ -164,14 +164,14 @@ func (t *Table) remove() error {
 	f := t.object()
 	c.AddTable(f)
 	c.DelTable(f)
-	t.Applied = nil // also where it was not there to begin with
+	t.Applied = nil // also if it did not exist before
 	if err := c.Flush(); err != nil {
 		return fmt.Errorf("remove table %s: %w", t.Name, err)
 	}
 	return nil
 }
 
-// exists reports whether the table is there.
+// exists reports whether the table exists.
 func (t *Table) exists() (bool, error) {
 	c, err := t.Conn()
 	if err != nil {
