@@ -69,7 +69,7 @@ func unfitForAll(projects []*workload.Project, err error) error {
 	return all
 }
 
-// machine describes this device as it is now: device nodes come and go.
+// machine describes the current state of this device: device nodes are added and removed.
 func (r *Runtime) machine(f features.Features, guard workload.Guard) admission.Machine {
 	m := admission.Machine{
 		Cores: runtime.NumCPU(), SwapLimit: f.Controls.Swap, Cgroup: f.CgroupVersion, Controllers: f.Controls.Controllers,

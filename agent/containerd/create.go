@@ -80,7 +80,7 @@ func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Co
 		if !errdefs.IsNotFound(err) {
 			return err
 		}
-		if err := r.remove(ctx, c.ID); err != nil { // a Remove that was killed half-way
+		if err := r.remove(ctx, c.ID); err != nil { // a Remove was interrupted
 			return err
 		}
 	} else if !errors.Is(err, fault.ErrNotFound) {
@@ -135,7 +135,7 @@ func (r *Runtime) createNew(ctx context.Context, p *workload.Project, c workload
 	return r.records.Create(ctx, ctr, records.Record{Container: c, NetNS: at.NetNS, StopSignal: signal})
 }
 
-// allowed refuses a service that this device must not or cannot run.
+// allowed rejects a service that this device must not or cannot run.
 func (r *Runtime) allowed(ctx context.Context, p *workload.Project, s workload.Service, f features.Features) error {
 	return errors.Join(r.guard.Permit(ctx, p, s), r.specs.Rules.Check(f, s), f.Unmet(s), f.Mappable(s))
 }
@@ -161,7 +161,7 @@ func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.C
 func (r *Runtime) freshLayer(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image) ([]mount.Mount, error) {
 	all := map[string]string{
 		owned.LabelDevice: r.o.Device, owned.LabelProject: p.Name,
-		owned.LabelRoot: r.o.Now().UTC().Format(time.RFC3339), // no container names it yet
+		owned.LabelRoot: r.o.Now().UTC().Format(time.RFC3339), // no container refers to it yet
 	}
 	maps.Copy(all, users.LayerLabels(c.Service))
 	labels := snapshots.WithLabels(all)
@@ -189,7 +189,7 @@ func (r *Runtime) attach(ctx context.Context, project string, c workload.Contain
 	return at, nil
 }
 
-// files are the network's files, by where a container has them; "": there is none.
+// files are the network's files, by their paths in a container; "": none.
 func (at Attachment) files() map[string]string {
 	return map[string]string{"/etc/hosts": at.HostsFile, "/etc/resolv.conf": at.ResolvConf, "/etc/hostname": at.HostnameFile}
 }

@@ -33,7 +33,7 @@ func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
 	if err := r.claim.Hold(ctx); err != nil {
 		return nil, err
 	}
-	if _, err := r.features.Version(ctx); err != nil { // a subscription alone would report a dead containerd as lost events
+	if _, err := r.features.Version(ctx); err != nil { // a subscription alone would report a stopped containerd as lost events
 		return nil, fmt.Errorf("subscribe to events: %w", failure.Classify(err))
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -67,7 +67,7 @@ func (r *Runtime) Events(ctx context.Context) (<-chan workload.Event, error) {
 }
 
 // waitSubscribed waits until the subscription is active: containerd needs a moment, and events in between would be missed. It
-// publishes an event of its own until that comes back.
+// publishes an event of its own until that one is received.
 func (r *Runtime) waitSubscribed(ctx context.Context, in <-chan *events.Envelope, errs <-chan error) error {
 	mark := rand.Text()
 	again := time.NewTicker(markEvery)
@@ -84,7 +84,7 @@ func (r *Runtime) waitSubscribed(ctx context.Context, in <-chan *events.Envelope
 				return err
 			case <-again.C:
 				waiting = false
-			case e := <-in: // another event is before the caller's next observation
+			case e := <-in: // an earlier event: the caller's next observation covers it
 				v, err := typeurl.UnmarshalAny(e.Event)
 				if m, ok := v.(*apievents.NamespaceUpdate); err == nil && ok && m.Name == mark {
 					return nil
@@ -119,7 +119,7 @@ func (r *Runtime) forward(ctx context.Context, in <-chan *events.Envelope, errs 
 	}
 }
 
-// translate drops events that are not about a container of ours.
+// translate drops events about containers of others.
 func (r *Runtime) translate(ctx context.Context, e *events.Envelope) (workload.Event, bool) {
 	v, err := typeurl.UnmarshalAny(e.Event)
 	if err != nil {
@@ -135,7 +135,7 @@ func (r *Runtime) translate(ctx context.Context, e *events.Envelope) (workload.E
 		ev = workload.Event{Kind: workload.EventExit, ID: t.ContainerID}
 	case *apievents.TaskOOM:
 		ev = workload.Event{Kind: workload.EventOOM, ID: t.ContainerID}
-	case *apievents.TaskPaused: // we never do
+	case *apievents.TaskPaused: // we never pause
 		ev = workload.Event{Kind: workload.EventChanged, ID: t.ContainerID}
 	case *apievents.ContainerCreate:
 		ev = workload.Event{Kind: workload.EventChanged, ID: t.ID}

@@ -64,7 +64,7 @@ func initContainer(c workload.Container, n int) workload.Container {
 
 func (r *Runtime) runInitContainer(ctx context.Context, p *workload.Project, c workload.Container, n int, at Attachment, labels map[string]string) (err error) {
 	f := initContainer(c, n)
-	if err := r.removeInitContainer(ctx, f.ID); err != nil { // a kill left it
+	if err := r.removeInitContainer(ctx, f.ID); err != nil { // left by a kill
 		return err
 	}
 	defer func() {
@@ -144,7 +144,7 @@ func (r *Runtime) createInitContainer(ctx context.Context, p *workload.Project, 
 	return streams, begin, nil
 }
 
-// writtenSince is the end of what was appended to a file since it had a size.
+// writtenSince returns the end of the text that was appended to a file since it had the size begin.
 func writtenSince(file string, begin int64) string {
 	f, err := os.Open(file)
 	if err != nil {
@@ -189,8 +189,8 @@ func (r *Runtime) postStart(ctx context.Context, c workload.Container) error {
 	return nil
 }
 
-// preStop runs the commands before the stop signal, and returns how much of the grace period they took. A failure does not keep the
-// container from being stopped.
+// preStop runs the commands before the stop signal, and returns how much of the grace period they took. After a failure the
+// container is stopped all the same.
 func (r *Runtime) preStop(ctx context.Context, c workload.Container, grace time.Duration) time.Duration {
 	if len(c.Service.PreStop) == 0 || grace <= 0 {
 		return 0
@@ -207,8 +207,8 @@ func (r *Runtime) preStop(ctx context.Context, c workload.Container, grace time.
 	return min(max(r.o.Now().Sub(began), 0), grace)
 }
 
-// runHook runs a command in a running container. refused is how many processes the container's limit had refused before: when there are
-// more after a failure, the error names the limit.
+// runHook runs a command in a running container. refused counts the processes that the container's limit refused before: if it has
+// increased after a failure, the error names the limit.
 func (r *Runtime) runHook(ctx context.Context, c workload.Container, h workload.Hook, refused uint64) (err error) {
 	if len(h.Command) == 0 {
 		return fmt.Errorf("nothing to run: %w", fault.ErrInvalid)
@@ -232,7 +232,7 @@ func (r *Runtime) runHook(ctx context.Context, c workload.Container, h workload.
 	return nil
 }
 
-// tail keeps the end of what is written to it.
+// tail keeps the end of the written bytes.
 type tail struct {
 	mu   sync.Mutex
 	kept []byte

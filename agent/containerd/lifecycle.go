@@ -34,7 +34,7 @@ func (r *Runtime) Start(ctx context.Context, p *workload.Project, c workload.Con
 }
 
 // Stop stops a container's process: its stop signal, then SIGKILL after its grace period, or earlier where the grace period would end
-// after ctx. The task keeps the exit code until the next Start. A container that is gone is stopped.
+// after ctx. The task keeps the exit code until the next Start. A removed container counts as stopped.
 func (r *Runtime) Stop(ctx context.Context, id string) error {
 	return r.change(ctx, "stop", id, r.stop)
 }
@@ -44,13 +44,13 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 	if err != nil {
 		return err
 	}
-	if c.Hash != rec.Container.Hash { // the id holds a part of the hash; the created container counts
+	if c.Hash != rec.Container.Hash { // the id contains only a part of the hash
 		c = rec.Container
 	}
 	status, err := r.tasks.Status(ctx, c.ID)
 	switch {
 	case errdefs.IsNotFound(err): // no task
-	case err != nil && tasks.IsShimTimeout(err) && ctx.Err() == nil, err == nil && status == task.Status_UNKNOWN: // it may well run
+	case err != nil && tasks.IsShimTimeout(err) && ctx.Err() == nil, err == nil && status == task.Status_UNKNOWN: // it may be running
 		return failure.As(fault.ErrTemporary, errors.Join(tasks.ErrShimTimeout, err))
 	case err != nil:
 		return err
@@ -82,7 +82,7 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 	if err := r.preStart(ctx, p, c, at, ctr.Labels); err != nil {
 		return err
 	}
-	ctx, cancel = context.WithTimeout(ctx, r.startLimit) // the init containers have no limit but the caller's
+	ctx, cancel = context.WithTimeout(ctx, r.startLimit) // init containers are limited only by the caller's context
 	defer cancel()
 	streams, err := r.taskIO(c.Service, c.ID, ctr.Labels)
 	if err != nil {
@@ -102,7 +102,7 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 	return r.postStart(ctx, c)
 }
 
-// removeBroken removes a container that cannot be started any more, so that it is created again.
+// removeBroken removes a container that can no longer be started, so that it is created again.
 func (r *Runtime) removeBroken(ctx context.Context, id string, why error) error {
 	r.log.Warn("a container is broken and will be created again", "container", id, "error", why)
 	return failure.As(fault.ErrTemporary, errors.Join(fmt.Errorf("it is broken and will be created again: %w", why), r.remove(ctx, id)))
@@ -145,7 +145,7 @@ func (r *Runtime) prepareStart(ctx context.Context, p *workload.Project, c workl
 	return r.records.Update(ctx, ctr, rec)
 }
 
-// specifyAtStart writes the specification of a service for which it may differ at each start; that needs the image.
+// specifyAtStart writes the specification of a service whose specification may differ at each start; this needs the image.
 func (r *Runtime) specifyAtStart(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
 	ctr containers.Container,
 ) (typeurl.Any, error) {
@@ -178,7 +178,7 @@ func (r *Runtime) stop(ctx context.Context, id string) error {
 		return nil
 	case status == task.Status_CREATED: // nothing ran in it
 		return r.tasks.End(ctx, id)
-	case status == task.Status_PAUSED: // a frozen process takes no signal
+	case status == task.Status_PAUSED: // a frozen process does not receive signals
 		if err := r.tasks.Resume(ctx, id); err != nil {
 			return err
 		}
@@ -191,7 +191,7 @@ func (r *Runtime) stop(ctx context.Context, id string) error {
 	if grace == 0 {
 		grace = defaultGrace
 	}
-	if end, ok := ctx.Deadline(); ok { // SIGKILL comes in time, however long the service wants
+	if end, ok := ctx.Deadline(); ok { // SIGKILL is sent before the deadline, whatever the service's grace period
 		grace = min(grace, end.Sub(r.o.Now())-tasks.KillWait)
 	}
 	grace -= r.preStop(ctx, rec.Container, grace)

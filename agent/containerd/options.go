@@ -36,12 +36,12 @@ type Options struct {
 
 	MinFree images.Space // free space that pulls leave on the file systems of containerd and the agent
 
-	AllowPrivileged bool              // run what workload.Privileges lists; refused otherwise
-	Places          []workload.Place  // of this device that unprivileged containers must not have, in addition to those of every device: the agent's configuration
-	Runtimes        map[string]string // other OCI runtimes that services may ask for by name: containerd's name of one, or the path of what stands in for runc
-	Program         string            // path of this program, statically linked, for init and tty; "": services with them are refused
+	AllowPrivileged bool              // run services with the privileges of workload.Privileges; rejected otherwise
+	Places          []workload.Place  // of this device that unprivileged containers must not mount, in addition to those of every device: the agent's configuration
+	Runtimes        map[string]string // other OCI runtimes that services may use, by name: containerd's name of one, or the path of a replacement for runc
+	Program         string            // path of this program, statically linked, for init and tty; "": services with them are rejected
 	CDIDirs         []string          // of device specifications; nil: /etc/cdi and /var/run/cdi
-	AllowNoSeccomp  bool              // run containers without a system call filter where runc cannot make one
+	AllowNoSeccomp  bool              // run containers without a system call filter if runc does not support one
 	NoNewPrivileges bool              // set no_new_privs on every container
 
 	Telemetry runspec.Telemetry // where containers send measurements
@@ -51,7 +51,7 @@ type Options struct {
 	Now    func() time.Time // needed
 }
 
-// Attachment is what a container gets of its networks.
+// Attachment has the namespace and the files of a container's networks.
 type Attachment struct {
 	NetNS        string // path of the pinned namespace
 	HostsFile    string
@@ -70,6 +70,6 @@ type Networks interface {
 	Deactivate(ctx context.Context, id string) error
 	// Admit returns workload.Conflicts when this device cannot provide the projects' networks and ports. It changes nothing.
 	Admit(ctx context.Context, projects []*workload.Project) error
-	// ActiveBackends are the ids of the containers that their services' addresses lead to.
+	// ActiveBackends are the ids of the containers that receive their services' connections.
 	ActiveBackends() map[string]bool
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// probeWait bounds a probe whose caller's context does not.
+// probeWait bounds a probe if the caller's context has no deadline.
 const probeWait = time.Minute
 
-// Probe probes a running container once. HTTP and TCP probes come from inside its network namespace, to the loopback addresses first
+// Probe probes a running container once. HTTP and TCP probes are sent from inside its network namespace, to the loopback addresses first
 // and then to its others; the image needs no tools for them.
 func (r *Runtime) Probe(ctx context.Context, id string, p workload.Probe) error {
 	ctx, cancel := context.WithTimeout(r.in(ctx), probeWait)

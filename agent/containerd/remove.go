@@ -45,7 +45,7 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 	return r.records.Delete(ctx, id)
 }
 
-// Teardown deletes what a project without containers still owns: its networks, its output, its anonymous volumes, the layers of
+// Teardown deletes everything that a project without containers still has: its networks, its output, its anonymous volumes, the layers of
 // incomplete containers. Named volumes stay.
 func (r *Runtime) Teardown(ctx context.Context, project string) error {
 	ctx = r.in(ctx)
@@ -71,7 +71,7 @@ func (r *Runtime) Teardown(ctx context.Context, project string) error {
 			return err
 		}
 		r.tasks.Forget(project)
-		return r.logs.Remove(project) // last: Observe finds the project by this folder
+		return r.logs.Remove(project) // last, because Observe finds the project by this folder
 	}()
 	if err != nil {
 		return fmt.Errorf("tear down project %s: %w", project, failure.Classify(err))
@@ -79,7 +79,7 @@ func (r *Runtime) Teardown(ctx context.Context, project string) error {
 	return nil
 }
 
-// removeInitContainer removes an init container. Gone is no error.
+// removeInitContainer removes an init container. A missing one is not an error.
 func (r *Runtime) removeInitContainer(ctx context.Context, id string) error {
 	if err := r.tasks.End(ctx, id); err != nil {
 		return err
@@ -90,7 +90,7 @@ func (r *Runtime) removeInitContainer(ctx context.Context, id string) error {
 	return r.records.Delete(ctx, id)
 }
 
-// removeInitContainers removes the init containers of a container that a kill left.
+// removeInitContainers removes a container's init containers that a kill has left.
 func (r *Runtime) removeInitContainers(ctx context.Context, id string) error {
 	ctrs, err := r.records.List(ctx, owned.LabelHook, id)
 	if err != nil {
@@ -119,7 +119,7 @@ func (r *Runtime) dropInitContainers(ctx context.Context, ctrs []containers.Cont
 	return rest, nil
 }
 
-// dropLayer removes a container's writable layer, if there is one of ours.
+// dropLayer removes a container's writable layer, if it has one of ours.
 func (r *Runtime) dropLayer(ctx context.Context, id string) error {
 	info, err := r.snapshots().Stat(ctx, id)
 	if errdefs.IsNotFound(err) {
@@ -148,7 +148,7 @@ func (r *Runtime) discard(ctx context.Context, id string) error {
 	return r.clear(ctx, id)
 }
 
-// clear removes what a container mounts, its input and its writable layer.
+// clear removes a container's mounts, its input and its writable layer.
 func (r *Runtime) clear(ctx context.Context, id string) error {
 	if err := r.volumes.Clear(ctx, id); err != nil {
 		return err
@@ -188,7 +188,7 @@ func (r *Runtime) collectLayers(ctx context.Context, project string) error {
 }
 
 func (r *Runtime) collectLayer(ctx context.Context, id string) error {
-	unlock, err := r.ids.Lock(ctx, id) // a Create that is under way holds it
+	unlock, err := r.ids.Lock(ctx, id) // a Create in progress holds it
 	if err != nil {
 		return err
 	}

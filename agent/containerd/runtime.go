@@ -54,7 +54,7 @@ type Runtime struct {
 	o      Options
 	client *client.Client
 	log    *slog.Logger
-	silent *log.Entry // else the client library logs to stderr
+	silent *log.Entry // otherwise the client library logs to stderr
 
 	ids      *locks.Table // one change of a container at a time
 	tasks    *tasks.Tasks
@@ -76,7 +76,7 @@ type Runtime struct {
 	wg   sync.WaitGroup     // event streams and the rotation
 }
 
-// New creates a runtime, which rotates logs until Close. It does not wait for containerd: calls while that is not reachable fail with
+// New creates a runtime, which rotates logs until Close. It does not wait for containerd: while that is not reachable, calls fail with
 // fault.ErrTemporary. The caller closes it.
 func New(ctx context.Context, o Options) (*Runtime, error) {
 	o, err := o.complete()
@@ -91,7 +91,7 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	}
 	c, err := client.New(o.Address,
 		client.WithDefaultNamespace(o.Namespace),
-		client.WithDefaultRuntime(features.DefaultRuntime), // else the library asks containerd for it
+		client.WithDefaultRuntime(features.DefaultRuntime), // otherwise the library asks containerd for it
 		client.WithTimeout(reconnectDelay),
 		client.WithExtraDialOpts([]grpc.DialOption{grpc.WithUnaryInterceptor(deadline.Tasks)}),
 	)
@@ -158,7 +158,7 @@ func (r *Runtime) in(ctx context.Context) context.Context {
 
 func (r *Runtime) snapshots() snapshots.Snapshotter { return r.client.SnapshotService(r.o.Snapshotter) }
 
-// places are what unprivileged containers must not have, in addition to those of every device.
+// places are paths that unprivileged containers must not mount, in addition to those of every device.
 func (o Options) places() []workload.Place {
 	out := slices.Clone(o.Places)
 	add := func(a workload.Access, holds string, paths ...string) {
@@ -206,7 +206,7 @@ func (o Options) complete() (Options, error) {
 	return o, nil
 }
 
-// change runs do while no other change of the container runs.
+// change runs do, one change of a container at a time.
 func (r *Runtime) change(ctx context.Context, what, id string, do func(context.Context, string) error) error {
 	ctx = r.in(ctx)
 	unlock, err := r.ids.Lock(ctx, id)

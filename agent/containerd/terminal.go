@@ -43,7 +43,7 @@ func (r *Runtime) needProgram(what string) error {
 
 const programHint = "use the released agent, or build it with CGO_ENABLED=0"
 
-// unusable says why a program cannot run in containers; "" when it can. There it finds no libraries but its own.
+// unusable returns why a program cannot run in containers; "" if it can. A container has no libraries for it.
 func unusable(program string) string {
 	if !filepath.IsAbs(program) {
 		return "the path of the agent's program is not known"
@@ -69,12 +69,12 @@ func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string
 	}
 	out := tasks.IO{Terminal: s.TTY}
 	if file != "" {
-		out.Stdout = (&url.URL{Scheme: "file", Path: file}).String() // one file for both, errors go to another name of it
+		out.Stdout = (&url.URL{Scheme: "file", Path: file}).String() // one file for both; errors use another path to it
 		if u, err := url.Parse(file); err == nil && u.Path == file {
-			out.Stdout = file // a plain path is a pipe's, or as here a file's: each of the two is opened
+			out.Stdout = file // a plain path is opened twice, whether it is a pipe or, as here, a file
 		}
 	}
-	if s.TTY { // a process must read it, or the container blocks
+	if s.TTY { // a process must read it, otherwise the container blocks
 		if err := r.needProgram("tty"); err != nil {
 			return tasks.IO{}, err
 		}
@@ -89,7 +89,7 @@ func (r *Runtime) taskIO(s workload.Service, id string, labels map[string]string
 	return out, err
 }
 
-// stdinPipe is an input that never ends: the shim holds both of its ends open, also when this process ends.
+// stdinPipe is an input without an end: the shim holds both of its ends open, also after this process has ended.
 func (r *Runtime) stdinPipe(id string) (string, error) {
 	dir, err := paths.Join(r.o.RunDir, "stdin", id)
 	if err != nil {
@@ -105,7 +105,7 @@ func (r *Runtime) stdinPipe(id string) (string, error) {
 	return pipe, nil
 }
 
-// runtimeOf is which OCI runtime runs a service's containers.
+// runtimeOf returns the OCI runtime of a service's containers.
 func (r *Runtime) runtimeOf(s workload.Service) (containers.RuntimeInfo, error) {
 	name, ok := r.o.Runtimes[s.Runtime]
 	switch {

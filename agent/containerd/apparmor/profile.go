@@ -1,5 +1,5 @@
 // Package apparmor loads containerd's default AppArmor profile. Only the program apparmor_parser can compile a profile. This package runs
-// it itself, because containerd's function takes no context: when the program hangs, its caller hangs too.
+// it itself, because containerd's function has no context: if the program hangs, its caller hangs too.
 package apparmor
 
 import (
@@ -19,7 +19,7 @@ import (
 // loadedProfiles lists the kernel's profiles, one a line: "name (mode)".
 const loadedProfiles = "/sys/kernel/security/apparmor/profiles"
 
-// Load loads containerd's default profile under a name unless one of that name is loaded. It reports whether the device has
+// Load loads containerd's default profile under a name, unless a profile of that name is loaded. It reports whether the device has
 // AppArmor; without it there is no error. apparmor_parser is killed when ctx ends.
 func Load(ctx context.Context, name string) (supported bool, err error) {
 	if !hostapparmor.HostSupports() {
@@ -36,7 +36,7 @@ func Load(ctx context.Context, name string) (supported bool, err error) {
 	return true, parse(ctx, text)
 }
 
-// Mode is how the kernel applies a profile, such as "enforce"; "": it is not loaded.
+// Mode is the mode of a profile in the kernel, such as "enforce"; "": it is not loaded.
 func Mode(name string) (string, error) {
 	list, err := os.Open(loadedProfiles)
 	if err != nil {
@@ -57,7 +57,7 @@ func Mode(name string) (string, error) {
 
 // parse loads a profile into the kernel.
 func parse(ctx context.Context, text string) error {
-	parser := exec.CommandContext(ctx, "apparmor_parser", "-Kr") // of standard input, past the cache, also over one that is loaded
+	parser := exec.CommandContext(ctx, "apparmor_parser", "-Kr") // read standard input, skip the cache, replace a loaded profile
 	parser.Stdin, parser.WaitDelay = strings.NewReader(text), time.Second
 	out, err := parser.CombinedOutput()
 	if ctx.Err() != nil {

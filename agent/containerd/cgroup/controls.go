@@ -1,4 +1,4 @@
-// Package cgroup reads from the mount of control groups what the kernel can limit, and the effects of limits on a container. It changes
+// Package cgroup reads from the mount of control groups which limits the kernel supports, and the effects of limits on a container. It changes
 // only the real-time CPU time of the groups above a container, see [AllowRealtime]. It supports both versions of control groups.
 package cgroup
 
@@ -16,16 +16,16 @@ import (
 // Root is where control groups are mounted.
 const Root = "/sys/fs/cgroup"
 
-// Controls are what this kernel's control groups can do, whatever their version.
+// Controls are the abilities of this kernel's control groups, for both versions.
 type Controls struct {
 	Controllers map[string]bool // "cpu", "cpuset", "memory", "pids", "io": named as version 2 does
 	CPUQuota    bool            // limits of CPU time
 	Realtime    bool            // CPU time of real-time processes
 	Memory      bool            // limits
-	Reservation bool            // memory that reclaim spares
+	Reservation bool            // memory that is not reclaimed
 	Swap        bool            // memory and swap are counted together
 	Swappiness  bool            // by group
-	KeepOnOOM   bool            // the kernel can be kept from killing
+	KeepOnOOM   bool            // the OOM killer can be disabled
 	Weight      bool            // shares of block devices
 	WeightOf    bool            // shares of one block device
 	Throttle    bool            // bytes and operations a second of block devices
@@ -41,7 +41,7 @@ func Find(root string, version int) Controls {
 	c := Controls{
 		Controllers: map[string]bool{},
 		CPUQuota:    has("cpu", "cpu.cfs_quota_us") || inGroup("cpu", "cpu.cfs_quota_us"),
-		Realtime:    has("cpu", realtimeFile) && readSmall(filepath.Join(root, "cpu", realtimeFile)) != "0", // of nothing no group can have a part
+		Realtime:    has("cpu", realtimeFile) && readSmall(filepath.Join(root, "cpu", realtimeFile)) != "0", // 0: no group can get a share
 		Memory:      has("memory", "memory.limit_in_bytes"),
 		Reservation: has("memory", "memory.soft_limit_in_bytes"),
 		Swap:        has("memory", "memory.memsw.limit_in_bytes"),
@@ -73,7 +73,7 @@ func find2(root string) Controls {
 	return c
 }
 
-// Lacks names what a service asks for and these controls cannot do, as its author wrote it.
+// Lacks names the settings of a service that these controls do not support, by their Compose keys.
 func (c Controls) Lacks(r workload.Resources) []string {
 	b := r.Blkio
 	if b == nil {
@@ -125,14 +125,14 @@ func existsBelow(dir, file string) bool {
 	}
 }
 
-// madeBelow makes a group to look into: there is none yet on a machine that runs nothing in groups.
+// madeBelow creates a group to inspect, on a machine that has no group yet.
 func madeBelow(dir, file string) bool {
 	group := filepath.Join(dir, "longshore-look")
 	if err := os.Mkdir(group, 0o755); err != nil && !os.IsExist(err) {
 		return false
 	}
 	found := paths.Exists(filepath.Join(group, file))
-	if err := os.Remove(group); err != nil { // it holds no process: only another agent's look is in the way
+	if err := os.Remove(group); err != nil { // it has no process: only an inspection by another agent can prevent this
 		return found
 	}
 	return found
@@ -141,7 +141,7 @@ func madeBelow(dir, file string) bool {
 // maxSmall bounds files of the kernel that hold a line or two.
 const maxSmall = 64 << 10
 
-// readSmall is a file of the kernel; "" when there is none.
+// readSmall reads a file of the kernel; "" if there is none.
 func readSmall(name string) string {
 	f, err := os.Open(name)
 	if err != nil {

@@ -14,17 +14,17 @@ func OOMKills(group string) uint64 {
 	return eventsOf("oom_kill", filepath.Join(Root, "memory", group, "memory.oom_control"), filepath.Join(Root, group, "memory.events"))
 }
 
-// ForksRefused counts the processes and threads that the limit of a group, below [Root], kept from beginning.
+// ForksRefused counts the processes and threads that could not start because of the limit of a group, below [Root].
 func ForksRefused(group string) uint64 {
 	return eventsOf("max", filepath.Join(Root, "pids", group, "pids.events"), filepath.Join(Root, group, "pids.events"))
 }
 
-// eventsOf reads a counter from the first of files that is there, version 1 before version 2; 0: none of them has it.
+// eventsOf reads a counter from the first existing file of a list, version 1 before version 2; 0: no file has it.
 func eventsOf(key string, files ...string) uint64 {
 	for _, file := range files {
 		for line := range strings.Lines(readSmall(file)) {
 			if f := strings.Fields(line); len(f) == 2 && f[0] == key {
-				n, _ := strconv.ParseUint(f[1], 10, 64) // a number, as the kernel's documentation says
+				n, _ := strconv.ParseUint(f[1], 10, 64) // a number, by the kernel's documentation
 				return n
 			}
 		}

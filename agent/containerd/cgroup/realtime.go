@@ -14,8 +14,8 @@ import (
 // realtimePeriod is the kernel's own, in microseconds, which groups between the root and a container keep.
 const realtimePeriod = 1_000_000
 
-// AllowRealtime gives the groups above a container time for real-time processes, of which version 1 of control groups
-// gives a new group none. group is the container's, below the mount point.
+// AllowRealtime gives the groups above a container time for real-time processes, because in version 1 of control
+// groups a new group has none. group is the container's, below the mount point.
 func AllowRealtime(root, group string, w workload.Resources) error {
 	if w.CPURealtime <= 0 {
 		return nil
@@ -51,7 +51,7 @@ func AllowRealtime(root, group string, w workload.Resources) error {
 
 const realtimeFile = "cpu.rt_runtime_us"
 
-// number is what a file of the kernel holds; 0 when it holds none.
+// number reads a number from a file of the kernel; 0 if it has none.
 func number(file string) int64 {
 	n, err := strconv.ParseInt(readSmall(file), 10, 64)
 	if err != nil {

@@ -24,10 +24,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// What a claim is made of, and how long it may take.
+// Names of a claim, and limits of its calls.
 const (
 	claimPrefix = "longshore-agent-"
-	labelAgent  = owned.LabelPrefix + "agent" // the device; not labelDevice: Collect drops what has that
+	labelAgent  = owned.LabelPrefix + "agent" // the device; not labelDevice, because Collect drops objects with it
 	labelOwner  = owned.LabelPrefix + "owner" // an owner as JSON
 	claimLimit  = 5 * time.Second             // for a claim to be made
 	claimWait   = 2 * time.Second             // for a claim to be given up
@@ -46,7 +46,7 @@ type owner struct {
 // Options of a claim. All are needed.
 type Options struct {
 	Device    string
-	Namespace string // of containerd, for people
+	Namespace string // of containerd, for messages
 	DataDir   string // of the agent: its owner holds its lock
 	Logger    *slog.Logger
 }
@@ -65,10 +65,10 @@ func New(m leases.Manager, o Options) *Claim {
 }
 
 // Hold makes this process the only agent of its device, until Release or the end of the process. fault.ErrConflict names the process
-// that is; fault.ErrTemporary: containerd does not answer.
+// that holds the claim; fault.ErrTemporary: containerd does not answer.
 //
-// It creates a claim, then checks for others: of two agents that start at the same time both may be refused, but never both
-// accepted. Claims of processes that are gone are removed.
+// It creates a claim, then checks for others: if two agents start at the same time, both may be rejected, but never both
+// accepted. Claims of ended processes are removed.
 func (r *Claim) Hold(ctx context.Context) error {
 	limited, cancel := context.WithTimeout(ctx, claimLimit)
 	defer cancel()
@@ -120,7 +120,7 @@ func (r *Claim) holdOnce(ctx context.Context) error {
 	return nil
 }
 
-// checkOthers checks the claims of others. A claim that it cannot read counts: a newer agent may have made it.
+// checkOthers checks the claims of others. An unreadable claim counts too: a newer agent may have made it.
 func (r *Claim) checkOthers(ctx context.Context, self owner, name string) error {
 	held, err := r.leases.List(ctx, "labels."+strconv.Quote(labelAgent)+"=="+strconv.Quote(r.o.Device))
 	if err != nil {
@@ -149,7 +149,7 @@ func (r *Claim) checkOthers(ctx context.Context, self owner, name string) error 
 	return nil
 }
 
-// Release deletes the claim if containerd answers: a process that has ended holds none anyway. It ends soon, but not with ctx.
+// Release deletes the claim if containerd answers: the claim of an ended process does not count anyway. It ends soon, but not with ctx.
 func (r *Claim) Release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), claimWait)
 	defer cancel()
@@ -168,7 +168,7 @@ func (r *Claim) Release(ctx context.Context) {
 	r.lease = ""
 }
 
-// ignoreMissing is the error of a deletion; gone is none.
+// ignoreMissing returns the error of a deletion; a missing object is not an error.
 func ignoreMissing(err error) error {
 	if errdefs.IsNotFound(err) {
 		return nil
@@ -196,14 +196,14 @@ func (r *Claim) self() (owner, error) {
 	}, nil
 }
 
-// lease is the name of an owner's claim: two owners have two names.
+// lease is the name of an owner's claim, different for each owner.
 func (o owner) lease(device string) string {
 	h := sha256.Sum256([]byte(device + "\x00" + o.Boot + "\x00" + o.PIDs + "\x00" + o.Run + "\x00" + o.Node))
 	return claimPrefix + hex.EncodeToString(h[:16])
 }
 
-// alive reports whether an owner may still run, as far as self can see. When they are in different PID namespaces, self knows only
-// that the machine was restarted since, or that it has the owner's data directory and so its lock.
+// alive reports whether an owner may still run, as far as self can detect. In different PID namespaces self can only detect a reboot
+// since then, or that it has the owner's data directory and so its lock.
 func (o owner) alive(self owner, proc string) bool {
 	switch {
 	case o.Boot != self.Boot:

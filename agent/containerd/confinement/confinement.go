@@ -1,4 +1,4 @@
-// Package confinement sets what a container may do: capabilities, system calls, AppArmor, SELinux, and how to disable them.
+// Package confinement sets the permissions of a container: capabilities, system calls, AppArmor, SELinux, and how to disable them.
 package confinement
 
 import (
@@ -23,17 +23,17 @@ import (
 // unconfined disables a protection.
 const unconfined = "unconfined"
 
-// AllowHint is the hint for a refused privilege.
+// AllowHint is the hint for a rejected privilege.
 const AllowHint = "the device's owner can allow it with runtime.allowPrivileged in the agent's configuration"
 
-// Rules are what the owner of the device allows; the zero value is the strict one, but for NoNewPrivileges.
+// Rules are permissions by the owner of the device; the zero value is strict, except for NoNewPrivileges.
 type Rules struct {
-	AllowPrivileged bool // run what workload.Privileges lists; refused otherwise
-	AllowNoSeccomp  bool // run containers without a system call filter where runc cannot make one
+	AllowPrivileged bool // run services with the privileges of workload.Privileges; rejected otherwise
+	AllowNoSeccomp  bool // run containers without a system call filter if runc does not support one
 	NoNewPrivileges bool // set no_new_privs on every container
 }
 
-// Check refuses to run without a system call filter unless the device's owner said so: fault.ErrUnfit.
+// Check returns fault.ErrUnfit if there is no system call filter and the device's owner has not allowed that.
 func (r Rules) Check(f features.Features, s workload.Service) error {
 	asks := s.Security != nil && (s.Security.Privileged || s.Security.Seccomp == unconfined)
 	if f.Seccomp || r.AllowNoSeccomp || asks {
@@ -43,7 +43,7 @@ func (r Rules) Check(f features.Features, s workload.Service) error {
 		"install a runc built with seccomp, or allow containers without it in the agent's configuration")
 }
 
-// mayEmpower refuses privileges that the device's owner has not allowed.
+// mayEmpower rejects privileges that the device's owner has not allowed.
 func (r Rules) mayEmpower() error {
 	if r.AllowPrivileged {
 		return nil
@@ -74,7 +74,7 @@ func ownCapabilities() ([]string, error) {
 	return all, nil
 }
 
-// Confine sets what a container may do. It must come after everything that changes capabilities.
+// Confine sets the permissions of a container. It must come after everything that changes capabilities.
 func (r Rules) Confine(s workload.Service, f features.Features) oci.SpecOpts {
 	want := s.Security
 	if want == nil {
@@ -114,7 +114,7 @@ func (r Rules) privileged(ctx context.Context, client oci.Client, c *containers.
 	return r.Empower(spec.Process)
 }
 
-// capabilities adds to and takes from those that a container has anyway; "ALL" is every one that there is.
+// capabilities adds to and removes from the default capabilities; "ALL" means all existing ones.
 func capabilities(base, add, drop []string) ([]string, error) {
 	all, err := ownCapabilities()
 	if err != nil {
@@ -171,7 +171,7 @@ func (r Rules) systemCalls(ctx context.Context, client oci.Client, c *containers
 	case profile == unconfined:
 		spec.Linux.Seccomp = nil
 		return nil
-	case profile == "" && !f.Seccomp: // as the device's owner allows: see Check
+	case profile == "" && !f.Seccomp: // allowed by the device's owner: see Check
 		return nil
 	case profile == "":
 		return oci.Compose(seccomp.WithDefaultProfile(), withoutX32)(ctx, client, c, spec)
@@ -186,8 +186,8 @@ func (r Rules) systemCalls(ctx context.Context, client oci.Client, c *containers
 	return nil
 }
 
-// withoutX32 takes an ABI out of the system call filter that kernels do not have: its rules cost 30 ms of each start. 32-bit
-// programs of the machine's own family stay possible.
+// withoutX32 removes an ABI that kernels do not have from the system call filter: its rules cost 30 ms of each start. 32-bit
+// programs of the machine's own family still work.
 func withoutX32(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 	f := s.Linux.Seccomp
 	f.Architectures = slices.DeleteFunc(f.Architectures, func(a specs.Arch) bool { return a == specs.ArchX32 })
@@ -217,7 +217,7 @@ func (r Rules) appArmor(spec *oci.Spec, profile string, f features.Features) err
 	return nil
 }
 
-// Labels that SELinux policies have for containers and for what they may write.
+// Labels of SELinux policies for containers and for files that they may write.
 var (
 	processLabel = [4]string{"system_u", "system_r", "container_t", "s0"}
 	fileLabel    = [4]string{"system_u", "object_r", "container_file_t", "s0"}

@@ -16,7 +16,7 @@ import (
 // maxSeccomp bounds a profile.
 const maxSeccomp = 1 << 20
 
-// seccompProfile is a profile as people write it: the OCI's words, and those that let one profile serve several machines.
+// seccompProfile is a profile file: OCI's members, and those that make one profile usable on several machines.
 type seccompProfile struct {
 	specs.LinuxSeccomp
 	ArchMap []struct {
@@ -73,7 +73,7 @@ func parseSeccomp(data []byte, caps []string, arch string) (*specs.LinuxSeccomp,
 		return nil, bad(fmt.Errorf("it has no defaultAction"))
 	}
 	out := p.LinuxSeccomp
-	out.Syscalls, out.ListenerPath, out.ListenerMetadata = nil, "", "" // no listener: there is no process that answers
+	out.Syscalls, out.ListenerPath, out.ListenerMetadata = nil, "", "" // no listener, because no process serves one
 	native := seccompArch(arch)
 	for _, m := range p.ArchMap {
 		if m.Architecture == native {

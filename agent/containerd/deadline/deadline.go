@@ -16,14 +16,14 @@ import (
 const (
 	startLimit    = time.Minute // to create or start one: runc and its hooks
 	answerTimeout = 30 * time.Second
-	// shimMargin is how long before a deadline a shim may take it for over.
+	// shimMargin is how long before a deadline a shim may treat it as passed.
 	shimMargin = time.Second
 )
 
 // taskService is the beginning of the methods that are bounded here.
 const taskService = "/containerd.services.tasks.v1.Tasks/"
 
-// answerLimit is how long a call may take, 0: as long as its context lets it.
+// answerLimit is the longest time of a call; 0: only its context limits it.
 func answerLimit(method string) time.Duration {
 	name, ok := strings.CutPrefix(method, taskService)
 	switch {
@@ -56,7 +56,7 @@ func Tasks(ctx context.Context, method string, req, reply any, cc *grpc.ClientCo
 	end, name, says := ctx.Err(), strings.TrimPrefix(method, taskService), func(s string) bool { return strings.Contains(err.Error(), s) }
 	late := status.Code(err) == codes.DeadlineExceeded || says(context.DeadlineExceeded.Error())
 	switch {
-	case end == context.Canceled && says(end.Error()), end == context.DeadlineExceeded && late && name == "Wait": // no fault of containerd
+	case end == context.Canceled && says(end.Error()), end == context.DeadlineExceeded && late && name == "Wait": // not an error of containerd
 		return status.FromContextError(end).Err()
 	case end == nil && call.Err() != nil, late, says("signal: killed") && endsSoon(call):
 		return status.Errorf(codes.DeadlineExceeded, "containerd did not answer %q in time: containerd, runc or the disk is slow", name)
@@ -79,7 +79,7 @@ func endsSoon(ctx context.Context) bool {
 const CleanupLimit = 10 * time.Second
 
 // Detached returns a context for a call that must not be interrupted: it ends some time after ctx, and has no deadline that would be
-// sent with the call. A shim takes such a deadline for its own and kills runc: a process that runc has just started in a container
+// sent with the call. A shim applies such a deadline to itself and kills runc: a process that runc has just started in a container
 // then has no owner.
 func Detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -109,7 +109,7 @@ func (r CDI) known(names, known []string) error {
 	return nil
 }
 
-// gpus turns a request into names that are known.
+// gpus turns a request into known names.
 func (r CDI) gpus(g workload.DeviceRequest, known []string) ([]string, error) {
 	names, err := gpus(g, known)
 	if err == nil {
@@ -121,7 +121,7 @@ func (r CDI) gpus(g workload.DeviceRequest, known []string) ([]string, error) {
 	return nil, err
 }
 
-// gpuKind is the name under which a driver puts its GPUs.
+// gpuKind is the kind of a driver's GPUs.
 func gpuKind(driver string) string {
 	switch driver {
 	case "", "nvidia":
@@ -155,7 +155,7 @@ func gpus(g workload.DeviceRequest, known []string) ([]string, error) {
 			have = append(have, k)
 		}
 	}
-	slices.SortFunc(have, func(a, b string) int { // by number where they are numbers, and names after them
+	slices.SortFunc(have, func(a, b string) int { // numbers first, by value, then names
 		x, errX := strconv.Atoi(a[len(kind)+1:])
 		y, errY := strconv.Atoi(b[len(kind)+1:])
 		switch {

@@ -20,7 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// allAccess is everything that the kernel controls about a device: read, write, make its node.
+// allAccess is every access to a device that the kernel controls: read, write, create its node.
 const allAccess = "rwm"
 
 // Nodes adds device nodes of the host. Their numbers are read at each start, because they may change with a reboot. fault.ErrUnfit: one
@@ -70,7 +70,7 @@ func device(ctx context.Context, client oci.Client, c *containers.Container, spe
 	return nil
 }
 
-// parseDeviceRule reads a line as the kernel's device controller takes it: "c 189:* rmw".
+// parseDeviceRule reads a rule in the format of the kernel's device controller: "c 189:* rmw".
 func parseDeviceRule(rule string) (specs.LinuxDeviceCgroup, error) {
 	bad := fmt.Errorf("device_cgroup_rules: %q is not like \"c 189:* rmw\": %w", rule, fault.ErrInvalid)
 	f := strings.Fields(rule)

@@ -26,12 +26,12 @@ func As(kind, err error) error {
 	return fmt.Errorf("%w: %w", kind, err)
 }
 
-// Message is the text of an error without the fault.ErrUnfit at its end: for a clash, which says that by itself.
+// Message is the text of an error without the fault.ErrUnfit at its end: for a conflict, which adds it again.
 func Message(err error) string {
 	return strings.TrimSuffix(err.Error(), ": "+fault.ErrUnfit.Error())
 }
 
-// known are the sentinels that classify leaves alone.
+// known are the sentinels that classify does not change.
 func known(err error) bool {
 	for _, s := range []error{
 		fault.ErrTemporary, fault.ErrNotFound, fault.ErrUnauthenticated, fault.ErrDenied, fault.ErrDigestMismatch,
@@ -103,7 +103,7 @@ func DiskFull(err error) bool {
 	return err != nil && (errors.Is(err, syscall.ENOSPC) || strings.Contains(err.Error(), syscall.ENOSPC.Error()))
 }
 
-// noSpace makes an error syscall.ENOSPC when containerd's API returned only the text of it, so that the agent does not take it for an
+// noSpace makes an error syscall.ENOSPC when containerd's API returned only the text of it, so that the agent does not treat it as an
 // unreachable registry.
 type noSpace struct{ error }
 

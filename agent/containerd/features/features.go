@@ -37,14 +37,14 @@ const (
 // Features is what this machine supports.
 type Features struct {
 	Containerd     string // version
-	Runtime        string // version of runc or what stands in for it; "": containerd before 2.0 does not report it
+	Runtime        string // version of runc or its replacement; "": containerd before 2.0 does not report it
 	Snapshotter    string
 	CgroupVersion  int // 1 or 2
 	Seccomp        bool
 	AppArmor       bool
 	SELinux        bool
 	Controls       cgroup.Controls
-	Runtimes       []string // names that a service may ask for, sorted
+	Runtimes       []string // names that a service may use, sorted
 	ParallelUnpack bool
 	Degraded       []string // missing protections, as sentences; empty when there are none
 
@@ -60,12 +60,12 @@ const (
 type Options struct {
 	Client      *client.Client
 	Snapshotter string
-	Runtimes    map[string]string // other OCI runtimes that services may ask for, by name
+	Runtimes    map[string]string // other OCI runtimes that services may use, by name
 	Now         func() time.Time
 	Logger      *slog.Logger
 }
 
-// Finder asks once and caches a good answer. It checks AppArmor's profile each time, because another program may remove it, and
+// Finder queries once and caches the result unless it fails. It checks AppArmor's profile each time, because another program may remove it, and
 // tries again after a while to load one that could not be loaded. Its methods may be called from several goroutines, with
 // containerd's namespace in their contexts.
 type Finder struct {
@@ -77,16 +77,16 @@ type Finder struct {
 	blobs    string                                            // of the content store; "": unknown
 	load     func(context.Context) (supported bool, err error) // of the default profile; another in tests
 	confines bool                                              // it is loaded
-	unloaded string                                            // why that failed the last time; "": it did not
+	unloaded string                                            // why that failed the last time; "": it did not fail
 	failed   time.Time                                         // when
 }
 
-// NewFinder makes a finder, which asks nothing yet.
+// NewFinder creates a finder, which does not query yet.
 func NewFinder(o Options) *Finder {
 	return &Finder{o: o, load: func(ctx context.Context) (bool, error) { return apparmor.Load(ctx, DefaultProfile) }}
 }
 
-// Find detects the features of containerd and the kernel. It caches the first good answer, except for AppArmor. fault.ErrUnfit:
+// Find detects the features of containerd and the kernel. It caches the first successful result, except for AppArmor. fault.ErrUnfit:
 // containerd is too old, or does not have the snapshotter; fault.ErrTemporary: it does not answer.
 func (h *Finder) Find(ctx context.Context) (Features, error) {
 	h.mu.Lock()
@@ -101,8 +101,8 @@ func (h *Finder) Find(ctx context.Context) (Features, error) {
 	return h.withAppArmor(ctx, *h.known)
 }
 
-// withAppArmor adds to f whether the default profile is loaded, and loads it where it can be. h is locked and a failure may
-// take as long as loadLimit: each call that tried again would make all others wait.
+// withAppArmor adds to f whether the default profile is loaded, and loads it if possible. h is locked, and a failure may
+// take as long as loadLimit: if each call tried again, all others would wait.
 func (h *Finder) withAppArmor(ctx context.Context, f Features) (Features, error) {
 	if h.unloaded == "" || h.o.Now().Sub(h.failed).Abs() >= loadInterval {
 		if err := h.loadAppArmor(ctx); err != nil {
@@ -139,7 +139,7 @@ func (h *Finder) loadAppArmor(ctx context.Context) error {
 	return nil
 }
 
-// ask finds out what does not change while the agent runs. h is locked.
+// ask queries the features that do not change while the agent runs. h is locked.
 func (h *Finder) ask(ctx context.Context) (Features, error) {
 	version, err := h.Version(ctx)
 	if err == nil {
@@ -181,7 +181,7 @@ func (h *Finder) ask(ctx context.Context) (Features, error) {
 	f.SELinux = paths.Exists("/sys/fs/selinux/enforce")
 	f.Runtimes = slices.Sorted(maps.Keys(h.o.Runtimes))
 	if info.Name == "" {
-		f.Seccomp = true // unknown: without it runc refuses each container with a reason
+		f.Seccomp = true // unknown: without it runc rejects each container with a reason
 	} else if rf, ok := info.Features.(*features.Features); ok && rf.Linux != nil && rf.Linux.Seccomp != nil && rf.Linux.Seccomp.Enabled != nil {
 		f.Seccomp = *rf.Linux.Seccomp.Enabled
 	}
@@ -200,7 +200,7 @@ func (h *Finder) runtimeInfo(ctx context.Context) (*client.RuntimeInfo, error) {
 	return info, failure.Classify(err)
 }
 
-// Version is containerd's. It is also the cheapest check that containerd is reachable: fault.ErrTemporary says that it is not.
+// Version is containerd's. It is also the cheapest check that containerd is reachable: fault.ErrTemporary if it is not.
 func (h *Finder) Version(ctx context.Context) (string, error) {
 	v, err := h.o.Client.Version(ctx)
 	return v.Version, failure.Classify(errgrpc.ToNative(err))
@@ -212,7 +212,7 @@ func (h *Finder) Capabilities(ctx context.Context) ([]string, error) {
 	return f.caps, err
 }
 
-// Roots are the folders of the content store and of the snapshotter. One that containerd does not report is taken to be beside the
+// Roots are the folders of the content store and of the snapshotter. One that containerd does not report is assumed to be beside the
 // other.
 func (h *Finder) Roots(ctx context.Context) (blobs, files string, err error) {
 	if _, err := h.Find(ctx); err != nil {
@@ -225,7 +225,7 @@ func (h *Finder) Roots(ctx context.Context) (blobs, files string, err error) {
 
 func canUnpackInParallel(caps []string) bool { return slices.Contains(caps, snapshots.RebaseCap) }
 
-// Unmet refuses a service with limits that this machine does not support: fault.ErrUnfit names each.
+// Unmet returns fault.ErrUnfit, which names each limit of a service that this machine does not support.
 func (f Features) Unmet(s workload.Service) error {
 	if lacks := f.Controls.Lacks(s.Resources); len(lacks) > 0 {
 		return fmt.Errorf("this kernel's control groups (version %d) have no %s: %w", f.CgroupVersion, strings.Join(lacks, ", no "), fault.ErrUnfit)

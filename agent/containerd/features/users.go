@@ -12,10 +12,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// remapCap is what a snapshotter says that shows an image's files with other owners.
+// remapCap is the capability of snapshotters that can show an image's files with other owners.
 const remapCap = "remap-ids"
 
-// Mappable refuses a user namespace where this machine cannot give it, or where what else the service shares forbids it: fault.ErrUnfit, fault.ErrInvalid.
+// Mappable rejects a user namespace that this machine does not support (fault.ErrUnfit), or that conflicts with another setting of the service (fault.ErrInvalid).
 func (f Features) Mappable(s workload.Service) error {
 	if !users.HasOwnUsers(s) {
 		return nil
@@ -39,7 +39,7 @@ func (f Features) Mappable(s workload.Service) error {
 	return nil
 }
 
-// Unmapped are the services whose users this machine cannot keep apart from its own.
+// Unmapped are the services whose users this machine cannot map.
 func (f Features) Unmapped(projects []*workload.Project) (out workload.Conflicts) {
 	for _, p := range projects {
 		for _, s := range p.Services {

@@ -10,14 +10,14 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// The oldest versions that Longshore supports: Debian 12's containerd, and the kernel of the oldest long-term line that devices still
-// come with. Older ones are untested.
+// The oldest versions that Longshore supports: Debian 12's containerd, and the kernel of the oldest long-term line that is still
+// installed on devices. Older ones are untested.
 const (
 	MinContainerd = "1.6"
 	MinKernel     = "5.4"
 )
 
-// recentDaemon refuses a containerd that is surely too old; one whose version cannot be read passes.
+// recentDaemon rejects a containerd that is certainly too old; an unreadable version is accepted.
 func recentDaemon(version string) error {
 	if !older(version, MinContainerd) {
 		return nil
@@ -26,7 +26,7 @@ func recentDaemon(version string) error {
 		"install containerd 2 or newer, or your distribution's if it is recent enough")
 }
 
-// RecentKernel refuses a kernel that is surely too old: fault.ErrUnfit.
+// RecentKernel returns fault.ErrUnfit for a kernel that is certainly too old.
 func RecentKernel() error {
 	release, err := kernel()
 	if err != nil {

@@ -1,4 +1,4 @@
-// Package guard refuses access of containers to paths and devices that only the owner of the device can allow, as they are when a
+// Package guard rejects access of containers to paths and devices that only the owner of the device can allow. It checks them when a
 // container starts.
 package guard
 
@@ -23,18 +23,18 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// maxEntries bounds how many files are looked at to find the device nodes of one directory.
+// maxEntries bounds the number of files that are read to find the device nodes of one directory.
 const maxEntries = 4096
 
 // Guard checks the device. Its methods may be called from several goroutines, with containerd's namespace in their contexts.
 type Guard struct {
-	AllowPrivileged bool             // of the device's owner: nothing is refused
-	Places          []workload.Place // that unprivileged containers must not have, in addition to those of every device and containerd's own
+	AllowPrivileged bool             // by the device's owner: nothing is rejected
+	Places          []workload.Place // that unprivileged containers must not mount, in addition to those of every device and containerd's own
 	// Roots are the folders of the content store and of the snapshotter; "": not known.
 	Roots func(context.Context) (blobs, files string, err error)
 }
 
-// Now is the guard of this device as it is now.
+// Now returns the guard with the current state of this device.
 func (r *Guard) Now(ctx context.Context) (workload.Guard, error) {
 	g := workload.Guard{Places: slices.Clone(r.Places), Real: realPath, Node: deviceNode, Nodes: deviceNodes, Drivers: characterDrivers}
 	blobs, files, err := r.Roots(ctx)
@@ -57,7 +57,7 @@ func (r *Guard) Now(ctx context.Context) (workload.Guard, error) {
 	return g, nil
 }
 
-// Permit refuses a service that asks for what only the device's owner can allow. It is called at each start: links and devices may
+// Permit rejects a service with settings that only the device's owner can allow. It is called at each start: links and devices may
 // have changed since the last one. fault.ErrRejected names the key.
 func (r *Guard) Permit(ctx context.Context, p *workload.Project, s workload.Service) error {
 	if r.AllowPrivileged {
@@ -79,7 +79,7 @@ func (r *Guard) Permit(ctx context.Context, p *workload.Project, s workload.Serv
 	return nil
 }
 
-// CheckNodes refuses device nodes that only the device's owner can allow, by their numbers in the container's specification.
+// CheckNodes rejects device nodes that only the device's owner can allow, by their numbers in the container's specification.
 func (r *Guard) CheckNodes(s workload.Service) oci.SpecOpts {
 	return func(ctx context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
 		if r.AllowPrivileged || len(s.Devices) == 0 {
@@ -98,8 +98,8 @@ func (r *Guard) CheckNodes(s workload.Service) oci.SpecOpts {
 	}
 }
 
-// Open opens the source of a mount and reports whether it may be mounted with what is mounted below it. The open file is what was
-// checked, even if links change meanwhile. The caller closes it. fault.ErrRejected: it is not for containers.
+// Open opens the source of a mount and reports whether it may be mounted together with the mounts below it. The check is of the open
+// file, even if links change meanwhile. The caller closes it. fault.ErrRejected: containers must not mount it.
 func (r *Guard) Open(ctx context.Context, source string, readOnly bool) (f *os.File, whole bool, err error) {
 	fd, err := unix.Open(source, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *Guard) Open(ctx context.Context, source string, readOnly bool) (f *os.F
 	if err != nil {
 		return f, false, err
 	}
-	if info.Mode()&fs.ModeDevice != 0 { // the rules for devices, which were checked before, decide; a node alone opens nothing
+	if info.Mode()&fs.ModeDevice != 0 { // the rules for devices, which were checked before, decide; a node alone gives no access
 		return f, true, nil
 	}
 	at, _ := g.Access(real)
@@ -137,7 +137,7 @@ func (r *Guard) Open(ctx context.Context, source string, readOnly bool) (f *os.F
 	return f, false, fault.WithHint(fmt.Errorf("this device does not allow a mount of %s, which is %s (%s): %w", source, real, at.Holds, fault.ErrRejected), confinement.AllowHint)
 }
 
-// Path is a path of what a file of this process has open.
+// Path is a path to an open file of this process.
 func Path(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
 // realPath resolves the links of a path as far as it exists.
@@ -153,7 +153,7 @@ func realPath(p string) string {
 	}
 }
 
-// deviceNode is the node at a path, if there is one.
+// deviceNode is the device node at a path, if there is one.
 func deviceNode(p string) (workload.Node, bool) {
 	var st unix.Stat_t
 	if err := unix.Lstat(p, &st); err != nil {
@@ -168,7 +168,7 @@ func deviceNode(p string) (workload.Node, bool) {
 // deviceNodes are the node at a path, or those below a directory, and whether these are all of them.
 func deviceNodes(p string) (out []workload.Node, all bool) {
 	entries := 0
-	_ = filepath.WalkDir(p, func(at string, d fs.DirEntry, err error) error { // what cannot be read gives no node
+	_ = filepath.WalkDir(p, func(at string, d fs.DirEntry, err error) error { // unreadable entries have no node
 		if err != nil {
 			return nil
 		}

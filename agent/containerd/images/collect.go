@@ -18,8 +18,8 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// keepList is the names of the images that the device needs: those of the last Collect, and those that were pulled since. Without a
-// Collect no image is known to be unused.
+// keepList is the names of the images that the device needs: those of the last Collect, and those that were pulled since. Before the first
+// Collect, no image counts as unused.
 type keepList struct {
 	mu    sync.Mutex
 	names map[string]bool
@@ -60,10 +60,10 @@ func (k *keepList) all() map[string]bool {
 	return all
 }
 
-// failedFor is how long an image that can never be right is not tried again.
+// failedFor is the time after which an image with a permanent error is tried again.
 const failedFor = time.Hour
 
-// failedImages are images that can never run here, whichever endpoint serves them: their digest names the bytes that are wrong.
+// failedImages are images that cannot run here, from any endpoint: their digest names the wrong bytes.
 type failedImages struct {
 	mu sync.Mutex
 	m  map[string]failedImage
@@ -74,7 +74,7 @@ type failedImage struct {
 	until time.Time // not forever: a faulty disk may be the cause
 }
 
-// record remembers for a while an error that another attempt would only repeat. It reports whether err is one.
+// record remembers a permanent error for a while. It reports whether err is one.
 func (v *failedImages) record(name string, err error, now time.Time) bool {
 	if !errors.Is(err, failure.ErrPermanent) {
 		return false
@@ -90,7 +90,7 @@ func (v *failedImages) record(name string, err error, now time.Time) bool {
 	return true
 }
 
-// errorOf is why an image cannot run; nil: no reason is known.
+// errorOf is the reason why an image cannot run; nil: none is known.
 func (v *failedImages) errorOf(name string, now time.Time) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -119,7 +119,7 @@ func (r *Store) Collect(ctx context.Context) error {
 	return r.exclusively(ctx, func() error { return r.collectExclusively(ctx) })
 }
 
-// collectExclusively is Collect while nothing else collects. Images that are being pulled or repaired stay.
+// collectExclusively is Collect without a concurrent collection. Images that are being pulled or repaired stay.
 func (r *Store) collectExclusively(ctx context.Context) error {
 	busy := r.inProgress.Names()
 	stay := r.keep.all()
@@ -167,7 +167,7 @@ func (r *Store) collectExclusively(ctx context.Context) error {
 	}
 	r.cache.clear()
 	if len(busy) == 0 {
-		r.verified.clear() // not while an image is unpacked, which relies on it
+		r.verified.clear() // not while an image is unpacked, because unpacking relies on it
 	}
 	r.failed.clear()
 	return r.collectNow(ctx)

@@ -24,13 +24,13 @@ import (
 )
 
 const (
-	// unpackFactor is how many bytes of files are expected of a byte of a compressed layer: 2 to 3 for programs; watch catches
-	// those that become more.
+	// unpackFactor is how many bytes of files are expected of a byte of a compressed layer: 2 to 3 for programs; watch detects
+	// larger ones.
 	unpackFactor = 3
-	// layerOverhead is what the folders and metadata of one unpacked layer take beside its files.
+	// layerOverhead is the space of the folders and metadata of one unpacked layer, in addition to its files.
 	layerOverhead = 1 << 20
-	// watchEvery is how often free space is checked while an image is unpacked: a fast disk writes 100 MB meanwhile, which the
-	// reserve must hold.
+	// watchEvery is how often free space is checked while an image is unpacked: a fast disk writes 100 MB in this time, for which the
+	// reserve must suffice.
 	watchEvery = 100 * time.Millisecond
 	// expansionLimit is how many bytes of files a byte in a registry may become, and expansionFloor the size that any image may
 	// unpack to. Programs and data stay below 10; a sparse file or a bomb reaches 1000.
@@ -86,7 +86,7 @@ func (e *FullError) Unwrap() []error { return []error{fault.ErrTemporary, syscal
 
 func mebibytes(n int64) string { return fmt.Sprintf("%d MiB", (n+1<<20-1)>>20) }
 
-// room checks that dir's file system has need bytes beside its reserve. It is nil also when free space is unknown.
+// room checks that dir's file system has need bytes in addition to its reserve. It returns nil also if free space is unknown.
 func (r *Store) room(dir string, need int64) error {
 	var st unix.Statfs_t
 	if err := unix.Statfs(dir, &st); err != nil {
@@ -113,7 +113,7 @@ func (r *Store) makeRoom(ctx context.Context, i workload.Image, img *Image) erro
 		return err
 	}
 	if blobs+files == 0 {
-		return nil // a repair writes what was there before
+		return nil // a repair needs only the space that was used before
 	}
 	fits := func() error {
 		if sameDisk(blobRoot, fileRoot) {
@@ -178,7 +178,7 @@ func (r *Store) dropPartial(ctx context.Context, l leases.Lease, lacks workload.
 	return true, nil
 }
 
-// missing is what an image still needs: bytes of blobs, and an estimate of bytes of files.
+// missing returns the bytes that an image still needs: of blobs, and, as an estimate, of files.
 func (r *Store) missing(ctx context.Context, img *Image) (blobs, files int64, err error) {
 	store := r.client.ContentStore()
 	for n, l := range img.manifest.Layers {
@@ -214,7 +214,7 @@ func sameDisk(a, b string) bool {
 	return unix.Stat(a, &x) != nil || unix.Stat(b, &y) != nil || x.Dev == y.Dev
 }
 
-// watch cancels ctx when the disk reaches its reserve, if that counts, or when the image becomes larger than expansionLimit allows.
+// watch cancels ctx when the disk reaches its reserve, if that is required, or when the image becomes larger than expansionLimit allows.
 // stop ends the watch and returns the reason of a cancellation, nil without one.
 func (r *Store) watch(ctx context.Context, img *Image, reserve bool) (_ context.Context, stop func() error) {
 	ctx, cancel := context.WithCancelCause(ctx)

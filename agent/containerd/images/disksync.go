@@ -20,14 +20,14 @@ const (
 	syncEvery = 20 * time.Millisecond
 )
 
-// diskSync writes what is unpacked to the disk: containerd syncs blobs, but not what it unpacks from them. The kernel reports
+// diskSync syncs unpacked files to the disk: containerd syncs blobs, but not the files that it unpacks from them. The kernel reports
 // a write-back error once to each descriptor that was open when it happened (syncfs(2)), so one descriptor stays open from
 // before the unpack to the end, and an error that it reported once stays.
 type diskSync struct {
 	r      *Store
 	dir    string
-	fd     int   // -1: the snapshotter does not say where it lives
-	failed int64 // what r.syncs had counted at the beginning
+	fd     int   // -1: the snapshotter's folder is unknown
+	failed int64 // count of r.syncs at the beginning
 
 	mu  sync.Mutex
 	err error
@@ -36,7 +36,7 @@ type diskSync struct {
 // syncFaults counts write-back errors. An error while one pull unpacked a layer also invalidates the image of another pull that found
 // this layer.
 type syncFaults struct {
-	turn sync.Mutex // held until an error is counted: a later sync does not see it and must find it here
+	turn sync.Mutex // held until an error is counted: the kernel does not report it to a later sync
 	n    atomic.Int64
 }
 
@@ -46,7 +46,7 @@ func (r *Store) openSync(ctx context.Context) (*diskSync, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &diskSync{r: r, dir: dir, fd: -1, failed: r.syncs.n.Load()} // an error that is counted from now on fails it
+	s := &diskSync{r: r, dir: dir, fd: -1, failed: r.syncs.n.Load()} // an error that is counted from now on makes it fail
 	if dir == "" {
 		return s, nil
 	}
@@ -62,7 +62,7 @@ func (s *diskSync) close() {
 	}
 }
 
-// sync returns when everything unpacked so far is on the disk. An error means that some of it may be lost: it is unpacked again at
+// sync returns when all files unpacked so far are on the disk. An error means that some of it may be lost: it is unpacked again at
 // the next attempt.
 func (s *diskSync) sync() error {
 	s.mu.Lock()
@@ -84,7 +84,7 @@ func (s *diskSync) sync() error {
 	case err != nil:
 		s.err = fmt.Errorf("sync the filesystem of %s: %w", s.dir, failure.As(fault.ErrTemporary, err))
 	case faults.n.Load() != s.failed:
-		s.r.verified.clear() // it may have relied on what was lost
+		s.r.verified.clear() // it may have relied on lost files
 		s.err = fmt.Errorf("the filesystem of %s lost what another pull wrote: %w", s.dir, fault.ErrTemporary)
 	default:
 		return nil

@@ -27,7 +27,7 @@ const (
 	maxReopens = 16
 	// maxAborts is how many attempts to drop a partial blob there are.
 	maxAborts = 5
-	// stallLimit is how long an endpoint may send nothing of a blob before the next one is tried.
+	// stallLimit is the time without a byte of a blob after which the next endpoint is tried.
 	stallLimit = time.Minute
 	// progressStep is how many bytes pass between two calls of a progress function.
 	progressStep = 256 << 10
@@ -126,7 +126,7 @@ func (f *fetcher) blob(ctx context.Context, d ocispec.Descriptor) error {
 }
 
 // eachSource tries the endpoints in order. The error is that of the last one, the registry itself; but a digest mismatch of any
-// endpoint is returned instead: it is broken, or attacked. Only the end of ctx stops it: a timeout of one endpoint, such as that
+// endpoint is returned instead: that endpoint is faulty or attacked. Only the end of ctx stops it: a timeout of one endpoint, such as that
 // of its dial, is context.DeadlineExceeded too.
 func (f *fetcher) eachSource(ctx context.Context, ask func(source) error) error {
 	var last, lie error
@@ -205,7 +205,7 @@ func (r *Store) abort(ctx context.Context, ref string) error {
 	}
 }
 
-// errStalled is an endpoint that accepts a request and then sends nothing.
+// errStalled is the error of an endpoint that accepts a request and then sends nothing.
 var errStalled = fmt.Errorf("nothing came for %v: %w", stallLimit, fault.ErrTemporary)
 
 // resolve asks for the descriptor of an image.
@@ -216,7 +216,7 @@ func (s source) resolve(ctx context.Context, ref string) (string, ocispec.Descri
 	return name, d, stalled(ctx, err)
 }
 
-// stalled returns errStalled in place of err when that ended ctx.
+// stalled returns errStalled in place of err if a stall ended ctx.
 func stalled(ctx context.Context, err error) error {
 	if err != nil && errors.Is(context.Cause(ctx), errStalled) {
 		return errStalled
@@ -325,7 +325,7 @@ type countedBody struct {
 func (b *countedBody) Read(p []byte) (int, error) {
 	b.idle.Reset(stallLimit)
 	n, err := b.rc.Read(p)
-	b.idle.Stop() // the disk may take its time
+	b.idle.Stop() // the disk may be slow
 	b.n += int64(n)
 	b.f.add(int64(n))
 	return n, err

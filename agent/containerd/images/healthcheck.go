@@ -23,7 +23,7 @@ func imageHealth(config []byte) (*workload.Health, error) {
 			Shell       []string
 			Healthcheck *struct {
 				Test                                          []string
-				Interval, Timeout, StartPeriod, StartInterval time.Duration // nanoseconds; 0: not said
+				Interval, Timeout, StartPeriod, StartInterval time.Duration // nanoseconds; 0: not set
 				Retries                                       int
 			}
 		} `json:"config"`
@@ -51,7 +51,7 @@ func imageHealth(config []byte) (*workload.Health, error) {
 			shell = []string{"/bin/sh", "-c"}
 		}
 		h.Probe.Exec = append(append([]string{}, shell...), args...)
-	default: // NONE, and what other engines do not run either
+	default: // NONE, and forms that other engines do not run either
 		return nil, nil
 	}
 	return h, nil

@@ -30,7 +30,7 @@ const maxIndexDepth = 3
 
 // Image is one platform's image, read from verified bytes.
 type Image struct {
-	root     ocispec.Descriptor // what the digest of the reference names: an index or the manifest
+	root     ocispec.Descriptor // the descriptor of the reference's digest: an index or the manifest
 	path     []ocispec.Descriptor
 	manifest ocispec.Manifest
 	Config   ocispec.Image
@@ -126,7 +126,7 @@ func (i *Image) readManifest(ctx context.Context, data []byte, match platforms.M
 		}
 	}
 	for n := range i.manifest.Layers {
-		i.manifest.Layers[n].URLs = nil // bytes come only from the registry that the policy covers
+		i.manifest.Layers[n].URLs = nil // bytes are fetched only from the registry that the policy covers
 	}
 	i.manifest.Config.URLs = nil
 	data, err := get(ctx, &i.manifest.Config)
@@ -220,7 +220,7 @@ func platform(i workload.Image) (platforms.MatchComparer, error) {
 	return platforms.Only(p), nil
 }
 
-// local reads an image from containerd's store only, without verifying what the journal calls durable.
+// local reads an image from containerd's store only, without verifying images that are durable in the journal.
 func (r *Store) local(ctx context.Context, i workload.Image) (*Image, error) {
 	key := i.Name() + " " + i.Platform
 	if img := r.cache.get(key); img != nil {

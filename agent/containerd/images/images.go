@@ -1,9 +1,9 @@
 // Package images manages the images of a device in containerd: it pulls them from the registry's endpoints and continues after
-// restarts, unpacks layers durably, drops and unpacks again what a power cut damaged, and collects unused images.
+// restarts, unpacks layers durably, unpacks layers again that a power cut damaged, and collects unused images.
 //
 // Start at [Store.Pull] and [Store.Ready]. Pulls are ours (core/unpack over a fetch of our own), not containerd's transfer service:
 // they need the registry client's credentials and mirrors, a lease that keeps half a layer for the next attempt, and a journal entry
-// after one syncfs, because containerd uses an unpacked snapshot also when a power cut left its files empty.
+// after one syncfs, because containerd also uses an unpacked snapshot whose files a power cut has emptied.
 package images
 
 import (
@@ -24,9 +24,9 @@ type Endpoint struct {
 	Scheme string // "https" or "http"
 	Host   string // with port where it is not the scheme's
 	Path   string // prefix of the distribution API; "": "/v2"
-	// Client authenticates by itself: the rules for sending credentials are those of states.
+	// Client authenticates: credentials are sent by the same rules as for states.
 	Client *http.Client
-	// Outcome is called with the result of each attempt to read from this endpoint; nil: it is not.
+	// Outcome is called with the result of each attempt to read from this endpoint; nil: no call.
 	Outcome func(error)
 }
 
@@ -39,7 +39,7 @@ type Journal interface {
 	Forget(image string) error // with entries that begin with it and a space
 }
 
-// Host is what the store needs to know about containerd.
+// Host provides facts about containerd.
 type Host interface {
 	// Capabilities are those of the snapshotter.
 	Capabilities(ctx context.Context) ([]string, error)
@@ -50,7 +50,7 @@ type Host interface {
 // Defaults of [Options].
 const (
 	DefaultDownloads = 3 // layers in flight: few, so that on a slow link some layers complete
-	DefaultUnpacks   = 4 // layers unpacked side by side, where the snapshotter can
+	DefaultUnpacks   = 4 // layers unpacked in parallel, if the snapshotter supports it
 )
 
 // Options of a store. All except the numbers and MinFree are needed, Endpoints for Pull.
@@ -79,7 +79,7 @@ type Store struct {
 	blobs      *locks.Table     // by digest: blobs that are being verified
 	layers     *locks.Table     // layers that are being fetched or unpacked
 	turn       chan struct{}    // holds one token, see exclusively
-	verified   *verifiedDigests // what this process wrote or verified
+	verified   *verifiedDigests // written or verified by this process
 	syncs      syncFaults
 	repairs    repairs
 	cache      *imageCache

@@ -29,7 +29,7 @@ import (
 const labelImage = owned.LabelPrefix + "image"
 
 // Pull makes an image's content and its unpacked layers present and durable, from the registry's endpoints in order. Partial layers
-// survive failures, restarts and kills, and are continued. An image that is durable costs no request. progress counts compressed
+// survive failures, restarts and kills, and are continued. A durable image needs no request. progress counts compressed
 // bytes of this platform; it is called from several goroutines, but not concurrently.
 func (r *Store) Pull(ctx context.Context, i workload.Image, progress func(done, total int64)) (workload.ImageInfo, error) {
 	img, err := r.pull(ctx, i, progress)
@@ -64,7 +64,7 @@ func (r *Store) pull(ctx context.Context, i workload.Image, progress func(done, 
 	return r.complete(ctx, i, endpoints, progress)
 }
 
-// Ready returns an image that is safe to run. When the journal does not call it durable, it is repaired from content on the device.
+// Ready returns an image that is safe to run. If it is not durable in the journal, it is repaired from content on the device.
 // workload.ErrImageGone: pull it.
 func (r *Store) Ready(ctx context.Context, i workload.Image) (*Image, error) {
 	if img, err := r.present(ctx, i); err != nil || img != nil {
@@ -103,7 +103,7 @@ func (r *Store) present(ctx context.Context, i workload.Image) (*Image, error) {
 	return nil, r.o.Journal.Forget(entryOf(i))
 }
 
-// complete downloads what is missing, verifies what an earlier process left, unpacks, and makes the image durable. The caller holds
+// complete downloads missing content, verifies content of an earlier process, unpacks, and makes the image durable. The caller holds
 // the image's lock of r.inProgress.
 func (r *Store) complete(ctx context.Context, i workload.Image, endpoints []Endpoint, progress func(done, total int64)) (*Image, error) {
 	if img, err := r.present(ctx, i); err != nil || img != nil { // another call was faster
@@ -119,7 +119,7 @@ func (r *Store) complete(ctx context.Context, i workload.Image, endpoints []Endp
 	}
 	img, err := r.completeLeased(leases.WithLease(ctx, lease.ID), i, endpoints, progress)
 	if failure.DiskFull(err) || r.failed.record(i.Name(), err, r.o.Now()) {
-		// Else our lease would keep the partial bytes, for which there is no use or no space.
+		// Otherwise our lease would keep partial bytes that are useless or do not fit.
 		ctx, cancel := deadline.ForCleanup(ctx)
 		defer cancel()
 		if derr := r.client.LeasesService().Delete(ctx, lease, leases.SynchronousDelete); derr != nil {
@@ -129,7 +129,7 @@ func (r *Store) complete(ctx context.Context, i workload.Image, endpoints []Endp
 	return img, err
 }
 
-// exclusively runs do while no other collection and no other removal of snapshots runs. It is never held during requests to a
+// exclusively runs do without another collection or removal of snapshots. It is never held during requests to a
 // registry.
 func (r *Store) exclusively(ctx context.Context, do func() error) error {
 	select {
@@ -247,7 +247,7 @@ func (r *Store) unpack(ctx context.Context, f *fetcher, img *Image) error {
 	return nil
 }
 
-// tag creates the image's record, which keeps its content, and deletes the lease, which also keeps what failed attempts left.
+// tag creates the image's record, which keeps its content, and deletes the lease, which also keeps content of failed attempts.
 func (r *Store) tag(ctx context.Context, i workload.Image, img *Image) error {
 	store := r.client.ImageService()
 	want := images.Image{Name: i.Name(), Target: img.root, Labels: map[string]string{owned.LabelDevice: r.o.Device}}

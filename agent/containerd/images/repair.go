@@ -25,7 +25,7 @@ import (
 // hashChunk is how much of a blob is read through containerd's socket at a time.
 const hashChunk = 1 << 20
 
-// verifiedDigests are what this process wrote or verified: a power cut that damages it ends the process too.
+// verifiedDigests are digests that this process wrote or verified: a power cut that damages their files ends the process too.
 type verifiedDigests struct {
 	mu sync.Mutex
 	m  map[string]struct{}
@@ -101,7 +101,7 @@ func (r *Store) repair(ctx context.Context, i workload.Image) (*Image, error) {
 	}
 }
 
-// Damaged reports whether a start failed as it does when the files of its image are missing or unreadable.
+// Damaged reports whether a start may have failed because files of its image are missing or unreadable.
 func Damaged(err error) bool {
 	for _, sign := range []error{unix.EIO, unix.EUCLEAN} {
 		if strings.Contains(err.Error(), sign.Error()) {
@@ -112,7 +112,7 @@ func Damaged(err error) bool {
 }
 
 // Invalidate has an image unpacked again before its next use, from the layers on the device where they are complete. False: this process
-// unpacked it, so its files are right.
+// unpacked it, so its files are correct.
 func (r *Store) Invalidate(ctx context.Context, i workload.Image) bool {
 	img, err := r.local(ctx, i)
 	if err != nil || !slices.ContainsFunc(img.chain, func(id digest.Digest) bool { return !r.verified.has(id.String()) }) {
@@ -152,7 +152,7 @@ func (r *Store) dropDamaged(ctx context.Context, d digest.Digest) error {
 	if err := store.Delete(ctx, d); err != nil && !errdefs.IsNotFound(err) {
 		return failure.Classify(err)
 	}
-	// containerd's garbage collection removes the file. Until then a new copy would be taken for a duplicate of the damaged one.
+	// containerd's garbage collection removes the file. Until then containerd treats a new copy as a duplicate of the damaged one.
 	return r.collectNow(ctx)
 }
 
@@ -162,7 +162,7 @@ func (r *Store) hashes(ctx context.Context, info content.Info) (bool, error) {
 	}
 	ra, err := r.client.ContentStore().ReaderAt(ctx, ocispec.Descriptor{Digest: info.Digest, Size: info.Size})
 	if errdefs.IsNotFound(err) {
-		return false, nil // known, but its file is gone
+		return false, nil // recorded, but its file is missing
 	}
 	if err != nil {
 		return false, err
@@ -192,7 +192,7 @@ func (r *Store) dropUnverified(ctx context.Context, i workload.Image, img *Image
 			return err
 		}
 		for _, id := range img.chain {
-			r.verified.add(id.String()) // what appears from now on was created by this process
+			r.verified.add(id.String()) // snapshots that appear from now on are created by this process
 		}
 		return nil
 	})
@@ -262,7 +262,7 @@ func (r *Store) durableChains(ctx context.Context, but workload.Image) (map[stri
 }
 
 // dropSnapshots removes the suspect snapshots and those on top of them. A snapshot that a container uses stays, with a warning: a
-// running container proves more than a check could.
+// running container is better proof than a check.
 func (r *Store) dropSnapshots(ctx context.Context, suspect, durable map[string]bool) error {
 	children := map[string][]snapshots.Info{}
 	kinds := map[string]snapshots.Info{}
@@ -310,5 +310,5 @@ func (r *Store) dropSnapshots(ctx context.Context, suspect, durable map[string]b
 	if len(gone) == 0 {
 		return nil
 	}
-	return r.collectNow(ctx) // gives the space back before it is needed again
+	return r.collectNow(ctx) // frees the space before it is needed again
 }

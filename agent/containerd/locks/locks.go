@@ -1,4 +1,4 @@
-// Package locks has locks by name.
+// Package locks provides locks by name.
 package locks
 
 import (
@@ -41,7 +41,7 @@ func (k *Table) Lock(ctx context.Context, name string) (func(), error) {
 	}
 }
 
-// Try is Lock where nothing holds the name or waits for it; false: something does.
+// Try is Lock if the name is free; false: it is held or waited for.
 func (k *Table) Try(name string) (func(), bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

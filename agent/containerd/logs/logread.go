@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// unknown is the position of output whose order only is known.
+// unknown is the position of output of which only the order is known.
 const unknown = -1
 
 // oldLog is a rotated file.
@@ -28,7 +28,7 @@ type oldLog struct {
 
 // logReader reads rotated files, then the current one, and with follow what is appended.
 type logReader struct {
-	ctx    context.Context //nolint:containedctx // a reader has no other way to end
+	ctx    context.Context //nolint:containedctx // the only way to end a reader
 	state  *logState
 	file   string
 	follow bool
@@ -184,7 +184,7 @@ func lineStart(f *os.File, pos int64) (int64, error) {
 // tailSearch finds the start of the last lines, newest file first.
 type tailSearch struct {
 	lines int   // still to be found
-	bytes int64 // that they may still take
+	bytes int64 // left for them
 	final bool  // no later file has content: a line end at the end closes the last line and does not begin another
 }
 
@@ -246,7 +246,7 @@ func (l *logReader) Read(p []byte) (int, error) {
 	}
 }
 
-// bound cuts what was read after the line at the end of the requested part.
+// bound cuts the read bytes after the last line of the requested part.
 func (l *logReader) bound(p []byte) int {
 	if l.until.IsZero() || len(p) == 0 {
 		return len(p)
@@ -267,7 +267,7 @@ func (l *logReader) bound(p []byte) int {
 	}
 	n := bytes.IndexByte(p[keep:], '\n')
 	if n < 0 {
-		return len(p) // its end is still to come
+		return len(p) // its end was not read yet
 	}
 	l.over = true
 	return int(keep) + n + 1
@@ -318,7 +318,7 @@ func (l *logReader) readSome(p []byte) (int, error) {
 	return n, err
 }
 
-// readCut reads what was moved to rotated files before this reader got to it. What was deleted meanwhile is skipped.
+// readCut reads output that was moved to rotated files before this reader reached it. Output that was deleted meanwhile is skipped.
 func (l *logReader) readCut(p []byte) (int, error) {
 	end := l.state.cut
 	for n, size := range l.state.moved {
@@ -408,7 +408,7 @@ func (s *stampedReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// take adds what was just read.
+// take adds bytes that were just read.
 func (s *stampedReader) take(p []byte) {
 	pos := s.read
 	for len(p) > 0 {

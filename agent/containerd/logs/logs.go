@@ -35,7 +35,7 @@ type Limits struct {
 	MaxFiles int   // rotated files kept of a replica beside the current one; 0: DefaultMaxFiles
 	Budget   int64 // bytes of all files on the device, rotated and current; 0: DefaultBudget
 
-	Interval time.Duration // between two looks at the files; 0: DefaultEvery
+	Interval time.Duration // between two checks of the files; 0: DefaultEvery
 }
 
 // Defaults of [Limits].
@@ -97,7 +97,7 @@ func (k *Keeper) Create(r Replica) (string, error) {
 	if err := k.Prepare(r.Project); err != nil {
 		return "", err
 	}
-	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640) // the shim would make it readable for all
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o640) // the shim would create it readable for all
 	if err != nil {
 		return "", err
 	}
@@ -122,7 +122,7 @@ func (k *Keeper) Projects() ([]string, error) {
 	}
 	var out []string
 	for _, d := range dirs {
-		if strings.Trim(d.Name(), "abcdefghijklmnopqrstuvwxyz0123456789-") == "" { // logs may be a disk's own: it has a lost+found
+		if strings.Trim(d.Name(), "abcdefghijklmnopqrstuvwxyz0123456789-") == "" { // logs may be the root of a file system, with a lost+found
 			out = append(out, d.Name())
 		}
 	}
@@ -197,7 +197,7 @@ type logTable struct {
 	m  map[string]*logState
 }
 
-// logState counts what was cut off a file's front: position in the whole output = cut + position in the file. An earlier process saved
+// logState counts the bytes that were cut off a file's front: position in the whole output = cut + position in the file. An earlier process saved
 // its count beside the file.
 type logState struct {
 	mu    sync.Mutex

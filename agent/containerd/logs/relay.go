@@ -27,7 +27,7 @@ const (
 	// pipeInterval is the time between checks while a pipe is not empty.
 	pipeInterval = 200 * time.Millisecond
 	// stalledChecks is how many checks must find output in a pipe and a log that does not grow, while the shim has the log open:
-	// for the other pipe, or because the disk is slow. When it has not, two checks are enough.
+	// for the other pipe, or because the disk is slow. If the shim does not have the log open, two checks are enough.
 	stalledChecks = 10
 	// shortOf is the free space, in bytes, below which pipes are checked often.
 	shortOf = 4 << 20
@@ -54,7 +54,7 @@ type pipe struct {
 	fd      string // path below /proc of the shim's end
 	held    int    // bytes in it at the last check
 	size    int64  // bytes written to the log until then
-	looks   int    // in a row at which it held output and its log had not grown
+	looks   int    // consecutive checks with output in it and a log that had not grown
 	relayed bool
 }
 
@@ -79,7 +79,7 @@ func (w *writers) add(id, file string, pid uint32) {
 	w.m[id] = x
 }
 
-// knows reports whether a run of a container is known.
+// knows reports whether a run of a container was added.
 func (w *writers) knows(id, run string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -115,7 +115,7 @@ func (k *Keeper) Watch(r Replica, l workload.Log, id string, pid uint32) {
 // Watched reports whether a run of a container was added.
 func (k *Keeper) Watched(id, run string) bool { return k.writers.knows(id, run) }
 
-// checkPipes finds output that is not copied any more, and copies it until ctx ends. It reports whether to check again soon. It is
+// checkPipes finds output that is no longer copied, and copies it until ctx ends. It reports whether to check again soon. It is
 // called from one goroutine.
 func (k *Keeper) checkPipes(ctx context.Context) (soon bool) {
 	var st unix.Statfs_t
@@ -178,7 +178,7 @@ func (p *pipe) open() (*os.File, error) {
 	return f, nil
 }
 
-// stalled checks a pipe: stuck when it is certain that it is not copied any more, again when that is possible.
+// stalled checks a pipe: stuck if its output is certainly no longer copied, again if that is possible.
 func (p *pipe) stalled(w *writer, state *logState) (stuck, again bool) {
 	f, err := p.open()
 	if err != nil {
@@ -219,7 +219,7 @@ func (w *writer) shimHasLog() bool {
 	return false
 }
 
-// relay copies a pipe into a log, in a goroutine of its own, until the last writer is gone or ctx ends.
+// relay copies a pipe into a log, in a goroutine of its own, until the last writer has closed it or ctx ends.
 func (k *Keeper) relay(ctx context.Context, w *writer, p *pipe) error {
 	in, err := p.open()
 	if err != nil {
@@ -256,7 +256,7 @@ func copyOutput(ctx context.Context, in *os.File, file string, state *logState) 
 			state.drop(gone)
 		}
 		if err != nil {
-			return // the last writer is gone, or ctx has ended
+			return // the last writer has closed it, or ctx has ended
 		}
 	}
 }
@@ -274,7 +274,7 @@ func appendOutput(file string, piece []byte, lost *uint64) (gone uint64) {
 		if n, err := f.WriteString(note); err != nil {
 			if n > 0 { // a partial note is removed
 				if end, serr := f.Seek(0, 2); serr == nil {
-					_ = f.Truncate(end - int64(n)) // else it stays
+					_ = f.Truncate(end - int64(n)) // otherwise it stays
 				}
 			}
 			*lost += uint64(len(piece))

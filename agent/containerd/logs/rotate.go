@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// spareRoom is what a rotation leaves free on the disk, or a spareShare of a small one: its copy must not use the last bytes.
+	// spareRoom is the space that a rotation leaves free on the disk, or a spareShare of a small one: its copy must not use the last bytes.
 	spareRoom  = 16 << 20
 	spareShare = 20
 	// keptTail is how much of a file's end is kept in memory when its front cannot be cut off.
@@ -27,14 +27,14 @@ const (
 	copySuffix = ".new"
 )
 
-// errNoRoom says that there is no space to copy a file's front.
+// errNoRoom: there is no space to copy a file's front.
 var errNoRoom = errors.New("no room for a copy")
 
 // Rotate enforces the limits. The content of a file over Limits.MaxSize becomes its first rotated file, of which MaxFiles are kept. Then
 // the oldest rotated files of the device are removed until all files together are within Budget; when the current files alone
 // exceed it, their fronts are cut off. The keeper calls it every Limits.Interval. It does not need containerd.
 //
-// On a full disk it gives space without needing any: what cannot be copied is cut off. What the full disk did to shims before
+// On a full disk it frees space and needs none: output that cannot be copied is cut off. For the effect of a full disk on shims
 // see [Keeper.relay].
 func (k *Keeper) Rotate(ctx context.Context) error {
 	var errs []error
@@ -205,7 +205,7 @@ func (k *Keeper) shorten(file string, keep int64) (int64, error) {
 	return cut, nil
 }
 
-// within returns the service's limits, or the device's where it has none.
+// within returns the service's limits, or the device's if it has none.
 func (s *logState) within(l Limits) Limits {
 	if s.own.MaxSize > 0 {
 		l.MaxSize = s.own.MaxSize
@@ -235,7 +235,7 @@ func (s *logState) cutOff(n int64, kept []int64, files int) {
 // moveFront copies a file's content to its newest rotated files, of MaxSize each, and cuts it off the file. Of a file that grew very
 // much since the last rotation it copies as much as MaxFiles hold, or the last MaxSize bytes when there is no space for more.
 // Nothing is moved or deleted before the copies are complete. Where the file system can remove whole blocks from a file's front
-// (ext4, xfs), what is appended meanwhile stays, and the last incomplete block too. Elsewhere output between the end of the copy
+// (ext4, xfs), bytes that are appended meanwhile stay, and the last incomplete block too. Elsewhere output between the end of the copy
 // and the cut is lost: of a few microseconds. It returns how much was cut off, and the lengths of the copies, newest first.
 func moveFront(f *os.File, file string, limits Limits) (cut int64, kept []int64, err error) {
 	size, block, free, err := measure(f)
@@ -252,7 +252,7 @@ func moveFront(f *os.File, file string, limits Limits) (cut int64, kept []int64,
 		return 0, nil, errNoRoom
 	}
 	fresh := file + copySuffix
-	defer func() { err = errors.Join(err, os.RemoveAll(fresh)) }() // what was not placed
+	defer func() { err = errors.Join(err, os.RemoveAll(fresh)) }() // copies that were not moved
 	if err := os.Mkdir(fresh, 0o750); err != nil && !errors.Is(err, fs.ErrExist) {
 		return 0, nil, err
 	}

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// Output has no times. At each rotation the keeper notes the size of each log and the time, in a file beside the log: output between
+// Output has no timestamps. At each rotation the keeper notes the size of each log and the time, in a file beside the log: output between
 // two notes was written between their times. They serve --since and --until and give lines their times, with the precision of
 // the rotation interval; old notes are thinned out and are less precise. Output that was written while no agent ran is between
 // the last note before and the first note after.
@@ -41,7 +41,7 @@ type stamp struct {
 // timeline is the notes of a log. Times and positions of its stamps increase.
 type timeline struct {
 	stamps []stamp
-	looked int64 // last look, milliseconds
+	looked int64 // last check, milliseconds
 	saved  int   // stamps that are in the file
 	lines  int   // in the file
 }
@@ -157,7 +157,7 @@ func (s *logState) loadTimes(file string) {
 }
 
 // parseTimes reads a file of notes: a version, what was cut off, the lengths of the rotated files; then positions and times.
-// A last line without its end is left out: the disk was full, or the power went.
+// A last line without its end is left out: the disk was full, or the power failed.
 func parseTimes(data []byte) (cut int64, moved []int64, stamps []stamp, ok bool) {
 	data = data[:bytes.LastIndexByte(data, '\n')+1]
 	lines := bufio.NewScanner(bytes.NewReader(data))

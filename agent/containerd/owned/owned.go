@@ -1,4 +1,4 @@
-// Package owned names the labels by which the agent finds what it made in containerd.
+// Package owned names the labels by which the agent finds its objects in containerd.
 package owned
 
 import "strconv"
@@ -14,10 +14,10 @@ const (
 	LabelReplica    = LabelPrefix + "replica"
 	LabelHash       = LabelPrefix + "hash"
 	LabelGeneration = LabelPrefix + "generation"
-	// LabelHook marks an init container; its value is the id of the container that it runs before. It is no container of the project.
+	// LabelHook marks an init container; its value is the id of the container that it runs before. It is not a container of the project.
 	LabelHook = LabelPrefix + "hook"
 
-	// LabelRoot keeps containerd's collector away.
+	// LabelRoot protects an object from containerd's garbage collection.
 	LabelRoot = "containerd.io/gc.root"
 )
 

@@ -32,7 +32,7 @@ func Exists(path string) bool {
 // maxFiles bounds what [RemoveFlat] reads of a folder.
 const maxFiles = 512
 
-// RemoveFlat removes a folder of files. It does not recurse, so that it cannot remove mounted files. No folder is no error.
+// RemoveFlat removes a folder of files. It does not recurse, so that it cannot remove mounted files. A missing folder is not an error.
 func RemoveFlat(dir string) error {
 	st, err := os.Lstat(dir)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -21,7 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// maxBody is how much of an answer is read so that the server can finish sending it.
+// maxBody is how many bytes of a response are read so that the server can finish it.
 const maxBody = 64 << 10
 
 // HTTP requests a path and accepts a status from 200 to 399. netns is the path of the namespace; "": the device's.
@@ -51,7 +51,7 @@ func HTTP(ctx context.Context, netns string, p workload.HTTPProbe) error {
 		return err
 	}
 	defer res.Body.Close()
-	// Only the status counts; the next probe finds a server that cannot send its body.
+	// Only the status counts, also if the server cannot send the body.
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxBody))
 	if res.StatusCode < 200 || res.StatusCode > 399 {
 		return fmt.Errorf("GET %s answered %s", where, res.Status)

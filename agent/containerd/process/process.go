@@ -1,4 +1,4 @@
-// Package process reads from /proc what identifies processes, and runs code on threads of their own.
+// Package process identifies processes by /proc, and runs code on dedicated threads.
 package process
 
 import (
@@ -28,7 +28,7 @@ func RunOf(pid uint32, proc string) (parent int, run string) {
 	if err != nil {
 		return 0, ""
 	}
-	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // the name may hold anything
+	f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // the name may contain any character
 	if len(f) < 20 {
 		return 0, ""
 	}
@@ -61,7 +61,7 @@ func Started(pid uint32, proc string) (run string, at time.Time, began time.Dura
 	return run, time.Unix(boot, 0).Add(began).UTC(), began
 }
 
-// CommandLine is what a process was started with; one empty word when that is not known.
+// CommandLine is the command line of a process; one empty word if it is unknown.
 func CommandLine(pid int, proc string) []string {
 	f, err := os.Open(filepath.Join(proc, strconv.Itoa(pid), "cmdline"))
 	if err != nil {
@@ -74,7 +74,7 @@ func CommandLine(pid int, proc string) []string {
 }
 
 // DetachedThread runs do on a thread of its own, which may enter other namespaces: it never runs anything else and ends with do.
-// It is never the process's first thread: that one cannot end and would keep the namespaces, which count as those of the process.
+// It is never the process's first thread: that one cannot end and would keep the namespaces, which would be those of the process.
 func DetachedThread(do func()) {
 	done := make(chan struct{})
 	var try func()

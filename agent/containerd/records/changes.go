@@ -30,7 +30,7 @@ func (r *Store) Update(ctx context.Context, ctr containers.Container, rec Record
 	})
 }
 
-// Delete removes a container's record. None is no error.
+// Delete removes a container's record. A missing one is not an error.
 func (r *Store) Delete(ctx context.Context, id string) error {
 	err := r.expecting("/containers/delete", id, func() error { return r.store.Delete(ctx, id) })
 	if errdefs.IsNotFound(err) {
@@ -52,17 +52,17 @@ func (r *Store) expecting(topic, id string, change func() error) error {
 	return err
 }
 
-// maxOwnChanges bounds what is remembered while events are not read.
+// maxOwnChanges bounds the remembered changes while events are not read.
 const maxOwnChanges = 1000
 
-// ownChanges are changes by this process whose events are still to come, to tell them from changes by others. One that is missing
-// only causes an unneeded observation.
+// ownChanges are changes by this process whose events have not arrived yet, to distinguish them from changes by others. A missing
+// one only causes an unneeded observation.
 type ownChanges struct {
 	mu sync.Mutex
 	n  map[string]int
 }
 
-// expect records a change before it is made. done takes back one that failed.
+// expect records a change before it is made. done removes one that failed.
 func (d *ownChanges) expect(topic, id string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -72,7 +72,7 @@ func (d *ownChanges) expect(topic, id string) {
 	d.n[topic+" "+id]++
 }
 
-// done reports whether a change was expected, and expects it no longer.
+// done reports whether a change was expected, and removes it.
 func (d *ownChanges) done(topic, id string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Ours reports whether a container was made for this device by its agent. The label alone does not say so: ctr gives a container
-// the labels of its image's record and of its image's configuration. The record that comes with it is written by nothing else.
+// Ours reports whether a container was made for this device by its agent. The label alone does not prove it: ctr gives a container
+// the labels of its image's record and of its image's configuration. Only the agent writes the extension of the record.
 func (r *Store) Ours(c containers.Container) bool {
 	return c.Labels[owned.LabelDevice] == r.device && c.Extensions[key] != nil
 }
@@ -47,7 +47,7 @@ type foreign struct {
 	reported map[string]bool
 }
 
-// note returns the ids that were not noted before, and forgets those that are not among them.
+// note returns the ids that were not noted before, and forgets noted ones that are not in ids.
 func (s *foreign) note(ids []string) []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,4 +1,4 @@
-// Package records has the records of this device's containers in containerd: their labels, and an extension that nothing else writes.
+// Package records has the records of this device's containers in containerd: their labels, and an extension that only the agent writes.
 package records
 
 import (
@@ -49,7 +49,7 @@ func New(ctrs containers.Store, device, namespace string, log *slog.Logger) *Sto
 	return &Store{store: ctrs, device: device, namespace: namespace, log: log}
 }
 
-// Labels are those of a container: the service's own, and those by which the agent finds it.
+// Labels are the labels of a container: the service's own, and those by which the agent finds it.
 func (r *Store) Labels(p *workload.Project, c workload.Container) map[string]string {
 	out := map[string]string{}
 	for k, v := range c.Service.Labels {
@@ -68,7 +68,7 @@ func (r *Store) Labels(p *workload.Project, c workload.Container) map[string]str
 	return out
 }
 
-// Own loads a container of ours. fault.ErrNotFound when there is none, fault.ErrConflict when another program created it.
+// Own loads a container of ours. fault.ErrNotFound if there is none, fault.ErrConflict when another program created it.
 func (r *Store) Own(ctx context.Context, id string) (containers.Container, Record, error) {
 	var rec Record
 	c, err := r.store.Get(ctx, id)

@@ -16,10 +16,10 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// Joined are the paths of what a container shares with others, known while those run. "" is not shared.
+// Joined has the paths of the namespaces that a container shares with others, known while those run. "" is not shared.
 type Joined struct {
 	PID, IPC string // namespaces
-	Shm      string // the other's /dev/shm, mounted where this container can mount it
+	Shm      string // the other's /dev/shm, mounted at a path that this container can mount
 }
 
 // setNamespace puts a namespace in place of the one of its kind; a path of "" is a new one.
@@ -37,7 +37,7 @@ func dropNamespace(s *oci.Spec, kind specs.LinuxNamespaceType) {
 	s.Linux.Namespaces = slices.DeleteFunc(s.Linux.Namespaces, func(n specs.LinuxNamespace) bool { return n.Type == kind })
 }
 
-// namespaced says which namespaces are the container's own, the device's or another container's.
+// namespaced sets which namespaces are the container's own, the device's or another container's.
 func namespaced(want workload.Namespaces, netns string, j Joined, f features.Features) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 		if netns == "" {
@@ -113,7 +113,7 @@ func shmSize(bytes int64) oci.SpecOpts {
 	}
 }
 
-// mapped gives a container users of its own. Its volumes are mapped as its files are; what it mounts of the device is not:
+// mapped gives a container users of its own. Its volumes and its files are mapped; its mounts of the device are not:
 // there its root has no rights.
 func mapped(s workload.Service) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
@@ -123,7 +123,7 @@ func mapped(s workload.Service) oci.SpecOpts {
 		setNamespace(spec, specs.UserNamespace, "")
 		spec.Linux.UIDMappings, spec.Linux.GIDMappings = users.Mappings(), users.Mappings()
 		for k := range spec.Linux.Sysctl {
-			if strings.HasPrefix(k, "net.") { // the network is not the container's to change: see users.SetNetSysctls
+			if strings.HasPrefix(k, "net.") { // the container must not change its network: see users.SetNetSysctls
 				delete(spec.Linux.Sysctl, k)
 			}
 		}

@@ -23,13 +23,13 @@ import (
 const (
 	// cpuPeriod is the kernel's accounting period in microseconds, as every engine sets it.
 	cpuPeriod = 100_000
-	// minCPUQuota is the least that the kernel takes, in microseconds of a period.
+	// minCPUQuota is the smallest quota of the kernel, in microseconds of a period.
 	minCPUQuota = 1000
 	// defaultShm is the size of /dev/shm in bytes, as every engine sets it.
 	defaultShm = 64 << 20
 )
 
-// resources sets limits. What this machine cannot limit was refused before: see cgroup.Controls.
+// resources sets limits. Unsupported limits were rejected before: see cgroup.Controls.
 func resources(s workload.Service, f features.Features) oci.SpecOpts {
 	return func(ctx context.Context, _ oci.Client, c *containers.Container, spec *oci.Spec) error {
 		w, res := s.Resources, spec.Linux.Resources
@@ -86,7 +86,7 @@ func cpu(w workload.Resources) *specs.LinuxCPU {
 	return &c
 }
 
-// memory sets limits. Without another word a limit is one of memory and swap together: a hard limit.
+// memory sets limits. By default a limit is for memory and swap together: a hard limit.
 func memory(w workload.Resources, countsSwap bool) *specs.LinuxMemory {
 	var m specs.LinuxMemory
 	if w.MemoryBytes > 0 {
@@ -168,7 +168,7 @@ var limitNames = []string{
 	"rttime", "sigpending", "stack",
 }
 
-// rlimits are a service's own; containerd's default of 1024 files breaks servers, so there is none of it.
+// rlimits are only the service's own: containerd's default of 1024 files breaks servers.
 func rlimits(list []workload.Ulimit) ([]specs.POSIXRlimit, error) {
 	value := func(n int64) uint64 {
 		if n < 0 {
@@ -197,12 +197,12 @@ var ipcSysctls = []string{
 	"kernel.shm_rmid_forced",
 }
 
-// sysctls sets what belongs to the container's own namespaces; anything else would change the device.
+// sysctls sets kernel parameters of the container's own namespaces; any other would change the device.
 func sysctls(s workload.Service, spec *oci.Spec) error {
 	spec.Linux.Sysctl = map[string]string{}
 	ns := s.Namespaces
 	if ns.Network == "" || ns.Network == workload.NoNamespace {
-		// The port range below 1024 is no privilege in a namespace of one container.
+		// Ports below 1024 need no privilege in a namespace of one container.
 		spec.Linux.Sysctl["net.ipv4.ip_unprivileged_port_start"] = "0"
 	}
 	for k, v := range s.Sysctls {

@@ -1,5 +1,5 @@
-// Package runspec writes the OCI runtime specification of a container, from a service, the configuration of its image, and what this
-// machine can do.
+// Package runspec writes the OCI runtime specification of a container, from a service, the configuration of its image, and the features
+// of this machine.
 package runspec
 
 import (
@@ -33,9 +33,9 @@ const (
 	// groupAnnotation makes the runc shim serve all containers of a group from one process.
 	groupAnnotation = "io.containerd.runc.v2.group"
 	// InitCommand runs "-- ARGV..." as the first process of a container: see package firstprocess. The name is fixed, as is
-	// InitTarget: containers that run were made with them.
+	// InitTarget: existing containers use them.
 	InitCommand = "init-process"
-	// InitTarget is where the agent's program is in a container: /dev is in memory, so it leaves no trace in the image's files.
+	// InitTarget is where the agent's program is in a container: /dev is in memory, so it does not change the image's files.
 	InitTarget = "/dev/longshore-init"
 	// ownAnnotations are containerd's and ours: a service cannot set them.
 	ownAnnotations = "io.containerd."
@@ -50,17 +50,17 @@ type Maker struct {
 	Guard  *guard.Guard
 	CDI    devices.CDI
 
-	Device    string // its id, in what containers measure
+	Device    string // its id, for the telemetry of containers
 	Telemetry Telemetry
 }
 
-// Blueprint is all that a container's specification is made of.
+// Blueprint has all inputs of a container's specification.
 type Blueprint struct {
 	Project   *workload.Project
 	Container workload.Container
 	Image     ocispec.ImageConfig
 	NetNS     string // path of the network namespace; "": the device's
-	Hostname  string // that its networks gave it; "": the service's own, or its name
+	Hostname  string // from its networks; "": the service's own, or its name
 	Mounts    []specs.Mount
 	Joined    Joined
 	Features  features.Features
@@ -75,7 +75,7 @@ func (m Maker) Make(ctx context.Context, b Blueprint, ctr *containers.Container)
 	return typeurl.MarshalAny(s)
 }
 
-// opts are everything about a container that containerd's defaults do not say already.
+// opts are the parts of a specification that differ from containerd's defaults.
 func (m Maker) opts(b Blueprint) []oci.SpecOpts {
 	s, config := b.Container.Service, b.Image
 	hostname := cmp.Or(b.Hostname, s.Hostname, s.Name)
@@ -126,7 +126,7 @@ func (m Maker) opts(b Blueprint) []oci.SpecOpts {
 	)
 }
 
-// inOrder puts mounts after those that they lie in.
+// inOrder sorts a mount after the mounts that contain it.
 func inOrder(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 	slices.SortStableFunc(s.Mounts, func(a, b specs.Mount) int {
 		return strings.Count(strings.TrimRight(a.Destination, "/"), "/") - strings.Count(strings.TrimRight(b.Destination, "/"), "/")
@@ -134,7 +134,7 @@ func inOrder(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Sp
 	return nil
 }
 
-// processOpts sets what runs. A service's entrypoint replaces both the image's entrypoint and its command, as in Compose.
+// processOpts sets the process. A service's entrypoint replaces both the image's entrypoint and its command, as in Compose.
 func processOpts(s workload.Service, config ocispec.ImageConfig, hostname string, telemetry []string) oci.SpecOpts {
 	return func(_ context.Context, _ oci.Client, _ *containers.Container, spec *oci.Spec) error {
 		entrypoint, command := config.Entrypoint, config.Cmd
@@ -191,7 +191,7 @@ func supplementaryGroups(ctx context.Context, client oci.Client, c *containers.C
 	return oci.WithAdditionalGIDs(strconv.FormatUint(uint64(s.Process.User.UID), 10))(ctx, client, c, s)
 }
 
-// Signal reads the name or number of a signal; "" is SIGTERM. fault.ErrInvalid: there is none such.
+// Signal reads the name or number of a signal; "" is SIGTERM. fault.ErrInvalid: there is no such signal.
 func Signal(s string) (syscall.Signal, error) {
 	if s == "" {
 		return syscall.SIGTERM, nil
@@ -222,7 +222,7 @@ func Group(project string, s workload.Service) string {
 	return project
 }
 
-// BuiltAtStart reports whether a service's specification is written at each start, because it holds what may change between starts:
+// BuiltAtStart reports whether a service's specification is written at each start, because it has values that may change between starts:
 // numbers of devices, other containers' namespaces.
 func BuiltAtStart(s workload.Service) bool {
 	return s.Namespaces.PID.Service() != "" || s.Namespaces.IPC.Service() != "" ||
@@ -242,7 +242,7 @@ func Rejoin(old typeurl.Any, netns string, files map[string]string) (typeurl.Any
 		}
 	}
 	for target, source := range files {
-		// The first one there is ours: what a service mounts in its place comes after it.
+		// The first one there is ours: a service's mount at the same path comes after it.
 		n := slices.IndexFunc(s.Mounts, func(m specs.Mount) bool { return m.Destination == target })
 		if n >= 0 && source != "" && filepath.Base(s.Mounts[n].Source) == filepath.Base(source) {
 			s.Mounts[n].Source = source
@@ -251,7 +251,7 @@ func Rejoin(old typeurl.Any, netns string, files map[string]string) (typeurl.Any
 	return typeurl.MarshalAny(&s)
 }
 
-// propagated lets mounts pass between the device and a container that asks for it: runc makes the container's root
+// propagated enables mount propagation between the device and a container that requires it: runc makes the container's root
 // private otherwise.
 func propagated(_ context.Context, _ oci.Client, _ *containers.Container, s *oci.Spec) error {
 	for _, m := range s.Mounts {

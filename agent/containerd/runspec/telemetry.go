@@ -11,30 +11,30 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// CertificateTarget is where containers find the certificates that they verify the collector by. As [InitTarget] it is in memory.
+// CertificateTarget is the path, in containers, of the certificates that verify the collector. As [InitTarget] it is in memory.
 const CertificateTarget = "/dev/longshore-otlp-ca.crt"
 
 // ProtocolGRPC is OTLP over gRPC, among the values of OTEL_EXPORTER_OTLP_PROTOCOL.
 const ProtocolGRPC = "grpc"
 
-// Telemetry says where containers send measurements: to a collector that speaks OTLP. It is in their environment alone, and not in the
-// hash of their services: another collector restarts nothing, and is that of containers that are created from then on. The zero value:
-// the environment says nothing of it.
+// Telemetry is the collector for the measurements of containers, over OTLP. It is only in their environment, not in the
+// hash of their services: another collector restarts nothing, and applies to containers that are created later. The zero value:
+// no variables are set.
 type Telemetry struct {
 	Endpoint     string // URL of OTLP over HTTP
 	GRPCEndpoint string // URL of OTLP over gRPC; "": there is none
 	Protocol     string // of OTEL_EXPORTER_OTLP_PROTOCOL
-	Certificate  string // file of the device, mounted at CertificateTarget; "": the image's own authorities count
+	Certificate  string // file of the device, mounted at CertificateTarget; "": the image's own authorities are used
 }
 
-// environment is what a container's environment says of the collector and of the container, where neither its image nor its service
-// says otherwise. The first two variables are Margo's, the others OpenTelemetry's.
+// environment returns the variables about the collector and the container that neither its image nor its service
+// sets. The first two variables are Margo's, the others OpenTelemetry's.
 func (t Telemetry) environment(device string, p *workload.Project, c workload.Container, image ocispec.ImageConfig) []string {
 	if t.Endpoint == "" {
 		return nil
 	}
 	protocol := t.Protocol
-	for _, kv := range slices.Concat(image.Env, c.Service.Environment) { // one that insists on its protocol needs the endpoint of that one
+	for _, kv := range slices.Concat(image.Env, c.Service.Environment) { // a container that sets its protocol needs the endpoint of that protocol
 		if v, ok := strings.CutPrefix(kv, "OTEL_EXPORTER_OTLP_PROTOCOL="); ok {
 			protocol = v
 		}

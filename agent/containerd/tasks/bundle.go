@@ -47,15 +47,15 @@ func hidden(bundle string) string {
 	return filepath.Join(filepath.Dir(bundle), "."+filepath.Base(bundle))
 }
 
-// halfDeleted reports whether a bundle is left of a deletion that was interrupted: its root file system is unmounted by then.
+// halfDeleted reports whether a bundle is the rest of an interrupted deletion: its root file system is unmounted by then.
 func halfDeleted(bundle string) bool {
 	_, err := os.Lstat(hidden(bundle))
 	_, rootErr := os.Lstat(filepath.Join(bundle, "rootfs"))
 	return err == nil && errors.Is(rootErr, fs.ErrNotExist)
 }
 
-// removeBundle removes the bundle of a dead task that containerd does not know, as containerd would: it kills the process that has
-// lost its shim, unmounts and removes. It refuses while a process may still use the bundle.
+// removeBundle removes the bundle of an ended task that containerd does not list, in the same way as containerd: it kills the process that
+// has lost its shim, unmounts and removes. It returns an error while a process may still use the bundle.
 func (t *Tasks) removeBundle(ctx context.Context, id, bundle string) error {
 	if _, err := t.Status(ctx, id); !errdefs.IsNotFound(err) {
 		return errors.Join(fmt.Errorf("%s belongs to an existing task", bundle), err)
@@ -83,7 +83,7 @@ func (t *Tasks) removeBundle(ctx context.Context, id, bundle string) error {
 	return nil
 }
 
-// endOrphan kills a container's first process that outlived its shim. A process whose shim runs is left alone.
+// endOrphan kills a container's first process that outlived its shim. A process whose shim runs is not changed.
 func (t *Tasks) endOrphan(ctx context.Context, id, bundle string) error {
 	text, err := os.ReadFile(filepath.Join(bundle, "init.pid"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +99,7 @@ func (t *Tasks) endOrphan(ctx context.Context, id, bundle string) error {
 	group := filepath.Join(t.namespace, id)
 	shim, run := process.RunOf(uint32(pid), "/proc")
 	if run == "" || !inGroup(int(pid), group, "/proc") {
-		return nil // gone, or its number was reused
+		return nil // it has ended, or its number was reused
 	}
 	if isShim(process.CommandLine(shim, "/proc")) {
 		return fmt.Errorf("process %d of container %s has its shim %d, which containerd does not know", pid, id, shim)

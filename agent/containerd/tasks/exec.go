@@ -111,7 +111,7 @@ func (t *Tasks) cleanUpExec(ctx context.Context, id, exec string) {
 }
 
 // removeExec removes a process of ours from a container and kills it unless it has ended. An earlier call without an answer may still
-// be running, so a process that does not run yet is killed too. Gone is no error.
+// be running, so a process that does not run yet is killed too. A missing process is not an error.
 func (t *Tasks) removeExec(ctx context.Context, id, exec string) error {
 	ctx, cancel := deadline.ForCleanup(ctx)
 	defer cancel()
@@ -138,7 +138,7 @@ func (t *Tasks) removeExec(ctx context.Context, id, exec string) error {
 	return err
 }
 
-// programError turns runc's error into fault.ErrInvalid when there is no program of a name.
+// programError turns runc's error about a missing program into fault.ErrInvalid.
 func programError(err error, name string) error {
 	text := err.Error()
 	for _, s := range []string{"executable file not found", syscall.ENOENT.Error(), syscall.EACCES.Error(), "is a directory"} {

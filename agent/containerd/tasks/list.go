@@ -14,10 +14,10 @@ import (
 	"github.com/containerd/errdefs/pkg/errgrpc"
 )
 
-// maxRequests bounds concurrent requests for single tasks: each may take the two seconds that containerd gives a shim.
+// maxRequests bounds concurrent requests for single tasks: each may take two seconds, containerd's limit for a shim.
 const maxRequests = 8
 
-// ErrShimTimeout says that a shim did not return the status of its task. containerd gives it two seconds; on a busy machine, or when
+// ErrShimTimeout: a shim did not return the status of its task. containerd waits two seconds; on a busy machine, or when
 // the shim is blocked, it needs more. The task may be running. containerd 1 reports the status unknown, containerd 2 leaves the
 // task out of its list.
 var ErrShimTimeout = errors.New("its shim does not answer")
@@ -27,7 +27,7 @@ func IsShimTimeout(err error) bool {
 	return errdefs.IsDeadlineExceeded(err) || errdefs.IsUnavailable(err)
 }
 
-// List returns the tasks that containerd knows, by container. Tasks of ids that it does not list are requested one by one: nil where the
+// List returns containerd's tasks, by container. Tasks of ids that it does not list are requested one by one: nil where the
 // shim does not answer.
 func (t *Tasks) List(ctx context.Context, ids []string) (map[string]*task.Process, error) {
 	list, err := t.client.List(ctx, &api.ListTasksRequest{})

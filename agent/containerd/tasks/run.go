@@ -47,8 +47,8 @@ func (t IO) stderr() string {
 
 // Run creates and starts a task, and returns its process. Containers of a group share a shim; "": none.
 //
-// containerd may still hold the rest of an interrupted call: it rolls such calls back some time after the connection broke, and may
-// then take the new task's directory for the old one's; an interrupted deletion it completes only when it is requested again.
+// containerd may still have the rest of an interrupted call: it rolls such calls back some time after the connection broke, and may
+// then remove the new task's directory instead of the old one's; it completes an interrupted deletion only on the next request.
 // So Run tries again for a while, and then removes the bundle that blocks it.
 func (t *Tasks) Run(ctx context.Context, group, id string, layer []mount.Mount, streams IO) (pid uint32, err error) {
 	limit := time.NewTimer(leftoverWait)

@@ -10,8 +10,8 @@ import (
 // shims serializes the start of the tasks of a group until they share a shim.
 //
 // The first task starts the shim. When several start at the same time, each may find a socket without a listener and replace it:
-// then all but one shim serve nothing and never exit. So a task starts alone, unless another of its group started since it
-// asked.
+// then only one shim serves the tasks, and the others never exit. So a task starts alone, unless another of its group has
+// started since its request.
 type shims struct {
 	alone *locks.Table // by group
 

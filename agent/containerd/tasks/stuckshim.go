@@ -42,7 +42,7 @@ func (t *Tasks) endStuckShims() (ended bool) {
 		}
 		fd, err := unix.PidfdOpen(pid, 0) // first, so that the process that is checked is the one that is killed
 		if err != nil {
-			continue // gone
+			continue // it has ended
 		}
 		if isServing(process.CommandLine(pid, "/proc"), t.namespace) && opensPipe(pid) && unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) == nil {
 			ended = true

@@ -1,5 +1,5 @@
-// Package tasks runs the tasks of containers and processes in them, and copes with what containerd, shims and runc leave behind when
-// they are killed or do not answer. It knows containers by their ids only; the caller checks their owner.
+// Package tasks runs the tasks of containers and processes in them, and handles the leftovers of containerd, shims and runc that
+// were killed or do not answer. It identifies containers by their ids only; the caller checks their owner.
 package tasks
 
 import (
@@ -33,7 +33,7 @@ const (
 type Tasks struct {
 	client    api.TasksClient
 	namespace string
-	pipes     string // folder of what processes read and write
+	pipes     string // folder of the pipes of processes
 	log       *slog.Logger
 	shims     *shims
 }
@@ -43,7 +43,7 @@ func New(client api.TasksClient, namespace, runDir string, log *slog.Logger) *Ta
 	return &Tasks{client: client, namespace: namespace, pipes: filepath.Join(runDir, "exec"), log: log, shims: newShims()}
 }
 
-// Status returns the status of a task. No task is an errdefs.ErrNotFound; see also [IsShimTimeout].
+// Status returns the status of a task, errdefs.ErrNotFound if there is none; see also [IsShimTimeout].
 func (t *Tasks) Status(ctx context.Context, id string) (task.Status, error) {
 	got, err := t.client.Get(ctx, &api.GetRequest{ContainerID: id})
 	if err != nil {
@@ -76,7 +76,7 @@ func (t *Tasks) Resume(ctx context.Context, id string) error {
 // Forget removes a group of [Tasks.Run] that no longer exists.
 func (t *Tasks) Forget(group string) { t.shims.forget(group) }
 
-// Stop sends a task a signal, and SIGKILL after grace. It returns when the task has ended; one that is gone is no error.
+// Stop sends a task a signal, and SIGKILL after grace. It returns when the task has ended; a missing one is not an error.
 func (t *Tasks) Stop(ctx context.Context, id string, sig syscall.Signal, grace time.Duration) error {
 	gone, stopWaiting := t.wait(ctx, id)
 	defer stopWaiting()
@@ -130,7 +130,7 @@ func waitFor(ctx context.Context, d time.Duration, gone <-chan error) (bool, err
 	}
 }
 
-// kill sends a task a signal. A task that has ended is no error.
+// kill sends a task a signal. An ended task is not an error.
 func (t *Tasks) kill(ctx context.Context, id string, sig syscall.Signal) error {
 	_, err := t.client.Kill(ctx, &api.KillRequest{ContainerID: id, Signal: uint32(sig)})
 	if err = errgrpc.ToNative(err); errdefs.IsNotFound(err) {
@@ -139,7 +139,7 @@ func (t *Tasks) kill(ctx context.Context, id string, sig syscall.Signal) error {
 	return err
 }
 
-// End kills a task if need be and deletes it. No task is no error.
+// End kills a task if necessary and deletes it. A missing task is not an error.
 func (t *Tasks) End(ctx context.Context, id string) error {
 	status, err := t.Status(ctx, id)
 	gone := errdefs.IsNotFound(err)

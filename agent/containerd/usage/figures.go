@@ -18,7 +18,7 @@ const (
 	metricsV2 = "io.containerd.cgroups.v2.Metrics"
 	// maxMetrics bounds one container's figures; hundreds of block devices make some 30 KiB.
 	maxMetrics = 1 << 20
-	// unlimited is what the kernel says for "no limit", and a bit less: v1 rounds it down to pages.
+	// unlimited is slightly below the kernel's value for "no limit": v1 rounds it down to pages.
 	unlimited = math.MaxInt64 &^ (1<<20 - 1)
 )
 

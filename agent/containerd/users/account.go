@@ -18,7 +18,7 @@ import (
 // maxAccounts bounds what is read of a container's /etc/passwd and /etc/group.
 const maxAccounts = 1 << 20
 
-// LookUp finds a user, "uid[:gid]" or names, in /etc/passwd and /etc/group below root. fault.ErrInvalid: there is none.
+// LookUp finds a user, "uid[:gid]" or names, in /etc/passwd and /etc/group below root. fault.ErrInvalid: there is no such user.
 func LookUp(root, spec string) (specs.User, error) {
 	passwd, err := accounts(root, "etc/passwd")
 	if err != nil {
@@ -43,7 +43,7 @@ func LookUp(root, spec string) (specs.User, error) {
 	return out, nil
 }
 
-// accounts opens one of a container's files; none is an empty one. Links in it must not lead out of it.
+// accounts opens one of a container's files; a missing one is empty. Links must not lead out of root.
 func accounts(root, name string) (io.ReadCloser, error) {
 	f, err := openIn(root, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -61,7 +61,7 @@ func openIn(root, name string) (*os.File, error) {
 		return nil, err
 	}
 	defer dir.Close()
-	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe in its place must not hold us
+	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe in its place must not block
 	if err != nil {
 		return nil, err
 	}

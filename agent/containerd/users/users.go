@@ -1,4 +1,4 @@
-// Package users has the users of containers: whose ids they are on the device, and how they are called in a container's own files.
+// Package users maps the users of containers to ids of the device, and finds their names in a container's own files.
 package users
 
 import (
@@ -17,14 +17,14 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// Users of containers with a user namespace of their own. All of them have the same range of the device's ids, far from those of
-// people and of other engines, so that the owners of a volume's files are the same for each and after each restart.
+// Users of containers with a user namespace of their own. All of them have the same range of the device's ids, far from the ids of
+// people and of other engines, so that the owners of a volume's files are the same for all containers and after each restart.
 const (
 	First = 700_000_000 // the id that a container's root has on the device
 	count = 65_536
 )
 
-// Mappings are those of a container with users of its own, for its process and for its volumes.
+// Mappings are the id mappings of a container with users of its own, for its process and for its volumes.
 func Mappings() []specs.LinuxIDMapping {
 	return []specs.LinuxIDMapping{{ContainerID: 0, HostID: First, Size: count}}
 }
@@ -41,7 +41,7 @@ func LayerLabels(s workload.Service) map[string]string {
 	return map[string]string{snapshots.LabelSnapshotUIDMapping: m, snapshots.LabelSnapshotGIDMapping: m}
 }
 
-// WithoutMapping shows a layer as it is on the disk: volumes are filled with the owners that containers see.
+// WithoutMapping shows a layer without mapping: volumes are filled with the owners inside containers.
 func WithoutMapping(layer []mount.Mount) []mount.Mount {
 	out := slices.Clone(layer)
 	for n := range out {
@@ -52,7 +52,7 @@ func WithoutMapping(layer []mount.Mount) []mount.Mount {
 	return out
 }
 
-// SetNetSysctls sets those of a network that a container with users of its own cannot set itself. netns is the path of the namespace;
+// SetNetSysctls sets the network's kernel parameters for a container with users of its own, which cannot set them itself. netns is the path of the namespace;
 // without one, "", and for other services it does nothing.
 func SetNetSysctls(netns string, s workload.Service) error {
 	if !HasOwnUsers(s) || netns == "" {

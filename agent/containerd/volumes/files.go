@@ -23,9 +23,9 @@ import (
 
 const (
 	defaultFileMode = 0o444
-	// spareBytes is what a filesystem in memory needs beside its files' content.
+	// spareBytes is the space that a file system in memory needs in addition to its files' content.
 	spareBytes = 1 << 20
-	// pageBytes is what the content of a file takes there at least.
+	// pageBytes is the smallest space of a file's content there.
 	pageBytes = 4096
 )
 
@@ -116,7 +116,7 @@ func memoryFilesystem(dir string, size int64, mounted bool) error {
 	data := "mode=0700,size=" + strconv.FormatInt(size, 10)
 	if mounted {
 		err := unix.Mount("tmpfs", dir, "tmpfs", flags|unix.MS_REMOUNT, "size="+strconv.FormatInt(size, 10))
-		if err != nil && !errors.Is(err, unix.EINVAL) { // it holds more: then it is large enough
+		if err != nil && !errors.Is(err, unix.EINVAL) { // it has more content, so it is large enough
 			return fmt.Errorf("resize %s: %w", dir, err)
 		}
 		return nil
@@ -131,7 +131,7 @@ func memoryFilesystem(dir string, size int64, mounted bool) error {
 	return nil
 }
 
-// memoryDirs makes a directory and those below it on the way to one of its files.
+// memoryDirs creates a directory and the directories between it and one of its files.
 func memoryDirs(top, file string, owner int) error {
 	if !filepath.IsLocal(file) {
 		return fmt.Errorf("%q leaves its directory: %w", file, fault.ErrInvalid)
@@ -170,7 +170,7 @@ func writeFile(name string, f workload.File, first int) error {
 		return err
 	}
 	_, err = w.Write(f.Content)
-	// The owner first: a change of owner takes mode bits away.
+	// The owner first: a change of owner clears mode bits.
 	if err = errors.Join(err, w.Chown(first+int(f.UID), first+int(f.GID)), w.Chmod(mode), w.Close()); err != nil {
 		return err
 	}

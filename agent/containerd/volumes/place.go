@@ -80,7 +80,7 @@ func (r *Store) materialiseOne(ctx context.Context, p *workload.Project, c workl
 	return bindPart(source, m.Subpath, to)
 }
 
-// bindPart mounts a directory or file of a tree that others may write to: it follows no link out of the tree.
+// bindPart mounts a directory or file of a tree that others may write to. It does not follow links out of the tree.
 func bindPart(root, part, to string) error {
 	tree, err := os.OpenRoot(root)
 	if err != nil {
@@ -145,8 +145,8 @@ func (r *Store) bindSource(ctx context.Context, id string, n int, m workload.Mou
 	return nil
 }
 
-// UnmountSources unmounts what bindSource mounted: a running container has its own mount, and the device's files should be in no folder of
-// the agent.
+// UnmountSources unmounts the mounts of bindSource: a running container has its own mount, and the device's files should not be visible in
+// folders of the agent.
 func (r *Store) UnmountSources(c workload.Container) error {
 	for n, m := range c.Service.Mounts {
 		if m.Kind != workload.MountBind {
@@ -237,7 +237,7 @@ func (r *Store) mountView(ctx context.Context, id string, n int, m workload.Moun
 	return bindPart(whole, m.Subpath, to)
 }
 
-// Clear removes what [Store.Materialise] and [Store.ShareShm] created for a container, and its views of images. None is no error.
+// Clear removes what [Store.Materialise] and [Store.ShareShm] created for a container, and its views of images. A missing one is not an error.
 func (r *Store) Clear(ctx context.Context, id string) error {
 	for _, kind := range []string{"mounts", "shm", "memory"} {
 		dir, err := paths.Join(r.o.RunDir, kind, id)
@@ -249,7 +249,7 @@ func (r *Store) Clear(ctx context.Context, id string) error {
 		}
 		remove := os.RemoveAll
 		if kind == "mounts" {
-			remove = paths.RemoveFlat // what is still mounted is the device's
+			remove = paths.RemoveFlat // mounts that are left show files of the device
 		}
 		if err := remove(dir); err != nil {
 			return err
@@ -345,7 +345,7 @@ func (r *Store) hold(ctx context.Context, project string, v workload.Volume, id 
 			m.Options = append(m.Options, "bind")
 		}
 		m.Options = slices.DeleteFunc(m.Options, func(o string) bool { return o == "ro" || o == "rw" })
-		if readOnly { // as it was judged, whatever order its options have
+		if readOnly { // as it was checked, whatever the order of its options
 			m.Options = append(m.Options, "ro")
 		}
 		m.Source = guard.Path(f)

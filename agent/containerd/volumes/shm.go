@@ -11,8 +11,8 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/process"
 )
 
-// ShareShm puts the /dev/shm of a running process where another container can mount it. A mount cannot be taken from
-// another mount namespace by its path, so it is cloned from inside. It returns that place; "": the process
+// ShareShm mounts the /dev/shm of a running process at a path that another container can mount. A mount cannot be taken from
+// another mount namespace by its path, so it is cloned from inside. It returns the path; "": the process
 // has none.
 func (r *Store) ShareShm(id string, pid uint32) (string, error) {
 	dir, err := paths.Join(r.o.RunDir, "shm", id)
@@ -61,7 +61,7 @@ func cloneMount(pid uint32, target string) (int, error) {
 	return fd, err
 }
 
-// detach unmounts whatever is mounted at a place of ours, as often as it is.
+// detach unmounts all mounts at a path of ours.
 func detach(dir string) error {
 	for {
 		err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)

@@ -67,7 +67,7 @@ func storedIn(dir, project string, out *[]workload.StoredVolume) error {
 			continue
 		}
 		if own, err := os.ReadFile(filepath.Join(dir, name, volumeOwner)); err == nil {
-			_ = json.Unmarshal(own, &v.VolumeOwner) // torn by a power cut: then it is not known
+			_ = json.Unmarshal(own, &v.VolumeOwner) // damaged by a power cut: the owner is unknown
 		}
 		*out = append(*out, v)
 	}
@@ -178,7 +178,7 @@ func (r *Store) freeVolume(ctx context.Context, dir string) error {
 	}
 	defer unlock()
 	if _, err := os.Stat(filepath.Join(dir, volumeData)); err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return err // made anew
+		return err // created again
 	}
 	if err := os.Remove(filepath.Join(dir, volumeOwner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
