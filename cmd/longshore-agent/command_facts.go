@@ -11,8 +11,8 @@ func (p *program) capabilitiesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "capabilities",
 		Usage: "print the device's capabilities as Margo's DeviceCapabilities",
-		Description: "They are found on the device; agent.yaml adds to them and overrides them. Constraints of deployments are checked against\n" +
-			"these. The agent does not have to run. A serial number is found by root only.\n\n" +
+		Description: "The agent detects them; agent.yaml adds to them and overrides them. Constraints of deployments are checked against\n" +
+			"these. The agent does not have to run. Only root can read a serial number.\n\n" +
 			"Examples:\n  longshore-agent capabilities\n  longshore-agent capabilities --config ./agent.yaml",
 		Flags: []cli.Flag{configFlag()},
 		Action: func(c *cli.Context) error {

@@ -39,8 +39,8 @@ func (p *program) initCommand() *cli.Command {
 		Usage: "write the configuration of this device",
 		Description: "Writes agent.yaml and trust.yaml. The public key is copied into trust.yaml, so a device needs only these\n" +
 			"two files. With --policy, trust.yaml is a copy of that file with the keys that it names; longshore trust init\n" +
-			"creates a policy with updates from the registry. With --margo a Margo manager says what the device is to run:\n" +
-			"with --state only states that are signed in that repository, with --allow-unsigned whatever the manager says.\n" +
+			"creates a policy with updates from the registry. With --margo a Margo manager defines what the device runs:\n" +
+			"with --state only states that are signed in that repository, with --allow-unsigned every State Manifest of the manager.\n" +
 			"Existing files are kept unless --force is given.\n" +
 			"Also creates the device's own key, device.key or one in the TPM, and never replaces one.\n\n" +
 			"Examples:\n" +
@@ -53,14 +53,14 @@ func (p *program) initCommand() *cli.Command {
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "device", Usage: "id of this device", EnvVars: env("DEVICE")},
 			&cli.StringFlag{Name: "state", Usage: "repository of the device states, oci://host/path", EnvVars: env("STATE")},
-			&cli.StringFlag{Name: "margo", Usage: "`URL` of the Margo manager that says what this device is to run", EnvVars: env("MARGO")},
+			&cli.StringFlag{Name: "margo", Usage: "`URL` of the Margo manager that defines what this device runs", EnvVars: env("MARGO")},
 			&cli.StringFlag{Name: "margo-cert-file", Usage: "PEM `FILE` with the certificate of this device for the manager", EnvVars: env("MARGO_CERT_FILE")},
 			&cli.StringFlag{Name: "margo-key-file", Usage: "PEM `FILE` with the key of this certificate", EnvVars: env("MARGO_KEY_FILE")},
 			&cli.StringFlag{Name: "margo-trust-bundle", Usage: "`FILE` with the trust bundle of the manager's trust domain", EnvVars: env("MARGO_TRUST_BUNDLE")},
 			&cli.StringFlag{Name: "margo-workload-api", Usage: "in place of these three: the `SOCKET` of the SPIFFE Workload API, unix:///run/spire/agent.sock", EnvVars: env("MARGO_WORKLOAD_API")},
 			&cli.StringFlag{Name: "margo-token-file", Usage: "`FILE` with the bearer token of this device, in place of a certificate", EnvVars: env("MARGO_TOKEN_FILE")},
 			&cli.StringFlag{Name: "margo-ca-file", Usage: "PEM `FILE` with the CA of the manager, for a token", EnvVars: env("MARGO_CA_FILE")},
-			&cli.BoolFlag{Name: "allow-unsigned", Usage: "accept the manager's State Manifests, which nobody has signed; shown in every status", EnvVars: env("ALLOW_UNSIGNED")},
+			&cli.BoolFlag{Name: "allow-unsigned", Usage: "accept the manager's State Manifests, which are not signed; shown in every status", EnvVars: env("ALLOW_UNSIGNED")},
 			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE` whose signature a state needs; repeat for several", EnvVars: env("PUBLIC_KEY")},
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` for the device, instead of one created from --key", EnvVars: env("POLICY")},
 			&cli.StringFlag{Name: "scope", Usage: "repositories that the keys may sign for (default: the path above the state's repository)", EnvVars: env("SCOPE")},

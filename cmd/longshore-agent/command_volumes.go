@@ -17,8 +17,8 @@ func (p *program) volumesCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "volumes",
 		Usage: "list and remove volumes",
-		Description: "Named volumes stay on the disk when their application is removed from the device, so that it finds its data when it comes\n" +
-			"back. These commands query the running agent.",
+		Description: "Named volumes stay on the disk when their application is removed from the device, so that it finds its data when it is\n" +
+			"installed again. These commands query the running agent.",
 		Subcommands: []*cli.Command{
 			{
 				Name: "list", Usage: "list the named volumes on the disk with their sizes",

@@ -38,7 +38,7 @@ func (p *program) backupCommand() *cli.Command {
 
 func (p *program) restoreCommand() *cli.Command {
 	return &cli.Command{
-		Name: "restore", Usage: "put a backup in the place of the database", ArgsUsage: "FILE",
+		Name: "restore", Usage: "replace the database by a backup", ArgsUsage: "FILE",
 		Description: "The server must be stopped. A damaged backup, or one of a newer version, changes nothing. Afterwards each device reports\n" +
 			"everything once more, and gets a manifest above the one that it has.\n\n" +
 			"   longshore-fleet restore /var/backups/fleet.db\n   longshore-fleet restore --database ./fleet.db /media/stick/fleet.db\n\n" +

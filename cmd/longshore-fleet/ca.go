@@ -30,13 +30,13 @@ func (p *program) caCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "ca",
 		Usage: "a small certificate authority for mutual TLS",
-		Description: "For sites without an authority of their own, such as SPIRE. Whoever has ca.key can be every manager and every client of the\n" +
-			"trust domain. Only a server that enrolls devices (serve --enroll) needs it: keep it away from other servers. With --key it is in\n" +
-			"no file: it stays in a PKCS#11 token or a key management service, by the same addresses as of longshore sign --key.",
+		Description: "For sites without an authority of their own, such as SPIRE. Whoever has ca.key can act as every manager and every client of the\n" +
+			"trust domain. Only a server that enrolls devices (serve --enroll) needs it: keep it away from other servers. With --key the key\n" +
+			"stays in a PKCS#11 token or a key management service, with the same addresses as for longshore sign --key.",
 		Subcommands: []*cli.Command{
 			{
 				Name: "init", Usage: "create an authority for a trust domain, and its trust bundle",
-				Description: "Writes ca.crt, ca.key (mode 0600) and bundle.json, the trust bundle that manager and devices need. An authority that is there stays.\n" +
+				Description: "Writes ca.crt, ca.key (mode 0600) and bundle.json, the trust bundle that manager and devices need. An existing authority is kept.\n" +
 					"With --key the key must exist already (ECDSA P-256 or P-384, or RSA of 3072 bits), and there is no ca.key.\n\n" +
 					"   longshore-fleet ca init --trust-domain plant.acme.example\n   longshore-fleet ca init --trust-domain plant.acme.example --dir /media/stick/ca\n" +
 					"   longshore-fleet ca init --trust-domain plant.acme.example --key 'pkcs11:token=plant;object=ca?module-path=/usr/lib/softhsm/libsofthsm2.so'\n" +
@@ -46,7 +46,7 @@ func (p *program) caCommand() *cli.Command {
 			},
 			{
 				Name: "issue", Usage: "sign a certificate for a manager or a client", ArgsUsage: "NAME",
-				Description: "Writes NAME.crt and NAME.key (mode 0600), with a new key; files that are there are replaced.\n\n" +
+				Description: "Writes NAME.crt and NAME.key (mode 0600), with a new key; existing files are replaced.\n\n" +
 					"   longshore-fleet ca issue --manager main main\n   longshore-fleet ca issue --manager main --client press-07 press-07\n\n" + exitCodes,
 				Flags: append([]cli.Flag{
 					&cli.StringFlag{Name: "manager", Usage: "`ID` of the manager", EnvVars: env("manager")},

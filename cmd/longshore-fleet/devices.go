@@ -38,8 +38,8 @@ func (p *program) devicesCommand() *cli.Command {
 				Action: p.withStore(func(c *cli.Context, db *store.SQLite) error { return p.listDevices(c, db, store.EnrollmentPending) }),
 			},
 			{
-				Name: "approve", Usage: "let a device in, by the fingerprint of its key", ArgsUsage: "ID",
-				Description: "The device with this key becomes ID and receives its certificate and settings. With --expect the device need not have\n" +
+				Name: "approve", Usage: "accept a device, by the fingerprint of its key", ArgsUsage: "ID",
+				Description: "The device with this key gets the id ID, and receives its certificate and settings. With --expect the device need not have\n" +
 					"asked yet. The key of a denied or removed device can be approved again.\n\n" +
 					"   longshore-fleet devices approve press-07 --fingerprint sha256:9f1c…\n" +
 					"   longshore-fleet devices approve press-08 --expect sha256:77ab… --expires 24h\n\n" + exitCodes,
@@ -73,13 +73,13 @@ func (p *program) devicesCommand() *cli.Command {
 				}),
 			},
 			{
-				Name: "remove", Usage: "take a device out of the fleet", ArgsUsage: "ID",
-				Description: "At once the manager rejects the device's certificate and tokens, serves it no desired state and forgets its reports. Its pull\n" +
-					"credential is deleted by the server, if that made it. With --wipe the device is asked to delete its applications, data and\n" +
+				Name: "remove", Usage: "remove a device from the fleet", ArgsUsage: "ID",
+				Description: "The manager rejects the device's certificate and tokens at once, serves it no desired state and deletes its reports. A pull\n" +
+					"credential that the server created is deleted. With --wipe the device is asked to delete its applications, data and\n" +
 					"credentials; it does so only if its own configuration permits that (enrollment.allowWipe). Its state in the registry stays.\n\n" +
 					"   longshore-fleet devices remove press-07\n   longshore-fleet devices remove press-07 --wipe\n\n" + exitCodes,
 				Flags: []cli.Flag{
-					&cli.BoolFlag{Name: "wipe", Usage: "ask the device to delete everything that it has", EnvVars: env("wipe")}, databaseFlag(),
+					&cli.BoolFlag{Name: "wipe", Usage: "ask the device to delete its applications, data and credentials", EnvVars: env("wipe")}, databaseFlag(),
 				},
 				Action: p.withStore(p.removeDevice),
 			},

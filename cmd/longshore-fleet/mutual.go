@@ -54,9 +54,9 @@ func mutualFlags() []cli.Flag {
 		file("trust-bundle", "`FILE` with the trust bundle of its trust domain (SPIFFE's JSON, or PEM)"),
 		&cli.StringFlag{Name: "workload-api", Usage: "in place of these three: the `SOCKET` of the SPIFFE Workload API, unix:///run/spire/agent.sock", EnvVars: env("workload-api")},
 		file("clients", "`FILE` with the clients that are accepted by mutual TLS (YAML)"),
-		file("enroll", "enroll devices at this address, as `FILE` says (YAML)"),
+		file("enroll", "enroll devices at this address, as configured in `FILE` (YAML)"),
 		&cli.StringFlag{Name: "trust-bundle-uri", Usage: "absolute https `URL` of the trust bundle, for /.well-known/margo", EnvVars: env("trust-bundle-uri")},
-		&cli.IntFlag{Name: "max-connections", Usage: "`NUMBER` of connections to an address; for one more the one is closed that has waited longest", Value: maxConnections, EnvVars: env("max-connections")},
+		&cli.IntFlag{Name: "max-connections", Usage: "`NUMBER` of connections to an address; above it, the connection that has been idle longest is closed", Value: maxConnections, EnvVars: env("max-connections")},
 	}
 }
 

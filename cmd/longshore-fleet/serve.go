@@ -37,7 +37,7 @@ func (p *program) serveCommand() *cli.Command {
 		Usage: "receive reports and show them; serve desired state",
 		Description: "Serves the Margo management API under /api/v1, the reports as JSON under /fleet/v1, a page at /, metrics at\n" +
 			"/metrics and /healthz. Devices need tokens: longshore-fleet token create --device ID. With --state the API also\n" +
-			"serves desired state, as it was pushed to the registry; it is kept on disk, and served while the registry is away.\n\n" +
+			"serves desired state, as it was pushed to the registry; it is stored on disk, and served while the registry is unavailable.\n\n" +
 			"   longshore-fleet serve --listen :8440 --tls-cert fleet.crt --tls-key fleet.key\n" +
 			"   longshore-fleet serve --database ./fleet.db                  # for a test: plain HTTP on 127.0.0.1:8440\n" +
 			"   longshore-fleet serve --database ./fleet.db --state harbor.acme.example/plant/state\n" +

@@ -40,7 +40,7 @@ func (p *program) tokenCommand() *cli.Command {
 					"   longshore-fleet token create --devices devices.txt > tokens.txt\n\n" + exitCodes,
 				Flags: []cli.Flag{
 					device("`ID` of the device"), databaseFlag(), outputFlag(),
-					&cli.StringFlag{Name: "devices", Usage: "`FILE` with an id on each line, or - for stdin; empty lines and those that begin with # do not count", EnvVars: env("devices")},
+					&cli.StringFlag{Name: "devices", Usage: "`FILE` with an id on each line, or - for stdin; empty lines and those that begin with # are skipped", EnvVars: env("devices")},
 				},
 				Action: p.withStore(p.createTokens),
 			},
