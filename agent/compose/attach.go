@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-// defaultNetwork is what services without networks share.
+// defaultNetwork is the network of services without networks.
 const defaultNetwork = "default"
 
 // attachments are a service's networks: by priority, then in order of the file.
@@ -225,7 +225,7 @@ func (t *translation) containerNamed(name string) (service string, ok bool) {
 	return service, ok
 }
 
-// exposure checks ports against the network that a service has, and reads names and resolvers.
+// exposure checks ports against the network of a service, and reads names and resolvers.
 func (t *translation) exposure(n *composefile.Node, s *workload.Service) {
 	ports := n.Get("ports")
 	switch s.Namespaces.Network {

@@ -140,7 +140,7 @@ func (t *translation) ulimits(n *composefile.Node) []workload.Ulimit {
 // ipcSysctls belong to an IPC namespace, as fs.mqueue.* does.
 var ipcSysctls = regexp.MustCompile(`^(kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)|fs\.mqueue\..+)$`)
 
-// sysctlName is a dotted name, as sysctl(8) has it.
+// sysctlName is a dotted name, as in sysctl(8).
 var sysctlName = regexp.MustCompile(`^[a-zA-Z0-9_-]+([./][a-zA-Z0-9_:-]+)+$`)
 
 func (t *translation) sysctls(n *composefile.Node, s *workload.Service) {
@@ -183,7 +183,7 @@ func (t *translation) namespaces(n *composefile.Node, s *workload.Service) {
 	}
 }
 
-// namespace reads one mode: own are the words for a namespace of its own, words those of workload.Namespace.
+// namespace reads one mode: own are the values for a namespace of its own, words those of workload.Namespace.
 func (t *translation) namespace(n *composefile.Node, own []string, words ...string) workload.Namespace {
 	s := t.Text(n)
 	name, shared := t.sharedWith(s)
@@ -324,9 +324,9 @@ func (t *translation) deviceRequests(n *composefile.Node, s *workload.Service) {
 	}
 }
 
-// privileges adds notices about what a device refuses unless its owner allows it, as far as the file shows it.
+// privileges adds notices about settings that a device rejects unless its owner allows them, as far as the file shows.
 func (t *translation) privileges(p *workload.Project) {
-	if !t.publisher { // a device says it by refusing
+	if !t.publisher { // a device rejects them instead
 		return
 	}
 	for _, f := range p.Privileges(workload.Guard{}) {

@@ -12,7 +12,7 @@ import (
 // maxReplicas bounds one service: each replica is a container with a network namespace.
 const maxReplicas = 64
 
-// maxAttempts bounds what restart policies count.
+// maxAttempts bounds the attempts of restart policies.
 const maxAttempts = math.MaxInt32
 
 // deploy reads the number of replicas, the restart policy and the update configuration.
@@ -56,7 +56,7 @@ func (t *translation) restartPolicy(service, n *composefile.Node, s *workload.Se
 	case "on-failure":
 		r.Policy = workload.RestartOnFailure
 	default:
-		r.Policy = workload.RestartAlways // Compose: any, when nothing is said
+		r.Policy = workload.RestartAlways // Compose's default: any
 	}
 	if own := service.Get("restart"); !own.IsNull() && s.Restart.Policy != r.Policy &&
 		(s.Restart.Policy != workload.RestartUnlessStopped || r.Policy != workload.RestartAlways) {
@@ -81,7 +81,7 @@ func (t *translation) update(n *composefile.Node) workload.Update {
 	}
 	u.Parallelism = int(t.integer(n.Get("parallelism"), 0, maxReplicas))
 	if n.Get("parallelism").IsNull() {
-		u.Parallelism = 1 // Compose: one at a time when nothing is said
+		u.Parallelism = 1 // Compose's default: one at a time
 	}
 	u.Delay, u.Monitor = t.duration(n.Get("delay")), t.duration(n.Get("monitor"))
 	u.FailureAction = workload.FailureAction(t.choice(n.Get("failure_action"), string(workload.ActPause), string(workload.ActContinue), string(workload.ActRollback)))
@@ -115,7 +115,7 @@ func (t *translation) orders(p *workload.Project) {
 	}
 }
 
-// exclusiveReason says why two containers of a service cannot run at once; "" when they can.
+// exclusiveReason is why two containers of a service cannot run at the same time; "" if they can.
 func (t *translation) exclusiveReason(p *workload.Project, s *workload.Service) string {
 	switch {
 	case s.Namespaces.Network == workload.HostNamespace:

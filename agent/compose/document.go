@@ -16,7 +16,7 @@ type document struct {
 	omitted map[string]bool // paths that were left out because they need values of a device
 }
 
-// isOmitted reports whether a value, or what it is part of, was left out because it needs values of a device.
+// isOmitted reports whether a value, or one that contains it, was left out because it needs values of a device.
 func (d *document) isOmitted(path string) bool {
 	for path != "" {
 		if d.omitted[path] {
@@ -37,7 +37,7 @@ func (d *document) undecided(path string) bool {
 	return d.isOmitted(path)
 }
 
-// open reads a file up to interpolated, supported keys.
+// open reads a file and returns its tree with variables filled in and supported keys only.
 func open(file string, data []byte, env map[string]string) (*document, error) {
 	p, err := composefile.Parse(file, data)
 	if err != nil {
@@ -51,7 +51,7 @@ func documentOf(p *composefile.Project, env map[string]string) *document {
 	return &document{Report: p.Report, root: p.Root, env: env, omitted: map[string]bool{}}
 }
 
-// prepare brings a tree up to interpolated, supported keys. assume leaves out what needs unknown variables.
+// prepare fills variables into a tree and removes unsupported keys. assume leaves out values that need unknown variables.
 func (d *document) prepare(assume bool) error {
 	known := supported()
 	d.screen(d.root, known)
@@ -59,7 +59,7 @@ func (d *document) prepare(assume bool) error {
 	i.Walk(d.root)
 	d.Add(i.Faults...)
 	if len(i.Faults) > 0 {
-		return d.Err() // what is left would be judged by wrong values
+		return d.Err() // the remaining checks would use wrong values
 	}
 	if len(i.Open) > 0 {
 		d.prune(i.Open)
@@ -72,7 +72,7 @@ func (d *document) prepare(assume bool) error {
 	return nil
 }
 
-// prune removes what cannot be checked: single entries where a key has a list of independent ones, else the key.
+// prune removes values that cannot be checked: single entries if a key has a list of independent ones, otherwise the key.
 func (d *document) prune(open map[*composefile.Node]bool) {
 	entries := []string{
 		"ports", "expose", "volumes", "tmpfs", "environment", "labels", "env_file", "annotations", "cap_add", "cap_drop", "devices", "dns",

@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	maxEnvironment = 512 << 10 // bytes of one service's environment: execve takes no more than 2 MiB with the arguments
-	maxVariable    = 127 << 10 // bytes of one: execve takes no more than 128 KiB
+	maxEnvironment = 512 << 10 // bytes of one service's environment: execve accepts at most 2 MiB with the arguments
+	maxVariable    = 127 << 10 // bytes of one: execve accepts at most 128 KiB
 	maxLines       = 10        // lines of an env file that one notice names
 )
 
 // environment is a service's environment as in Compose: env files in order, then "environment:" over them. A name without a value gets
-// the deployment's; without one the variable is not set, also when a file sets it.
+// the deployment's value; without that the variable is not set, even if a file sets it.
 func (t *translation) environment(n *composefile.Node) []string {
 	own := t.variables(n.Get("environment"))
 	vars := own.ToMapping()
@@ -92,7 +92,7 @@ func (t *translation) envFile(n *composefile.Node, vars map[string]string, looku
 		t.Fault(n, inArchive, "%q is not in the archive", file)
 	case missing != nil:
 	default:
-		missed := map[string]bool{} // variables that had no value when they were looked for
+		missed := map[string]bool{} // variables without a value when they were looked up
 		noted := func(name string) (string, bool) {
 			value, ok := lookup(name)
 			if _, said := vars[name]; !ok && !said {

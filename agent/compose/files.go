@@ -24,7 +24,7 @@ const (
 // inArchive is the hint for a missing file.
 const inArchive = "files are read from the archive: put it beside compose.yaml before the component is packed"
 
-// read reads a file of the archive. It is ok, without data, when there is no archive. Errors never contain the file's content: it may be
+// read reads a file of the archive. It succeeds without data if there is no archive. Errors never contain the file's content: it may be
 // a secret.
 func (t *translation) read(n *composefile.Node, name string, most int64, what string) ([]byte, bool) {
 	if t.files == nil {
@@ -179,7 +179,7 @@ func (t *translation) source(n *composefile.Node, section string) ([]byte, bool)
 	switch {
 	case ok:
 		return []byte(v), true
-	case t.publisher: // a device's values are not known
+	case t.publisher: // the values of a device are unknown
 		return nil, true
 	case text == "":
 		t.Fault(at, "", "must be the name of a parameter")

@@ -44,11 +44,11 @@ func (t *translation) health(n *composefile.Node) (h *workload.Health, off bool)
 		t.Fault(probe, "", "there is a test beside it: a container is judged by one of them")
 	case probe != nil:
 		h.Probe = t.probe(probe)
-	case len(command) == 0: // the image's own test, judged by what is said here
+	case len(command) == 0: // the image's own test with the settings here
 	default:
 		h.Probe.Exec = t.test(test, command)
 	}
-	h.Interval = cmp.Or(t.duration(n.Get("interval")), healthInterval) // zero is the default, as Compose has it
+	h.Interval = cmp.Or(t.duration(n.Get("interval")), healthInterval) // zero is the default, as in Compose
 	h.Timeout = cmp.Or(t.duration(n.Get("timeout")), healthTimeout)
 	h.Retries = cmp.Or(int(t.integer(n.Get("retries"), 0, math.MaxInt32)), healthRetries)
 	h.StartPeriod, h.StartInterval = t.duration(n.Get("start_period")), t.duration(n.Get("start_interval"))

@@ -132,7 +132,7 @@ func canonical(platform string) string {
 	return platform
 }
 
-// runnable lists the platforms that a machine runs, best first: newer 32-bit ARM runs images for older.
+// runnable lists the platforms that a machine runs, best first: newer 32-bit ARM also runs images for older.
 func runnable(platform string) []string {
 	platform = canonical(platform)
 	all := []string{"linux/arm/v8", "linux/arm/v7", "linux/arm/v6", "linux/arm/v5"}

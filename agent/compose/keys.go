@@ -19,16 +19,16 @@ const (
 type key struct {
 	paths   []string // the first names the row
 	verdict verdict
-	how     string   // handled, metadata: what it does; refused, packed: why not
+	how     string   // handled, metadata: the effect; refused, packed: the reason
 	hint    string   // refused, packed: what to do instead
-	only    []string // values that are possible; nil: any that the translation takes
+	only    []string // possible values; nil: any that the translation accepts
 	notice  bool     // add how as a notice whenever the key is used
 }
 
 //go:embed keys.txt
 var keyTable string
 
-// keys reads the decisions on every key of the Compose Specification. An agent reads them seldom, so it does not keep them.
+// keys reads the decisions on every key of the Compose Specification. They are rarely needed, so they are not cached.
 func keys() (out []key) {
 	prefix := ""
 	for line := range strings.Lines(keyTable) {

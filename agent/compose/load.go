@@ -20,10 +20,10 @@ type Options struct {
 	Deployment    string            // Margo deployment id
 	Application   string            // name of the deployment, for display
 	Component     string            // Margo component name
-	Generation    uint64            // of the state that asks for it
+	Generation    uint64            // of the state that needs it
 	Environment   map[string]string // variables for interpolation: the deployment's parameters
 	Platform      string            // of this device, "linux/arm64"; "": not checked
-	AllowUnpinned bool              // images without a digest pass, with an empty Image.Digest
+	AllowUnpinned bool              // accept images without a digest; Image.Digest is then empty
 }
 
 // Load translates the archive's compose.yaml. Errors are a strict.Error with all faults, a fault.ErrUnfit when an image does not support
@@ -48,8 +48,8 @@ func Load(ctx context.Context, archive *artifacts.Archive, o Options) (*workload
 }
 
 // Check validates a Compose file as far as that is possible without a device's values: a value that needs a variable without a
-// default is left out. files are those of the archive; nil: they are not looked at. The notices say what a device honours in
-// another way than the author may expect; they refuse nothing. Those of p are among them.
+// default is left out. files are those of the archive; nil: they are not checked. The notices name settings that a device handles
+// differently than the author may expect; they are not errors. They include those of p.
 func Check(ctx context.Context, p *composefile.Project, files fs.FS) (notices []strict.Fault, err error) {
 	d := documentOf(p.Clone(), environment(nil, checked))
 	if err := d.prepare(true); err != nil {
@@ -62,7 +62,7 @@ func Check(ctx context.Context, p *composefile.Project, files fs.FS) (notices []
 	return d.Notices(), nil
 }
 
-// checked is the name of a project whose deployment is not known.
+// checked is the name of a project without a known deployment.
 const checked = "check"
 
 // environment adds the variables that Compose defines.

@@ -247,7 +247,7 @@ var procFiles = []string{
 	"/proc/sys/crypto/fips_enabled", "/proc/sys/kernel/ns_last_pid",
 }
 
-// checkTarget refuses targets that OCI runtimes refuse: /proc, except for the device's own, and paths below it, except for a few files.
+// checkTarget rejects targets that OCI runtimes reject: /proc, except for the device's own, and paths below it, except for a few files.
 func (t *translation) checkTarget(n *composefile.Node, target string, file bool, source string) bool {
 	if target != "/proc" && !strings.HasPrefix(target, "/proc/") || file && (slices.Contains(procFiles, target) || target == "/proc" && source == "/proc") {
 		return true
@@ -257,7 +257,7 @@ func (t *translation) checkTarget(n *composefile.Node, target string, file bool,
 }
 
 // inProject reports whether a relative path is a file of the project, or a directory with files, so that it can be packed.
-// Without an archive every one may be.
+// Without an archive the result is true.
 func (t *translation) inProject(name string) bool {
 	if t.files == nil {
 		return true
@@ -320,7 +320,7 @@ func (t *translation) tmpfsOption(n *composefile.Node, option string, m *workloa
 	return true
 }
 
-// checkMounts refuses two mounts on one target.
+// checkMounts rejects two mounts on one target.
 func (t *translation) checkMounts(service *composefile.Node, s *workload.Service) {
 	seen := map[string]bool{}
 	for _, m := range s.Mounts {
@@ -352,7 +352,7 @@ func (t *translation) shareMounts(p *workload.Project, index map[string]*workloa
 	var visit func(s *workload.Service)
 	visit = func(s *workload.Service) {
 		if done[s.Name] {
-			return // also a cycle, which the dependencies show
+			return // also for a cycle, which is reported with the dependencies
 		}
 		done[s.Name] = true
 		from := func(n *composefile.Node, to *workload.Service) {
@@ -426,7 +426,7 @@ func (t *translation) shareFrom(n *composefile.Node, s, from *workload.Service, 
 		if m.Kind == workload.MountTmpfs || taken(m.Target) {
 			continue
 		}
-		if m.Kind == workload.MountVolume && m.Source == "" { // shared, it is no container's own: both have it by a name
+		if m.Kind == workload.MountVolume && m.Source == "" { // a shared volume needs a name: it belongs to no single container
 			m.Source = t.nameVolume(from.Name, m.Target)
 			from.Mounts[i].Source = m.Source
 			t.Notice(n, "the volume at %s of service %s has no name: it becomes one of the project, which all replicas share and which stays when the application is removed", m.Target, from.Name)

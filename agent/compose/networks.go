@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// networks are those that services are on.
+// networks are the networks that services use.
 func (t *translation) networks(p *workload.Project) {
 	used := map[string]bool{}
 	for _, s := range p.Services {
@@ -72,7 +72,7 @@ func (t *translation) network(name string, n *composefile.Node) workload.Network
 	return w
 }
 
-// external is the name on the device of an external network or volume; not ok when something was refused.
+// external is the name on the device of an external network or volume; not ok if the name was rejected.
 func (t *translation) external(n *composefile.Node, name string) (string, bool) {
 	e := n.Get("external")
 	if e.IsNull() {
@@ -102,7 +102,7 @@ const (
 	ipv6Option = "com.docker.network.enable_ipv6"
 )
 
-// isDefault reports whether an option of Docker's bridge has the value that is always so on a device.
+// isDefault reports whether an option of Docker's bridge has the fixed value of a device.
 func isDefault(key, value string) bool {
 	switch key {
 	case "com.docker.network.bridge.enable_icc", "com.docker.network.bridge.enable_ip_masquerade":
@@ -231,7 +231,7 @@ func (t *translation) subnet(n *composefile.Node) (workload.Subnet, bool) {
 	return s, true
 }
 
-// fixedAddresses refuses addresses outside their network, and an address that two services have.
+// fixedAddresses rejects addresses outside their network, and an address that two services have.
 func (t *translation) fixedAddresses(p *workload.Project) {
 	type place struct {
 		network string

@@ -8,7 +8,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// byName finds services; the pointers are good until the slice grows.
+// byName finds services; the pointers are valid until the slice grows.
 func byName(p *workload.Project) map[string]*workload.Service {
 	index := map[string]*workload.Service{}
 	for i := range p.Services {
@@ -17,7 +17,7 @@ func byName(p *workload.Project) map[string]*workload.Service {
 	return index
 }
 
-// dependencies reads depends_on and the dependencies of links, shared namespaces and volumes_from, and refuses services that can never
+// dependencies reads depends_on and the dependencies of links, shared namespaces and volumes_from, and rejects services that can never
 // start.
 func (t *translation) dependencies(p *workload.Project) {
 	index := byName(p)
@@ -91,7 +91,7 @@ func (t *translation) dependency(s *workload.Service, at *composefile.Node, name
 	s.DependsOn = append(s.DependsOn, d)
 }
 
-// addDependency adds a dependency that the file implies, unless it is declared.
+// addDependency adds an implied dependency, unless it is declared.
 func addDependency(s *workload.Service, name string, restart bool) {
 	i := slices.IndexFunc(s.DependsOn, func(d workload.Dependency) bool { return d.Service == name })
 	if i < 0 {
@@ -153,7 +153,7 @@ func (t *translation) links(n *composefile.Node, s *workload.Service, index map[
 	}
 }
 
-// cycles reports one cycle, which is enough to see it.
+// cycles reports one cycle, not all.
 func (t *translation) cycles(p *workload.Project, index map[string]*workload.Service) {
 	const visiting, done = 1, 2
 	state := map[string]int{}

@@ -68,7 +68,7 @@ func (t *translation) portEntry(n *composefile.Node, replicas int) []workload.Po
 	return out
 }
 
-// fixedPort is how a port is written.
+// fixedPort is the syntax of a port.
 const fixedPort = "write host:container, as in \"8080:80\""
 
 // portFault rewrites an error of the library about a short form.
@@ -186,7 +186,7 @@ func (t *translation) portNumber(n *composefile.Node, s string) (uint16, bool) {
 	return uint16(v), true
 }
 
-// checkPorts refuses a host port that is published twice.
+// checkPorts rejects a host port that is published twice.
 func (t *translation) checkPorts() {
 	if len(t.ports) > maxPorts {
 		t.Fault(t.ports[maxPorts].at, "", "more than %d ports in a project", maxPorts)
@@ -217,7 +217,7 @@ func overlap(a, b netip.Addr) bool {
 	return a.Is4() == b.Is4() && (a.IsUnspecified() || b.IsUnspecified())
 }
 
-// reachable refuses ports that cannot be reached on any device.
+// reachable rejects ports that cannot be reached on any device.
 func (t *translation) reachable(p *workload.Project) {
 	networks := map[string]workload.Network{}
 	for _, n := range p.Networks {
@@ -226,7 +226,7 @@ func (t *translation) reachable(p *workload.Project) {
 	for i := range p.Services {
 		s := &p.Services[i]
 		if len(s.Networks) == 0 || slices.ContainsFunc(s.Networks, func(a workload.Attachment) bool { return t.undecided("networks." + a.Network) }) {
-			continue // refused elsewhere, or known on a device only
+			continue // rejected elsewhere, or known only on a device
 		}
 		for _, pub := range t.ports {
 			if pub.service != s.Name {

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// profiles removes the services that do not exist: those without an active profile, and those without replicas.
+// profiles removes services without an active profile, and services without replicas.
 func (t *translation) profiles(services *composefile.Node) {
 	active := strings.FieldsFunc(t.env[composefile.ProfilesVariable], func(r rune) bool { return r == ',' || r == ' ' })
 	all := t.publisher || slices.Contains(active, "*")
@@ -40,7 +40,7 @@ func (t *translation) profiles(services *composefile.Node) {
 	}
 }
 
-// inactiveHint says how to make a service exist.
+// inactiveHint is the hint on how to activate a service.
 func (t *translation) inactiveHint(name string) string {
 	switch {
 	case strings.HasPrefix(t.inactive[name], "its profiles"):
@@ -62,7 +62,7 @@ func (t *translation) initContainer(service, own *composefile.Node) *composefile
 	return t.Merge(base, own, "services.*")
 }
 
-// maxHooks bounds the commands and containers around one service.
+// maxHooks bounds the hook commands and init containers of one service.
 const maxHooks = 32
 
 // hooks reads init containers, and the commands after a start and before a stop.

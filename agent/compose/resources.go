@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// resources reads limits from both places where Compose has them; different values are refused.
+// resources reads limits from both of Compose's places; different values are rejected.
 func (t *translation) resources(n *composefile.Node) workload.Resources {
 	r := workload.Resources{NanoCPUs: t.cores(n.Get("cpus")), MemoryBytes: t.bytes(n.Get("mem_limit")), PIDs: t.integer(n.Get("pids_limit"), -1, math.MaxInt32)}
 	deployed := n.Get("deploy", "resources")

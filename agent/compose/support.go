@@ -9,11 +9,11 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-// shape is the known keys of a value. A shape without fields, each and list is a value that the translation reads whole.
+// shape has the known keys of a value. A shape without fields, each and list is a value that the translation reads completely.
 type shape struct {
-	key    *key              // nil: only on the way to others
+	key    *key              // nil: only a parent of others
 	fields map[string]*shape // a mapping with these keys only
-	each   *shape            // a mapping with names of the author's choice
+	each   *shape            // a mapping with arbitrary names
 	list   *shape            // a list
 }
 
@@ -80,14 +80,14 @@ func (s *shape) grow(path string) *shape {
 	return s
 }
 
-// Extensions of our own. All others mean nothing to us and are left alone.
+// Extensions of our own. All others are ignored.
 const (
 	extPrefix  = "x-longshore-"
-	extProbe   = "x-longshore-probe"    // in healthcheck: {http: {port, path}} or {tcp: port}, asked without tools in the image
-	extOwnShim = "x-longshore-own-shim" // in a service: true keeps it out of the project's shared shim
+	extProbe   = "x-longshore-probe"    // in healthcheck: {http: {port, path}} or {tcp: port}, probed without tools in the image
+	extOwnShim = "x-longshore-own-shim" // in a service: true gives it a shim of its own
 )
 
-// screen refuses every key that is not in s, and removes it and keys without effect from the tree. Values are checked after
+// screen reports every key that is not in s, and removes it and keys without effect from the tree. Values are checked after
 // interpolation: when d.filled.
 func (d *document) screen(n *composefile.Node, s *shape) {
 	switch {
@@ -128,7 +128,7 @@ func (d *document) screenFields(n *composefile.Node, s *shape) {
 			}
 		case ok:
 			d.Fault(child, sub.key.hint, "%s", sub.key.how)
-			switch { // what is missing because of it is the same fault
+			switch { // a key that is missing because of it is the same fault
 			case (k == "build" || k == "provider") && n.Get("image") == nil:
 				d.omitted[n.Path+".image"] = true
 			case k == "external":

@@ -26,7 +26,7 @@ const maxContainers = 256
 // maxLabel is containerd's limit on a label's key and value together.
 const maxLabel = 4096
 
-// maxStopGrace bounds how long an update or a removal waits for one service. The agent's own limit on a stop is longer, so that SIGKILL
+// maxStopGrace bounds the wait of an update or a removal for one service. The agent's own limit on a stop is longer, so that SIGKILL
 // is always sent.
 const maxStopGrace = 10 * time.Minute
 
@@ -39,15 +39,15 @@ const reservedLabels = "dev.longshore."
 // translation translates a document to a project.
 type translation struct {
 	*document
-	files     fs.FS // nil: files of the archive are not looked at
+	files     fs.FS // nil: files of the archive are not checked
 	lock      *artifacts.Lock
 	platform  string
 	unpinned  bool
 	publisher bool     // a device's values are not known: all profiles are active
 	unfit     []string // images that are not made for this platform
 	ports     []publication
-	inactive  map[string]string            // services that do not exist here, and why
-	inits     map[string]*composefile.Node // init containers with what they inherit, by name
+	inactive  map[string]string            // services without containers here, and why
+	inits     map[string]*composefile.Node // init containers with inherited keys, by name
 	contents  map[*composefile.Node][]byte // configs and secrets that were read; nil: refused
 	packed    map[string][]byte            // files of the archive that are mounted and were read
 	unnamed   []string                     // names of anonymous volumes that several services mount
@@ -117,7 +117,7 @@ func (t *translation) checkNames(services *composefile.Node) bool {
 	return ok
 }
 
-// sectionName is what Compose allows as a key of "networks:", "volumes:", "configs:" and "secrets:".
+// sectionName matches the keys that Compose allows in "networks:", "volumes:", "configs:" and "secrets:".
 var sectionName = regexp.MustCompile(`^[a-zA-Z0-9._-]+$`)
 
 // sections checks the form of networks, volumes, configs and secrets.
@@ -162,7 +162,7 @@ func (t *translation) service(name string, n *composefile.Node) workload.Service
 	}
 	s.Image = t.serviceImage(n)
 	if s.Entrypoint != nil && len(s.Command) == 0 {
-		s.Command = nil // Compose: an entrypoint of its own takes the image's command away
+		s.Command = nil // Compose: the image's command is dropped if the service has an entrypoint
 		if len(s.Entrypoint) == 0 && !t.omitted[n.Path+".command"] {
 			t.Fault(n.Get("entrypoint"), "name the program with \"command:\"", "an empty entrypoint leaves nothing to run")
 		}
@@ -203,7 +203,7 @@ func (t *translation) stopGrace(n *composefile.Node, s *workload.Service) {
 	}
 }
 
-// plainFields checks and sets what goes to the runtime as it is.
+// plainFields checks and sets values that the runtime gets unchanged.
 func (t *translation) plainFields(n *composefile.Node, s *workload.Service) {
 	if s.WorkingDir != "" && !strings.HasPrefix(s.WorkingDir, "/") {
 		t.Fault(n.Get("working_dir"), "", "%q is not an absolute path", s.WorkingDir)
@@ -243,7 +243,7 @@ var hostname = strict.Short(`^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9_])?$`, 63)
 
 func isHostname(s string) bool { return hostname.MatchString(s) }
 
-// labels refuses labels that containerd cannot store or that are reserved.
+// labels rejects labels that containerd cannot store or that are reserved.
 func (t *translation) labels(n *composefile.Node, labels map[string]string) map[string]string {
 	at := n.Get("labels")
 	if at == nil {
@@ -315,7 +315,7 @@ func (t *translation) log(n *composefile.Node, s *workload.Service) {
 		return
 	}
 	driver := t.Text(n.Get("driver"))
-	switch driver { // those whose log is a file that is rotated, as ours is
+	switch driver { // those with a rotated log file, like ours
 	case "", "json-file", "local", "none":
 	default:
 		t.Fault(n.Get("driver"), "leave it out: what a service writes is kept on the device, and longshore-agent logs shows it",

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// texts are elements as text, each once; nil when there are none.
+// texts are elements as text, each once; nil if there are none.
 func (d *document) texts(n *composefile.Node) []string {
 	var out []string
 	for _, item := range d.Elements(n) {
@@ -48,7 +48,7 @@ func (d *document) pairsOf(n *composefile.Node) []pair {
 		}
 		p := pair{at: v, key: k, value: d.Text(v), set: !v.IsNull()}
 		if p.set && v.Kind == composefile.Scalar {
-			p.value = fmt.Sprint(v.Value) // as Compose has it: 0x10 is 16
+			p.value = fmt.Sprint(v.Value) // as in Compose: 0x10 is 16
 		}
 		out = append(out, p)
 	}
@@ -113,7 +113,7 @@ func (d *document) command(n *composefile.Node) []string {
 	return out
 }
 
-// integer is a whole number within bounds; 0 when there is nothing or it was refused.
+// integer is a whole number within bounds; 0 if it is missing or was rejected.
 func (d *document) integer(n *composefile.Node, least, most int64) int64 {
 	if n.IsNull() {
 		return 0
@@ -159,7 +159,7 @@ func parseBytes(s string) (int64, error) {
 // maxDuration bounds a duration.
 const maxDuration = 365 * 24 * time.Hour
 
-// duration is a duration.
+// duration reads a duration in Compose's syntax.
 func (d *document) duration(n *composefile.Node) time.Duration {
 	if n.IsNull() {
 		return 0
@@ -177,7 +177,7 @@ func (d *document) duration(n *composefile.Node) time.Duration {
 	return 0
 }
 
-// choice is one of some words; "" when there is nothing.
+// choice is one of some words; "" if it is missing.
 func (d *document) choice(n *composefile.Node, among ...string) string {
 	s := d.Text(n)
 	if s != "" && !slices.Contains(among, s) {
@@ -187,7 +187,7 @@ func (d *document) choice(n *composefile.Node, among ...string) string {
 	return s
 }
 
-// boolean is a boolean, also as YAML 1.1 wrote it.
+// boolean is a boolean, also in the forms of YAML 1.1.
 func (d *document) boolean(n *composefile.Node, otherwise bool) (value, ok bool) {
 	if n.IsNull() {
 		return otherwise, true
@@ -226,7 +226,7 @@ func (d *document) cores(n *composefile.Node) int64 {
 	return int64(v*1e6+0.5) * 1000
 }
 
-// number is any number; not ok when it was refused.
+// number is any number; not ok if it was rejected.
 func (d *document) number(n *composefile.Node) (float64, bool) {
 	v, err := strconv.ParseFloat(d.Text(n), 64)
 	if err != nil || math.IsNaN(v) || math.IsInf(v, 0) {

@@ -8,7 +8,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
-// volumes are those that services mount. Others would be created for nothing and never removed.
+// volumes are the volumes that services mount. Others would be unused and never removed.
 func (t *translation) volumes(p *workload.Project) {
 	used := map[string]bool{}
 	use := func(s *workload.Service) {
@@ -60,7 +60,7 @@ func (t *translation) volume(name string, n *composefile.Node) workload.Volume {
 	return v
 }
 
-// fileSystem is a type as mount(8) takes it.
+// fileSystem is a file system type of mount(8).
 var fileSystem = regexp.MustCompile(`^[a-z0-9._]{1,32}$`)
 
 func (t *translation) volumeOptions(n *composefile.Node, v *workload.Volume) {
