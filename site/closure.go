@@ -28,22 +28,22 @@ type Need struct {
 	Kind       artifacts.Kind `json:"kind"`       // state, trust, package, component, image
 	Repository string         `json:"repository"` // "host/path"
 	Digest     digest.Digest  `json:"digest"`
-	Tags       []string       `json:"tags,omitempty"`  // that name it; of a state its history tag, and its device's tag when it is the current one
+	Tags       []string       `json:"tags,omitempty"`  // tags that name it; of a state its history tag, and its device's tag if it is the current one
 	Devices    []string       `json:"devices"`         // tags of the devices that need it, sorted
-	Names      []string       `json:"names,omitempty"` // what it names, "host/path@digest", sorted: components and packages of a state, images of a component
+	Names      []string       `json:"names,omitempty"` // artifacts that it names, "host/path@digest", sorted: components and packages of a state, images of a component
 
-	current string          // of a state: the device's tag, when it names it
+	current string          // of a state: the device's tag, if that names it
 	number  uint64          // of a state: its generation
-	there   bool            // the site has it whole: a tag that is set last leads to it there
-	set     map[string]bool // of its tags: those that name it at the site
+	there   bool            // the site has it completely: a tag there, which is set last, leads to it
+	set     map[string]bool // its tags that name it at the site
 }
 
-// Closure is everything that a site must have, sorted by the order in which it is copied: what is named before what names it.
+// Closure is everything that a site must have, in the order of copying: an artifact comes before those that name it.
 type Closure struct {
 	Needs []*Need `json:"-"`
-	// Problems are why something could not be found, a sentence each.
+	// Problems are the reasons why something could not be found, one sentence each.
 	Problems []string `json:"problems,omitempty"`
-	// Absent are why an application package cannot be had, a sentence each. It is no problem: devices never read packages.
+	// Absent are the reasons why application packages are missing, one sentence each. They are not problems: devices never read packages.
 	Absent []string `json:"absent,omitempty"`
 }
 
@@ -52,40 +52,40 @@ type Source interface {
 	OpenName(ctx context.Context, name string) (*registry.Repository, error)
 }
 
-// Check is how much a run looks for at a site that may have it. The zero value is CheckSignatures.
+// Check defines what a run checks at a site that may have the content. The zero value is CheckSignatures.
 type Check string
 
-// The values of Check. A device's tag at a site is set when everything below it is there.
+// The values of Check. A device's tag at a site is set after everything below it.
 const (
-	CheckSignatures Check = ""     // below a tag that names the same there only new signatures and other referrers are looked for
-	CheckTags       Check = "tags" // nothing is looked for below a tag that names the same there
-	CheckAll        Check = "all"  // every manifest and blob is looked for, whatever tags say
+	CheckSignatures Check = ""     // below a tag that names the same state there, only new signatures and other referrers are checked
+	CheckTags       Check = "tags" // nothing is checked below a tag that names the same state there
+	CheckAll        Check = "all"  // every manifest and blob is checked, whatever the tags name
 )
 
-// Options of a closure. The zero value asks for the current state of every device.
+// Options of a closure. The zero value is the current state of every device.
 type Options struct {
 	Devices []artifacts.DeviceID // nil: every device that has a tag in the repository
-	History int                  // earlier generations to have besides the current one
+	History int                  // number of earlier generations in addition to the current one
 	Trust   []string             // repositories of trust policies, "host/path"
-	// Site opens the site's repositories by their names at the source; nil: nothing is known to be at the site.
+	// Site opens the site's repositories by their names at the source; nil: the site's content is unknown.
 	Site  Source
 	Check Check // for Site
-	// Verify tells whether a state may be copied; nil: every state. It is not asked about a state that a tag at the site names
-	// already. An error is the closure's.
+	// Verify returns an error if a state must not be copied; nil: every state may. It is not called for a state that a tag at the
+	// site names already. Close returns its error.
 	Verify func(ctx context.Context, repo *registry.Repository, state digest.Digest) error
-	// VerifyTrust tells whether the versions of a trust policy may be copied; nil: all. An error is the closure's.
+	// VerifyTrust returns an error if the versions of a trust policy must not be copied; nil: all may. Close returns its error.
 	VerifyTrust func(ctx context.Context, repo *registry.Repository) error
-	// Kept is a directory of what earlier runs read of states that the site has, and this run need not read again. What
-	// is in it counts only by its digest.
+	// Kept is a directory with blobs of states at the site that earlier runs have read, so that this run need not read them again.
+	// Files in it are used only if their digest matches.
 	Kept        cache.Folder
-	Now         time.Time // of the run; what is kept and was not used for 30 days before it is removed
+	Now         time.Time // of the run; files in Kept that were not used in the 30 days before it are removed
 	Concurrency int       // requests in progress; 0: 8
 }
 
 func (o Options) concurrency() int { return cmp.Or(o.Concurrency, 8) }
 
-// Close finds what the devices whose states are in a repository need. It reads from the registries themselves, not from
-// mirrors. What a state names and is not there is a problem of the closure; an error says that something could not be asked.
+// Close finds everything that the devices with states in a repository need. It reads from the registries themselves, not from
+// mirrors. Missing content that a state names is a problem of the closure; an error means that a query failed.
 func Close(ctx context.Context, from Source, states string, o Options) (*Closure, error) {
 	w := newWalk(from)
 	w.o, w.repository = o, states
@@ -115,7 +115,7 @@ func Close(ctx context.Context, from Source, states string, o Options) (*Closure
 // walk follows the names.
 type walk struct {
 	from       Source
-	repository string // of the states, by the name that it was asked for
+	repository string // of the states, by the requested name
 	o          Options
 
 	mu       sync.Mutex
@@ -123,10 +123,10 @@ type walk struct {
 	problems []string
 	absent   []string
 	locks    map[string]*lock        // by component, "repository@digest"
-	packages map[string]func() error // by package, "repository@digest": why it cannot be had
+	packages map[string]func() error // by package, "repository@digest": why it is missing
 }
 
-// lock is what the lock of a component names, read once.
+// lock is the content of a component's lock, read once.
 type lock struct {
 	once   sync.Once
 	images []artifacts.LockedImage
@@ -138,16 +138,16 @@ func (w *walk) open(ctx context.Context, name string) (*registry.Repository, err
 	if err != nil {
 		return nil, err
 	}
-	return repo.Upstream(), nil // a mirror may show what was
+	return repo.Upstream(), nil // a mirror may be outdated
 }
 
-// wanted is what of a device is wanted.
+// wanted are the generations of a device that are needed.
 type wanted struct {
 	tag     string
 	history []uint64 // generations that have a tag, the newest first
 }
 
-// states lists what is wanted of the repository.
+// states lists the needed generations of the repository.
 func (w *walk) states(ctx context.Context, repo *registry.Repository) ([]wanted, error) {
 	tags, err := repo.Tags(ctx)
 	if err != nil {
@@ -168,7 +168,7 @@ func (w *walk) states(ctx context.Context, repo *registry.Repository) ([]wanted,
 	var out []wanted
 	for _, tag := range devices {
 		if !slices.Contains(tags, tag) {
-			continue // its tag was removed: no device follows it
+			continue // its tag was removed: no device uses it
 		}
 		out = append(out, wanted{tag, known[tag][:min(len(known[tag]), w.o.History+1)]})
 	}
@@ -178,7 +178,7 @@ func (w *walk) states(ctx context.Context, repo *registry.Repository) ([]wanted,
 	return out, nil
 }
 
-// device follows what a device's tag names, and its history.
+// device adds the state that a device's tag names, and its history.
 func (w *walk) device(ctx context.Context, repo *registry.Repository, d wanted) error {
 	now, err := w.state(ctx, repo, d.tag, d.tag)
 	if err != nil {
@@ -204,7 +204,7 @@ func (w *walk) device(ctx context.Context, repo *registry.Repository, d wanted) 
 	return nil
 }
 
-// state follows what a tag of a device names.
+// state adds the state that a tag of a device names.
 func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag string) (*Need, error) {
 	desc, manifest, err := repo.Tagged(ctx, tag)
 	if err != nil {
@@ -269,7 +269,7 @@ func (w *walk) deployments(ctx context.Context, repo *registry.Repository, d dig
 		return nil, err
 	}
 	if w.o.Kept != "" && x.Bundle != nil {
-		// The next run needs it. It costs no request: the copy has it from the snapshot, and reports what is wrong with it.
+		// The next run needs it. It costs no request: the copy gets it from the snapshot, and reports errors.
 		_, _ = bundle(*x.Bundle)
 	}
 	return s.State.Deployments, nil
@@ -291,8 +291,8 @@ func bundled(x *artifacts.StateIndex, blob func(ocispec.Descriptor) ([]byte, err
 	return out, nil
 }
 
-// blob reads a small blob of a repository: from what earlier runs kept, from the site where it is there, or from the source. The site
-// is asked first because the link to the source may be thin.
+// blob reads a small blob of a repository: from the files of earlier runs, from the site if that has it, or from the source. The site
+// comes first because the link to the source may be slow.
 func (w *walk) blob(ctx context.Context, name string, repo *registry.Repository, desc ocispec.Descriptor, there bool) ([]byte, error) {
 	return kept{w.o.Kept, w.o.Now}.blob(desc, func() ([]byte, error) {
 		if there {
@@ -307,7 +307,7 @@ func (w *walk) blob(ctx context.Context, name string, repo *registry.Repository,
 	})
 }
 
-// atSite reports whether a tag at the site names a digest, and so leads to all that is below it.
+// atSite reports whether a tag at the site names a digest, so that the site has everything below it.
 func (w *walk) atSite(ctx context.Context, repository, tag string, d digest.Digest) (bool, error) {
 	if w.o.Site == nil || w.o.Check == CheckAll {
 		return false, nil
@@ -326,15 +326,15 @@ func (w *walk) listed(ctx context.Context, repository, tag string) bool {
 	return err == nil && to.MayHave(tag)
 }
 
-// below is what a component is named by.
+// below describes the artifact that names a component.
 type below struct {
 	by     *Need // nil: nothing
 	device string
 	kind   string // of the deployment profile
-	there  bool   // the site has it whole
+	there  bool   // the site has it completely
 }
 
-// component follows what a component names.
+// component adds a component and the images that it names.
 func (w *walk) component(ctx context.Context, from below, c margo.Component) error {
 	name, ok := strings.CutPrefix(c.Properties.Repository, "oci://")
 	d, pinned, err := c.Pinned()
@@ -348,7 +348,7 @@ func (w *walk) component(ctx context.Context, from below, c margo.Component) err
 	}
 	component := w.add(artifacts.KindComponent, name, d, from, strings.ReplaceAll(c.Properties.Revision, "+", "_"))
 	if from.kind != "compose" {
-		return nil // images of a chart are not known
+		return nil // images of a chart are unknown
 	}
 	w.mu.Lock()
 	l := w.locks[name+"@"+d.String()]
@@ -378,7 +378,7 @@ func (w *walk) component(ctx context.Context, from below, c margo.Component) err
 	return nil
 }
 
-// application follows the package that a state was made of, if its publisher said where it is. One that cannot be had is left out.
+// application adds the package that a state was made of, if the state names its repository. A missing one is left out.
 func (w *walk) application(ctx context.Context, from below, a artifacts.ApplicationVersion) error {
 	if a.Repository == "" {
 		return nil
@@ -403,7 +403,7 @@ func (w *walk) application(ctx context.Context, from below, a artifacts.Applicat
 	return nil
 }
 
-// isPackage reads a package's manifest: what a state calls its package is signed, but may be anything.
+// isPackage reads a package's manifest: the reference in the state is signed, but may name any artifact.
 func (w *walk) isPackage(ctx context.Context, a artifacts.ApplicationVersion) error {
 	repo, err := w.open(ctx, a.Repository)
 	if err != nil {
@@ -419,7 +419,7 @@ func (w *walk) isPackage(ctx context.Context, a artifacts.ApplicationVersion) er
 	return err
 }
 
-// passing reports whether an error says nothing about the content: it may be had at another time.
+// passing reports whether an error is temporary, so that the content may exist.
 func passing(ctx context.Context, err error) bool {
 	return err != nil && (ctx.Err() != nil || errors.Is(err, fault.ErrTemporary) || errors.Is(err, fault.ErrUnauthenticated) || errors.Is(err, fault.ErrDenied))
 }
@@ -452,7 +452,7 @@ func (w *walk) images(ctx context.Context, name string, d digest.Digest, there b
 	return archive.Lock.Images, nil
 }
 
-// trust follows the versions of a trust policy.
+// trust adds the versions of a trust policy.
 func (w *walk) trust(ctx context.Context, name string) error {
 	repo, err := w.open(ctx, name)
 	if err != nil {
@@ -487,7 +487,7 @@ func (w *walk) trust(ctx context.Context, name string) error {
 	return nil
 }
 
-// add takes note of a need.
+// add adds a need.
 func (w *walk) add(kind artifacts.Kind, repository string, d digest.Digest, from below, tag string) *Need {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -501,7 +501,7 @@ func (w *walk) add(kind artifacts.Kind, repository string, d digest.Digest, from
 	return n
 }
 
-// need is what is known of an artifact. The caller holds w.mu.
+// need returns the entry of an artifact, which it creates if necessary. The caller holds w.mu.
 func (w *walk) need(kind artifacts.Kind, repository string, d digest.Digest) *Need {
 	fresh := &Need{Kind: kind, Repository: repository, Digest: d, Devices: []string{}, set: map[string]bool{}}
 	n := w.needs[fresh.Key()]
@@ -515,7 +515,7 @@ func (w *walk) need(kind artifacts.Kind, repository string, d digest.Digest) *Ne
 // Key names the artifact, "host/path@digest".
 func (n *Need) Key() string { return n.Repository + "@" + n.Digest.String() }
 
-// insert puts a string into a sorted list that does not have it; "" is none.
+// insert adds a string to a sorted list unless it is there or "".
 func insert(into *[]string, s string) {
 	if i, there := slices.BinarySearch(*into, s); s != "" && !there {
 		*into = slices.Insert(*into, i, s)
@@ -524,14 +524,14 @@ func insert(into *[]string, s string) {
 
 func (w *walk) problem(format string, args ...any) { w.note(&w.problems, format, args...) }
 
-// note puts a sentence into a list of w, once.
+// note adds a sentence to a list of w, once.
 func (w *walk) note(into *[]string, format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	insert(into, fmt.Sprintf(format, args...))
 }
 
-// closure sorts what was found.
+// closure returns the sorted result.
 func (w *walk) closure() *Closure {
 	order := []artifacts.Kind{artifacts.KindImage, artifacts.KindComponent, artifacts.KindPackage, artifacts.KindTrust, artifacts.KindState}
 	out := &Closure{Needs: slices.Collect(maps.Values(w.needs)), Problems: w.problems, Absent: w.absent}

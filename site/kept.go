@@ -14,14 +14,14 @@ const (
 	keptAge = 30 * 24 * time.Hour // since it was last used
 )
 
-// kept are small blobs of earlier runs. The zero value keeps nothing.
+// kept are small blobs of earlier runs. The zero value stores nothing.
 type kept struct {
 	dir cache.Folder
 	now time.Time
 }
 
-// blob reads a small blob from the directory, or by read and keeps it. A file whose bytes
-// do not have the digest counts as none. Deployments may hold confidential values: only their user can read the files.
+// blob reads a small blob from the directory, or with read, and then stores it. A file whose bytes
+// do not match the digest is ignored. Deployments may contain confidential values: only their user can read the files.
 func (k kept) blob(desc ocispec.Descriptor, read func() ([]byte, error)) ([]byte, error) {
 	if k.dir == "" || desc.Size > maxKept || desc.Digest.Validate() != nil || desc.Digest.Algorithm() != digest.SHA256 {
 		return read()

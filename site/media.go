@@ -23,7 +23,7 @@ import (
 	"github.com/longshore-dev/longshore/site/volume"
 )
 
-// ExportFile, beside the OCI layout of an export, says what it is for. It is written last: an export without it is not whole.
+// ExportFile, beside the OCI layout of an export, describes it. It is written last: an export without it is incomplete.
 const ExportFile = "longshore-export.json"
 
 const (
@@ -31,18 +31,18 @@ const (
 	maxExport       = 1 << 20
 )
 
-// Inventory is what a site has of the needs of its devices.
+// Inventory lists the content for a site's devices that the site has.
 type Inventory struct {
 	Version int    `json:"version"` // 1
 	States  string `json:"states"`  // repository of the devices' states, "host/path", by its name at the source
 	Site    string `json:"site,omitempty"`
 	Taken   string `json:"taken,omitempty"` // when, RFC 3339 in UTC
 	// Content lists manifests and blobs, also of what refers to others, sorted, by the name of their repository at the source:
-	// registries keep what repositories have apart.
+	// registries separate the content of repositories.
 	Content map[string][]digest.Digest `json:"content"`
 }
 
-// Take lists what a site has for a closure that was found at the site itself: from opens the site's repositories by their
+// Take lists the content of a site for a closure of the site itself: from opens the site's repositories by their
 // names at the source.
 func Take(ctx context.Context, from Source, states string, c *Closure) (*Inventory, error) {
 	var mu sync.Mutex
@@ -63,12 +63,12 @@ func Take(ctx context.Context, from Source, states string, c *Closure) (*Invento
 			}
 			content, err := repo.Everything(inner, n.Digest)
 			if errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
-				return nil // it is carried again
+				return nil // it is exported again
 			}
 			if err != nil {
 				return err
 			}
-			// A state that came without its device's tag, as before the last step of an import, is carried again, to set the tag.
+			// A state that came without its device's tag, as before the last step of an import, is exported again, to set the tag.
 			ahead := n.Kind == artifacts.KindState && slices.ContainsFunc(n.Devices, func(device string) bool { return n.number > names[device] })
 			for _, d := range content {
 				if ahead && d.Digest == n.Digest {
@@ -97,10 +97,10 @@ func Take(ctx context.Context, from Source, states string, c *Closure) (*Invento
 	return i, nil
 }
 
-// MaxInventory bounds an inventory in bytes: that is a million digests.
+// MaxInventory bounds an inventory in bytes: enough for a million digests.
 const MaxInventory = 64 << 20
 
-// ParseInventory reads what Take made. states is the repository that is meant: an inventory for another one is
+// ParseInventory reads an inventory of Take. states is the expected repository: an inventory for another one is
 // fault.ErrConflict.
 func ParseInventory(file string, data []byte, states string) (*Inventory, error) {
 	i := &Inventory{}
@@ -123,8 +123,8 @@ func ParseInventory(file string, data []byte, states string) (*Inventory, error)
 	return i, nil
 }
 
-// Parts is what the site has in each repository, without the artifacts of a closure: those are carried or left out as a whole. Of a nil
-// inventory it is nothing.
+// Parts is the site's content in each repository, without the artifacts of a closure, which are exported or left out as a whole. A nil
+// inventory has none.
 func (i *Inventory) Parts(c *Closure) map[string]map[digest.Digest]bool {
 	out := i.sets()
 	for _, n := range c.Needs {
@@ -147,20 +147,20 @@ func (i *Inventory) sets() map[string]map[digest.Digest]bool {
 	return out
 }
 
-// Export says what an OCI layout carries.
+// Export describes the content of an OCI layout.
 type Export struct {
 	Version    int      `json:"version"` // 1
 	States     string   `json:"states"`  // repository, "host/path"
 	Trust      []string `json:"trust,omitempty"`
 	Platforms  []string `json:"platforms,omitempty"`  // of images; empty: all
-	Difference bool     `json:"difference,omitempty"` // it lacks what the site's inventory has
+	Difference bool     `json:"difference,omitempty"` // it lacks the content of the site's inventory
 	Site       string   `json:"site,omitempty"`       // of that inventory
 	Taken      string   `json:"taken,omitempty"`      // when that was, RFC 3339 in UTC
 
 	digest digest.Digest // of the document that was read
 }
 
-// Write ends an export that is a folder: everything in it is on the disk then, and the document that says so comes last.
+// Write completes an export in a folder: first all files are synced to the disk, then the document is written.
 func (e Export) Write(dir string) error {
 	for _, name := range []string{ocispec.ImageBlobsDir, ocispec.ImageLayoutFile, ocispec.ImageIndexFile} {
 		if err := syncAll(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -214,7 +214,7 @@ func syncAll(dir string) error {
 // layoutFolder, in the folder of an export in volumes, is the layout until they are written.
 const layoutFolder = "layout.part"
 
-// unfinished, in a layout, are blobs that are being written: at the end of an export only those that nothing needs any more.
+// unfinished, in a layout, are blobs that are being written: at the end of an export only those that are no longer needed.
 const unfinished = "ingest"
 
 // Draft is an export that is being written.
@@ -227,7 +227,7 @@ type Draft struct {
 }
 
 // Begin begins an export into the folder dir, or continues it. In volumes: tar files of at most size bytes each, 0: one of any size.
-// An export that is there already is not whole any more.
+// An existing export is incomplete from then on.
 func Begin(dir string, volumes bool, size int64) (*Draft, error) {
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		return nil, fault.WithHint(fmt.Errorf("%s is a file: %w", dir, fault.ErrInvalid), "name a folder, which may be new")
@@ -244,13 +244,13 @@ func Begin(dir string, volumes bool, size int64) (*Draft, error) {
 	return d, os.MkdirAll(d.Layout, 0o755)
 }
 
-// Written is what an export has.
+// Written describes a complete export.
 type Written struct {
 	Volumes []string // names, in their order; nil: it is a folder
 	Bytes   int64
 }
 
-// End declares the export whole.
+// End completes the export.
 func (d *Draft) End(ctx context.Context, e Export) (*Written, error) {
 	out := &Written{}
 	if !d.volumes {
@@ -297,7 +297,7 @@ func (w *Written) add(name string) error {
 	})
 }
 
-// Media is an export that is there to be read. Close it.
+// Media is an export that is opened for reading. Close it.
 type Media struct {
 	*Export
 	Path  string // of the layout, or of the first volume
@@ -307,7 +307,7 @@ type Media struct {
 }
 
 // OpenMedia opens an export: a folder with a layout, folders with volumes, or volumes themselves. Volumes are read and checked
-// first; errors are those of [volume.Open]. fault.ErrNotFound where there is no export, or one that is not whole.
+// first; errors are those of [volume.Open]. fault.ErrNotFound if there is no export, or an incomplete one.
 func OpenMedia(ctx context.Context, paths []string) (*Media, error) {
 	var names []string
 	for _, name := range paths {
@@ -344,7 +344,7 @@ func OpenMedia(ctx context.Context, paths []string) (*Media, error) {
 	return &Media{Export: e, Path: set.Names[0], Files: set, set: set}, nil
 }
 
-// There is an error if the media were taken away: their folder may be left, empty.
+// It returns an error if the media were removed: their folder may still exist, empty.
 func (m *Media) There() error {
 	name := m.Path
 	if m.set == nil {
@@ -354,7 +354,7 @@ func (m *Media) There() error {
 	return err
 }
 
-// escaped is a path for [filepath.Glob] that means itself.
+// escaped is a path without special characters for [filepath.Glob].
 func escaped(name string) string {
 	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`).Replace(name)
 }
@@ -367,7 +367,7 @@ func (m *Media) Close() error {
 	return m.set.Close()
 }
 
-// ReadExport reads what Write wrote. fault.ErrNotFound where there is no export, or one that is not whole.
+// ReadExport reads the document of Write. fault.ErrNotFound if there is no export, or an incomplete one.
 func ReadExport(dir string) (*Export, error) { return readExport(os.DirFS(dir), dir) }
 
 func readExport(files fs.FS, dir string) (*Export, error) {

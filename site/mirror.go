@@ -16,36 +16,36 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-// Mirrored counts what a mirror run brought.
+// Mirrored counts the content that a mirror run copied.
 type Mirrored struct {
 	registry.Copied
 	Artifacts int      `json:"artifacts"` // of the closure, without those that Since leaves out
-	Done      int      `json:"-"`         // of these, that are there
+	Done      int      `json:"-"`         // of these, at the destination
 	Tags      int      `json:"tags"`      // that were set
-	Devices   []string `json:"devices"`   // tags of devices that moved, sorted
+	Devices   []string `json:"devices"`   // moved tags of devices, sorted
 	Notes     []string `json:"notes,omitempty"`
 }
 
 // Mirror is a copy of a closure into the registries of a site.
 type Mirror struct {
 	From Source
-	// To opens the repository at the site that stands for one of the closure, "host/path".
+	// To opens the site's repository for one of the closure, "host/path".
 	To          func(ctx context.Context, repository string) (*registry.Repository, error)
-	Tell        func(Mirrored) // after each artifact is there; nil: not called. It is called by one goroutine at a time
+	Tell        func(Mirrored) // called after each artifact is copied, by one goroutine at a time; nil: not called
 	Concurrency int            // artifacts in progress; 0: 4
-	Platforms   []string       // of images that are copied, "linux/arm64"; empty: all
-	Check       Check          // how much is looked for of what the closure's Site has
-	// Since is what the site has, where To is not the site itself but media: artifacts of which it has everything are left out, and states
-	// below which nothing is new. One state is never left out, for a reader to begin with. nil: nothing is left out.
+	Platforms   []string       // of copied images, "linux/arm64"; empty: all
+	Check       Check          // checks of the content that the closure's Site has
+	// Since is the site's content, if To is not the site itself but media: artifacts that the site has completely are left out, and states
+	// without new content. One state always stays, as the start for a reader. nil: nothing is left out.
 	Since   *Inventory
-	Omitted func(ocispec.Descriptor) // gets what is left out because of Since, one at a time; nil: not called
+	Omitted func(ocispec.Descriptor) // called for everything that is left out because of Since, one at a time; nil: not called
 
 	mu   sync.Mutex
 	made Mirrored
 }
 
 // Run copies everything and sets tags: of images, components and packages first, last those of devices, each after its history tag. It
-// may be repeated after any interruption: what is there is not sent again. A device's tag at the site never goes back: a newer
+// may be repeated after any interruption: existing content is not sent again. A device's tag at the site never moves back: a newer
 // generation there is fault.ErrRollback, another state of the same generation fault.ErrConflict, before anything is copied.
 func (m *Mirror) Run(ctx context.Context, c *Closure) (*Mirrored, error) {
 	if len(c.Problems) > 0 {
@@ -95,7 +95,7 @@ func (m *Mirror) Run(ctx context.Context, c *Closure) (*Mirrored, error) {
 	return &m.made, m.again(ctx, others)
 }
 
-// news is what of a closure the site's inventory does not have whole, and the states that lead to it.
+// news are the artifacts of a closure that the site's inventory does not have completely, and the states that lead to them.
 func (m *Mirror) news(ctx context.Context, states, others []*Need) (newStates, newOthers []*Need, err error) {
 	has := m.Since.sets()
 	var mu sync.Mutex
@@ -138,10 +138,10 @@ func (m *Mirror) news(ctx context.Context, states, others []*Need) (newStates, n
 	return newStates, newOthers, nil
 }
 
-// whole lists an artifact with everything that refers to it; nil: it is carried, because the site does not have all of it, or because
-// media that were written before carry another state of the device.
+// whole lists an artifact with everything that refers to it; nil: it is copied, because the site does not have all of it, or because
+// earlier content of the media has another state of the device.
 func (m *Mirror) whole(ctx context.Context, has map[digest.Digest]bool, n *Need) ([]ocispec.Descriptor, error) {
-	if !has[n.Digest] || n.Kind == artifacts.KindTrust { // the versions of a policy are followed one by one
+	if !has[n.Digest] || n.Kind == artifacts.KindTrust { // the versions of a policy are read one by one
 		return nil, nil
 	}
 	if n.current != "" {
@@ -164,7 +164,7 @@ func (m *Mirror) whole(ctx context.Context, has map[digest.Digest]bool, n *Need)
 	return all, err
 }
 
-// again looks for what new states need once more: a prune that did not see their tags yet may have removed it.
+// again checks the content of new states once more: a prune that ran before their tags were set may have removed it.
 func (m *Mirror) again(ctx context.Context, needs []*Need) error {
 	g, inner := errgroup.WithContext(ctx)
 	g.SetLimit(4)
@@ -182,7 +182,7 @@ func (m *Mirror) again(ctx context.Context, needs []*Need) error {
 			if err != nil {
 				return err
 			}
-			to, err = to.Elsewhere(inner, to.Name()) // a snapshot would remember signatures that are gone
+			to, err = to.Elsewhere(inner, to.Name()) // a snapshot would list removed signatures
 			if errors.Is(err, fault.ErrUnsupported) {
 				return nil // a layout is not pruned
 			}
@@ -198,7 +198,7 @@ func (m *Mirror) again(ctx context.Context, needs []*Need) error {
 	return errors.Join(g.Wait(), ctx.Err())
 }
 
-// check refuses a device's state that is older than the one at the site.
+// check rejects a device's state that is older than the one at the site.
 func (m *Mirror) check(ctx context.Context, n *Need) error {
 	if n.current == "" || n.set[n.current] {
 		return nil
@@ -228,7 +228,7 @@ func (m *Mirror) check(ctx context.Context, n *Need) error {
 	return nil
 }
 
-// copy brings an artifact with everything that it names and that refers to it. A state's tags are set later.
+// copy copies an artifact with everything that it names and that refers to it. A state's tags are set later.
 func (m *Mirror) copy(ctx context.Context, n *Need) error {
 	from, err := m.From.OpenName(ctx, n.Repository)
 	if err != nil {
@@ -257,7 +257,7 @@ func (m *Mirror) copy(ctx context.Context, n *Need) error {
 	return nil
 }
 
-// bring is copy from one repository to another.
+// bring is copy between two repositories.
 func (m *Mirror) bring(ctx context.Context, n *Need, from, to *registry.Repository) (*registry.Copied, error) {
 	if n.there {
 		made, err := m.later(ctx, n, from, to)
@@ -283,12 +283,12 @@ func (m *Mirror) bring(ctx context.Context, n *Need, from, to *registry.Reposito
 	return made, err
 }
 
-// later brings what was made about an artifact that the site has; nil: the site has lost it.
+// later copies new referrers of an artifact that the site has; nil: the site has lost the artifact.
 func (m *Mirror) later(ctx context.Context, n *Need, from, to *registry.Repository) (*registry.Copied, error) {
 	if m.Check == CheckTags {
 		return &registry.Copied{}, nil
 	}
-	if len(n.set) == 0 && n.Kind != artifacts.KindImage { // what leads to it does not show that it is there
+	if len(n.set) == 0 && n.Kind != artifacts.KindImage { // a tag above it does not prove that it exists
 		there, err := to.Exists(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: n.Digest})
 		if err != nil || !there {
 			return nil, err
@@ -303,7 +303,7 @@ func (m *Mirror) later(ctx context.Context, n *Need, from, to *registry.Reposito
 		if err != nil {
 			return nil, err
 		}
-		whole := to.Listed(digestTag(n.Digest)) // else other platforms may have been wanted before
+		whole := to.Listed(digestTag(n.Digest)) // otherwise other platforms may have been copied before
 		for _, c := range children {
 			if !whole {
 				there, err := to.Exists(ctx, c)
@@ -329,7 +329,7 @@ func (m *Mirror) later(ctx context.Context, n *Need, from, to *registry.Reposito
 	return all, nil
 }
 
-// only is for which platforms a need is copied.
+// only are the platforms for which a need is copied.
 func (m *Mirror) only(n *Need) []string {
 	if n.Kind != artifacts.KindImage {
 		return nil
@@ -350,7 +350,7 @@ func (m *Mirror) note(s string) {
 	m.made.Notes = append(m.made.Notes, s)
 }
 
-// digestTag is a tag for what is only ever named by its digest: registries remove what no tag names. It names an image with
+// digestTag is a tag for an image that is only named by its digest, because registries remove untagged manifests. It names an image with
 // all its platforms.
 func digestTag(d digest.Digest) string { return "digest-" + d.Encoded() }
 
@@ -364,7 +364,7 @@ func (m *Mirror) imageTag(d digest.Digest) string {
 	return digestTag(d)
 }
 
-// history sets the history tags of a state. One that names something else is a conflict.
+// history sets the history tags of a state. A tag that names another state is a conflict.
 func (m *Mirror) history(ctx context.Context, n *Need) error {
 	for _, tag := range n.Tags {
 		if tag == n.current {
@@ -377,7 +377,7 @@ func (m *Mirror) history(ctx context.Context, n *Need) error {
 	return nil
 }
 
-// move lets a device's tag name its current state.
+// move moves a device's tag to its current state.
 func (m *Mirror) move(ctx context.Context, n *Need) error {
 	if n.current == "" {
 		return nil

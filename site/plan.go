@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-// Plan is what copying a closure would bring, before it is copied.
+// Plan lists the content that copying a closure would transfer.
 type Plan struct {
 	*Closure
 	Artifacts []Planned `json:"artifacts"` // one for each need, in its order
@@ -23,15 +23,15 @@ type Plan struct {
 	Lacks     int64     `json:"lacks"`     // of these, what the site does not have
 }
 
-// Planned is what one artifact brings.
+// Planned counts the content of one artifact.
 type Planned struct {
 	*Need
-	Bytes     int64 `json:"bytes"`     // of its manifests and blobs, with what refers to it
+	Bytes     int64 `json:"bytes"`     // of its manifests and blobs, with its referrers
 	Lacks     int64 `json:"lacks"`     // of these, what the site does not have
 	Referrers int   `json:"referrers"` // manifests that refer to it: signatures, attestations, SBOMs
 }
 
-// Plan finds out what the site lacks. What a closure names and its registry does not have becomes a problem of the plan.
+// Plan finds the content that the site lacks. Content that a closure names and its registry does not have becomes a problem of the plan.
 func (m *Mirror) Plan(ctx context.Context, c *Closure) (*Plan, error) {
 	p := &Plan{Closure: c, Artifacts: make([]Planned, len(c.Needs))}
 	var mu sync.Mutex
@@ -68,7 +68,7 @@ func (m *Mirror) Plan(ctx context.Context, c *Closure) (*Plan, error) {
 			if err != nil {
 				return err
 			}
-			whole = whole && (n.Kind != artifacts.KindImage || len(m.Platforms) == 0) // an index may be there for other platforms
+			whole = whole && (n.Kind != artifacts.KindImage || len(m.Platforms) == 0) // the site may have the index for other platforms
 			own := map[digest.Digest]bool{}
 			for _, d := range content {
 				own[d.Digest] = true

@@ -18,13 +18,13 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-// Pruning is what a site does not need any more.
+// Pruning lists the content that a site no longer needs.
 type Pruning struct {
 	States    []PrunedStates `json:"states"`
-	Artifacts []*Need        `json:"artifacts"` // images, components and packages that only removed states name, in the order in which they go
+	Artifacts []*Need        `json:"artifacts"` // images, components and packages that only removed states name, in the order of removal
 
 	site Source
-	gone *walk // what states that go name
+	gone *walk // content of removed states
 }
 
 // PrunedStates are the old generations of one repository.
@@ -40,14 +40,14 @@ type Pruned struct {
 	States    int `json:"states"`
 	Artifacts int `json:"artifacts"`
 	Referrers int `json:"referrers"` // of both
-	Restored  int `json:"restored"`  // artifacts that were put back: a state that needs them was published meanwhile
+	Restored  int `json:"restored"`  // restored artifacts: a state that needs them was published meanwhile
 }
 
-// PlanPrune finds what no device of a site needs any more. site opens the site's repositories by their names at the source;
-// states are all repositories of states at the site, history is how many generations below the current one stay. These and
-// what [release.PlanPrune] keeps, and what a device reports that it runs, stay with everything below them. What goes is named
-// by a state that goes, and by none that stays; it has the tag that a mirror sets, and no other tag. That something
-// below a state that stays cannot be found is fault.ErrUnfit.
+// PlanPrune finds the content that the devices of a site no longer need. site opens the site's repositories by their names at the source;
+// states are all repositories of states at the site, history is how many generations below the current one stay. These,
+// the generations that [release.PlanPrune] keeps, and those that a device reports, stay with everything below them. An artifact is
+// removed if a removed state names it and no remaining one does, and if its only tag is the one that a mirror sets. Missing content
+// below a remaining state is fault.ErrUnfit.
 func PlanPrune(ctx context.Context, site Source, states []string, history int) (*Pruning, error) {
 	p := &Pruning{site: site, States: []PrunedStates{}, Artifacts: []*Need{}}
 	stay, gone := newWalk(site), newWalk(site)
@@ -130,7 +130,7 @@ func newWalk(from Source) *walk {
 	return &walk{from: from, needs: map[string]*Need{}, locks: map[string]*lock{}, packages: map[string]func() error{}}
 }
 
-// planStates says which generations go.
+// planStates chooses the generations to remove.
 func planStates(ctx context.Context, repo *registry.Repository, history int) (*release.Pruning, error) {
 	tags, err := repo.Tags(ctx)
 	if err != nil {
@@ -158,7 +158,7 @@ func planStates(ctx context.Context, repo *registry.Repository, history int) (*r
 	})
 }
 
-// reportedStates are those that a device reports. Who signed it does not matter: a forged report lets more stay.
+// reportedStates are the states that a device reports. The report is not verified: a forged one only keeps more.
 func reportedStates(ctx context.Context, repo *registry.Repository, tag string) ([]artifacts.CurrentGeneration, error) {
 	_, manifest, err := repo.Tagged(ctx, tag)
 	if err != nil {
@@ -187,7 +187,7 @@ func reportedStates(ctx context.Context, repo *registry.Repository, tag string) 
 	return c.States(), nil
 }
 
-// all follows every state of a repository that any tag names, if wanted says so.
+// all reads every tagged state of a repository for which wanted returns true.
 func (w *walk) all(ctx context.Context, repo *registry.Repository, name string, wanted func(digest.Digest) bool) error {
 	tags, err := repo.Tags(ctx)
 	if err != nil {
@@ -211,7 +211,7 @@ func (w *walk) all(ctx context.Context, repo *registry.Repository, name string, 
 	return errors.Join(g.Wait(), ctx.Err())
 }
 
-// tagged follows what a tag names; state: by its name a state of a device, whether this version can read it or not.
+// tagged reads the state that a tag names; state: by its name a state of a device, whether this version can read it or not.
 func (w *walk) tagged(ctx context.Context, repo *registry.Repository, name, tag string, state bool, wanted func(digest.Digest) bool) error {
 	desc, manifest, err := repo.Tagged(ctx, tag)
 	if err == nil && !wanted(desc.Digest) {
@@ -225,14 +225,14 @@ func (w *walk) tagged(ctx context.Context, repo *registry.Repository, name, tag 
 		if state && !errors.Is(err, fault.ErrNotFound) {
 			w.problem("%s:%s: %v", repo.Name(), tag, err)
 		}
-		return nil // no state, or gone meanwhile
+		return nil // not a state, or removed meanwhile
 	}
 	if err != nil {
 		return err
 	}
 	w.add(artifacts.KindState, name, desc.Digest, below{}, tag)
 	for _, a := range x.Applications {
-		if a.Repository != "" { // whether it is there does not matter
+		if a.Repository != "" { // also if it does not exist
 			w.add(artifacts.KindPackage, a.Repository, a.Digest, below{device: tag}, a.Version)
 		}
 	}
@@ -255,7 +255,7 @@ func (w *walk) tagged(ctx context.Context, repo *registry.Repository, name, tag 
 	return nil
 }
 
-// mirrored reports whether an artifact is at the site with the tag that a mirror sets, and with no other.
+// mirrored reports whether an artifact at the site has only the tag that a mirror sets.
 func (p *Pruning) mirrored(ctx context.Context, n *Need) (bool, error) {
 	repo, err := p.site.OpenName(ctx, n.Repository)
 	if err != nil {
@@ -288,11 +288,11 @@ func (p *Pruning) mirrored(ctx context.Context, n *Need) (bool, error) {
 	return mine, nil
 }
 
-// Remove removes what the plan says: images, then the components that name them, then packages and states, each with its signatures. So a
-// run that was interrupted finds the rest again. A mirror that runs at the same time loses nothing: after the removal the
-// states are read again, and what one of them needs is put back; a mirror looks for everything once more after it has
-// set the devices' tags. Blobs, and the images of single platforms, which have no tag then, are the registry's to collect.
-// What is valid with an error too.
+// Remove executes the plan: it removes images, then the components that name them, then packages and states, each with its signatures. So the
+// next run completes an interrupted one. A mirror may run at the same time: after the removal the
+// states are read again, and content that one of them needs is restored; a mirror checks everything once more after it has
+// set the devices' tags. The registry's garbage collection removes blobs, and images of single platforms, which then have no tag.
+// The counts are also valid with an error.
 func (p *Pruning) Remove(ctx context.Context) (*Pruned, error) {
 	out := &Pruned{}
 	taken, err := p.take(ctx, out)
@@ -304,7 +304,7 @@ func (p *Pruning) Remove(ctx context.Context) (*Pruned, error) {
 		gone, err = one.Plan.Remove(ctx, one.at, nil, nil)
 		out.States, out.Referrers = out.States+gone.States, out.Referrers+gone.Referrers
 	}
-	ctx = context.WithoutCancel(ctx) // whatever ended it, what is needed goes back
+	ctx = context.WithoutCancel(ctx) // needed content is restored, whatever ended the removal
 	for len(taken) > 0 {
 		back, failed := p.restore(ctx, taken)
 		if out.Restored += back; failed != nil {
@@ -338,7 +338,7 @@ func (p *Pruning) take(ctx context.Context, out *Pruned) (map[string]*registry.R
 	return taken, nil
 }
 
-// restore puts back what a state needs; with a component that is back again, the images that it names are known.
+// restore restores removed content that a state needs. The images of a component are known only after it is restored, so it is repeated.
 func (p *Pruning) restore(ctx context.Context, taken map[string]*registry.Removed) (back int, err error) {
 	now := newWalk(p.site)
 	for _, one := range p.States {

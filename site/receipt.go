@@ -12,7 +12,7 @@ import (
 // ReceiptFile is the name of a receipt on the media of its export.
 const ReceiptFile = "receipt.json"
 
-// Receipt is what a site says of an export that it has imported. Only a signature proves who wrote it.
+// Receipt is a site's record of an imported export. Only a signature proves its origin.
 type Receipt struct {
 	Version     int           `json:"version"`     // 1
 	Export      digest.Digest `json:"export"`      // of the export's document, [ExportFile]
@@ -23,10 +23,10 @@ type Receipt struct {
 	Program     string        `json:"program"` // that imported, with its version
 	Devices     []Delivered   `json:"devices"` // sorted by tag
 	Manifests   int           `json:"manifests"`
-	Bytes       int64         `json:"bytes"` // of the blobs that were sent; what the site had is not sent
+	Bytes       int64         `json:"bytes"` // of the sent blobs, without those that the site had
 }
 
-// Delivered is what a device's tag names at the site.
+// Delivered is the state that a device's tag names at the site.
 type Delivered struct {
 	Tag        string        `json:"tag"`
 	Generation uint64        `json:"generation"`
@@ -34,7 +34,7 @@ type Delivered struct {
 	Moved      bool          `json:"moved"` // by this import
 }
 
-// Receipt says what an import has done: closure is of the media, and was mirrored.
+// Receipt describes an import: closure is of the media, and was mirrored.
 func (m *Media) Receipt(c *Closure, made *Mirrored) *Receipt {
 	r := &Receipt{
 		Version: documentVersion, Export: m.digest, States: m.States, Site: m.Site, Manifests: made.Manifests, Bytes: made.Bytes, Devices: []Delivered{},

@@ -19,13 +19,13 @@ import (
 // ReportsDir is the folder of a medium that has the reports of a site's devices, an OCI layout.
 const ReportsDir = "reports"
 
-// ReportsPath is where a medium has reports.
+// ReportsPath is the path of the reports on a medium.
 func ReportsPath(medium string) string { return filepath.Join(medium, ReportsDir) }
 
-// What became of a report.
+// Results for a report.
 const (
 	ReportCarried = "carried"
-	ReportThere   = "there"   // the same is there already
+	ReportThere   = "there"   // the destination has the same report
 	ReportOlder   = "older"   // the destination has a newer one, which stays
 	ReportInvalid = "invalid" // it cannot be read; it is left out
 )
@@ -39,10 +39,10 @@ type CarriedReport struct {
 	Reason  string             `json:"reason,omitempty"` // of an invalid one
 }
 
-// CarryReports copies the reports of devices from one place to another, bytes as they are. An older report never takes the place of a
-// newer one, and what is there is not copied again. What is there and no report of the device is replaced. It may be repeated after any interruption. good says by a report's tag and
-// bundle whether its device signed it; without it, nil, anyone with push rights at from can put a report there that stands for the device's
-// until it is verified.
+// CarryReports copies the reports of devices from one place to another, byte for byte. An older report never replaces a
+// newer one, and an existing one is not copied again. An artifact that is not a report of the device is replaced. It may be repeated
+// after any interruption. good reports by a report's tag and bundle whether its device signed it; if it is nil, anyone with push rights
+// at from can store a false report, which stays until it is verified.
 func CarryReports(ctx context.Context, from, to *registry.Repository, good func(tag string, bundle []byte) error) ([]CarriedReport, error) {
 	tags, err := from.Tags(ctx)
 	if err != nil {
@@ -85,7 +85,7 @@ func carryReport(ctx context.Context, from, to *registry.Repository, tag string,
 		err = good(tag, other)
 	}
 	switch {
-	case release.Unfit(err): // nothing is there, or nothing that could be the device's newest report
+	case release.Unfit(err): // there is no report, or none that could be the device's newest one
 	case err != nil:
 		return out, fmt.Errorf("%s:%s at the destination: %w", to.Name(), tag, err)
 	case was == d:
@@ -105,7 +105,7 @@ func carryReport(ctx context.Context, from, to *registry.Repository, tag string,
 	return out, nil
 }
 
-// peek reads a report, and believes nothing. The digest is valid with an error, too, if something is there.
+// peek reads a report without verifying it. The digest is also valid with an error, if the tag exists.
 func peek(ctx context.Context, at *registry.Repository, tag string) (digest.Digest, *artifacts.CurrentState, []byte, error) {
 	d, err := at.Resolve(ctx, tag)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// folder opens the files of a folder: not what links lead to, which may be any file of this machine, nor pipes, which wait for a
+// folder opens the regular files of a folder: no links, which may lead to any file of this machine, and no pipes, which wait for a
 // writer. The names are those of the media.
 type folder string
 
@@ -45,7 +45,7 @@ type files struct {
 	root fs.FS
 
 	mu      sync.Mutex
-	damaged map[digest.Digest]state // what was found to be other bytes than its name says
+	damaged map[digest.Digest]state // blobs whose bytes do not match their digest
 }
 
 // state of a file shows whether it was replaced.
@@ -58,7 +58,7 @@ func newFiles(root fs.FS) *files { return &files{root: root, damaged: map[digest
 
 // open opens a blob: fault.ErrNotFound, or fault.ErrDigestMismatch if it is known to be damaged.
 func (f *files) open(d digest.Digest) (*blob, error) {
-	if err := d.Validate(); err != nil { // a path is made of it
+	if err := d.Validate(); err != nil { // it becomes part of a path
 		return nil, fmt.Errorf("%w: %w", fault.ErrNotFound, err)
 	}
 	file, err := f.root.Open(path.Join(ocispec.ImageBlobsDir, d.Algorithm().String(), d.Encoded()))
@@ -86,7 +86,7 @@ func (f *files) open(d digest.Digest) (*blob, error) {
 	return b, nil
 }
 
-// told is a file whose errors are reported.
+// told is a file that reports read errors to a function.
 type told struct {
 	fs.File
 	tell func(error)
@@ -139,7 +139,7 @@ func (b *blob) part(from, to int64) error {
 	return err
 }
 
-// check hashes what is read and holds the last byte back until the digest was right; else tell is called.
+// check hashes the read bytes and holds the last one back until the digest has matched; otherwise tell is called.
 func (b *blob) check(tell func(error)) {
 	verifier := b.desc.Digest.Verifier()
 	head := io.TeeReader(io.LimitReader(b.file, max(b.desc.Size-1, 0)), verifier)
@@ -160,7 +160,7 @@ func (b *blob) check(tell func(error)) {
 	}})
 }
 
-// last reads what read returns, which is called at most once.
+// last reads the result of read, which is called at most once.
 type last struct{ read func() ([]byte, error) }
 
 // Read implements [io.Reader].

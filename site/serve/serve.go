@@ -1,8 +1,8 @@
 // Package serve answers pulls from an OCI layout or an export, for a site without a registry of its own.
 //
 // It is the read-only part of the OCI distribution specification: tags, manifests, blobs with Range, referrers. Start reading at
-// [New]. A manifest is hashed before it is sent. A blob is hashed while it is sent, and its last bytes only follow when all of it
-// was right; what was found damaged is not served again. Clients check digests in any case.
+// [New]. A manifest is hashed before it is sent. A blob is hashed while it is sent, and its last byte is sent only if all of it
+// is correct; a damaged blob is not served again. Clients check digests in any case.
 package serve
 
 import (
@@ -30,7 +30,7 @@ import (
 // Options of a server. The zero value serves "host/path" of an export as "path".
 type Options struct {
 	HostPaths bool         // "host/path" of an export is served as "host/path"
-	Files     fs.FS        // of the layout, where the client reads it from files; nil: its folder
+	Files     fs.FS        // of the layout, if the client reads it from files; nil: its folder
 	Logger    *slog.Logger // damage is logged as an error; nil: nothing is logged
 }
 
@@ -47,7 +47,7 @@ type Server struct {
 }
 
 // New opens the layout in a folder. Tags of an export are named "host/path:tag" in its index. A layout with plain tags has one
-// repository, which is called as the folder. Repositories are read once, their tags at each request. fault.ErrConflict says that two
+// repository, which has the folder's name. Repositories are read once, their tags at each request. fault.ErrConflict: two
 // registries have the same path.
 func New(ctx context.Context, client *registry.Client, dir string, o Options) (*Server, error) {
 	if o.Files == nil {
@@ -105,7 +105,7 @@ func New(ctx context.Context, client *registry.Client, dir string, o Options) (*
 	return s, nil
 }
 
-// readOnly refuses everything that would write.
+// readOnly rejects all requests that would write.
 func readOnly(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {
@@ -117,7 +117,7 @@ func readOnly(next http.Handler) http.Handler {
 	})
 }
 
-// repository finds what is served under a name.
+// repository finds the repository that is served under a name.
 func (s *Server) repository(name string) (*registry.Repository, error) {
 	if r := s.served[name]; r != nil {
 		return r, nil
@@ -125,8 +125,8 @@ func (s *Server) repository(name string) (*registry.Repository, error) {
 	return nil, ociregistry.ErrNameUnknown
 }
 
-// failed is what a client is told; the reason is logged, because it names files of this machine. What is damaged counts as absent,
-// so that clients ask the next registry of their list.
+// failed is the error that a client gets; the reason is only logged, because it names files of this machine. Damaged content counts as
+// missing, so that clients use the next registry of their list.
 func (s *Server) failed(err, unknown error, repo, target string) error {
 	switch {
 	case err == nil:
@@ -185,13 +185,13 @@ func (s *Server) blob(name string, d digest.Digest) (*blob, error) {
 	if err != nil {
 		return nil, s.failed(err, ociregistry.ErrBlobUnknown, name, d.String())
 	}
-	b.file = told{b.file, func(err error) { // the client sees its connection end
+	b.file = told{b.file, func(err error) { // the client's connection is closed
 		s.log.Error("not served to its end", "repository", name, "target", d.String(), "error", err)
 	}}
 	return b, nil
 }
 
-// getBlob gives a reader that ends with an error, before the last bytes, when the digest is another.
+// getBlob returns a reader that ends with an error, before the last byte, if the digest does not match.
 func (s *Server) getBlob(_ context.Context, repo string, d digest.Digest) (ociregistry.BlobReader, error) {
 	b, err := s.blob(repo, d)
 	if err != nil {
@@ -203,7 +203,7 @@ func (s *Server) getBlob(_ context.Context, repo string, d digest.Digest) (ocire
 	return b, nil
 }
 
-// getRange gives part of a blob, which cannot be checked.
+// getRange returns a part of a blob, which cannot be checked.
 func (s *Server) getRange(_ context.Context, repo string, d digest.Digest, from, to int64) (ociregistry.BlobReader, error) {
 	b, err := s.blob(repo, d)
 	if err != nil {
@@ -227,7 +227,7 @@ func (s *Server) repositories(_ context.Context, after string) iter.Seq2[string,
 	return listed(s.Repositories, after)
 }
 
-// listed is the sorted names after one of them.
+// listed returns the names after a given one, sorted.
 func listed(all []string, after string) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		for _, name := range all {

@@ -35,7 +35,7 @@ type Set struct {
 	documents map[string][]byte
 	blobs     map[string][]span // by name in the layout
 	entries   int
-	sums      map[string]*sum // of blobs in parts that are not whole yet
+	sums      map[string]*sum // of blobs with missing parts
 }
 
 // span is part of a file.
@@ -44,15 +44,15 @@ type span struct {
 	offset, size int64
 }
 
-// sum hashes a blob that is in parts.
+// sum hashes a blob in parts.
 type sum struct {
 	digest.Verifier
 	size int64
 }
 
-// Open reads volumes to their end and checks every byte of them. The names may be in any order. A tar that is no volume is taken
-// for the whole layout. A volume that is missing is fault.ErrNotFound, one that is there twice or of another export
-// fault.ErrConflict, and one that is damaged fault.ErrDigestMismatch; each is named.
+// Open reads volumes to their end and checks every byte of them. The names may be in any order. A tar without a volume's header counts
+// as a complete layout. A missing volume is fault.ErrNotFound, a duplicate one or one of another export
+// fault.ErrConflict, and a damaged one fault.ErrDigestMismatch; the error names it.
 func Open(ctx context.Context, names []string) (*Set, error) {
 	s := &Set{documents: map[string][]byte{}, blobs: map[string][]span{}, sums: map[string]*sum{}}
 	if err := s.open(ctx, names); err != nil {
@@ -119,7 +119,7 @@ func damaged(name string, err error) error {
 		err = fmt.Errorf("%w: it is cut off, or no tar: %w", fault.ErrDigestMismatch, err)
 	}
 	if p := (*fs.PathError)(nil); errors.As(err, &p) && p.Path == name {
-		return err // it has the name
+		return err // it contains the name
 	}
 	return fmt.Errorf("%s: %w", name, err)
 }
@@ -148,7 +148,7 @@ func readHeader(f *os.File) (header, error) {
 	return h, nil
 }
 
-// complete says which volume is there too often, is of another export, or is missing.
+// complete returns an error about a volume that is duplicate, of another export, or missing.
 func complete(all []numbered) error {
 	there := map[int]string{}
 	for _, v := range all {
@@ -174,7 +174,7 @@ func complete(all []numbered) error {
 	return nil
 }
 
-// counted knows how far a file was read.
+// counted counts the bytes that were read of a file.
 type counted struct {
 	until
 	n int64
@@ -210,7 +210,7 @@ func (s *Set) scan(ctx context.Context, v numbered) error {
 		name := path.Clean(e.Name)
 		switch {
 		case e.Typeflag == tar.TypeDir || name == HeaderFile:
-		case isSparse(e): // its bytes are not in one piece
+		case isSparse(e): // its bytes are not contiguous
 			return fmt.Errorf("%s is a sparse file: %w", e.Name, fault.ErrUnsupported)
 		case e.Typeflag != tar.TypeReg:
 			return fmt.Errorf("%s is no file: %w", e.Name, fault.ErrInvalid)
@@ -235,7 +235,7 @@ func (s *Set) scan(ctx context.Context, v numbered) error {
 	return nil
 }
 
-// isSparse reports whether holes of a file are left out in a tar, in the formats of GNU.
+// isSparse reports whether a tar entry omits holes of its file, in the formats of GNU.
 func isSparse(e *tar.Header) bool {
 	for key := range e.PAXRecords {
 		if strings.HasPrefix(key, "GNU.sparse.") {
@@ -245,7 +245,7 @@ func isSparse(e *tar.Header) bool {
 	return e.Typeflag == tar.TypeGNUSparse
 }
 
-// blob checks a blob or a part of one, and notes where it is.
+// blob checks a blob or a part of one, and records its position.
 func (s *Set) blob(r io.Reader, entry string, at span) error {
 	name, offset, part := strings.Cut(entry, partMark)
 	d, ok := blobDigest(name)
@@ -253,7 +253,7 @@ func (s *Set) blob(r io.Reader, entry string, at span) error {
 		return nil // nothing of a layout
 	}
 	if s.blobs[name] != nil && s.sums[name] == nil {
-		return nil // it was whole already
+		return nil // it was complete already
 	}
 	check := s.sums[name]
 	if check == nil {
