@@ -19,14 +19,14 @@ import (
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
-// access is one repository at one endpoint, with its tokens. oras-go's requests about it go through Do, which gives them the
-// endpoint's path, and turns every answer that is not what was asked for into an error of artifacts/fault.
+// access is one repository at one endpoint, with its tokens. oras-go's requests for it go through Do, which sets the
+// endpoint's path, and turns every unexpected response into an error of artifacts/fault.
 type access struct {
 	*endpoint
 	repo     *remote.Repository
 	auth     *auth.Client
 	registry string      // host, as written in references
-	withheld func() bool // the credentials of Options exist, and are not for this registry
+	withheld func() bool // Options have credentials, but not for this registry
 }
 
 func (c *Client) newAccess(e *endpoint, ref Reference) *access {
@@ -46,12 +46,12 @@ func (c *Client) newAccess(e *endpoint, ref Reference) *access {
 		ManifestMediaTypes: manifestTypes,
 		TagListPageSize:    tagPage, TagListMaxPages: maxTagPages, ReferrerListMaxPages: maxReferrerPages, MaxMetadataBytes: maxIndex,
 	}
-	// The lists under tags are ours: oras-go loses what others write there meanwhile, and does not look again.
+	// We maintain the lists under tags: oras-go loses concurrent changes by others, and does not check again.
 	_ = a.repo.SetReferrersCapability(true) // the first call cannot fail
 	return a
 }
 
-// explain says why a registry was not told credentials that the user has given. nil stays nil.
+// explain adds to an error why the user's credentials were not sent to a registry. nil stays nil.
 func (a *access) explain(err error) error {
 	if !errors.Is(err, fault.ErrUnauthenticated) && !errors.Is(err, fault.ErrDenied) || !a.withheld() {
 		return err
@@ -60,7 +60,7 @@ func (a *access) explain(err error) error {
 		"if they are meant for it, set LONGSHORE_REGISTRY_HOST or --registry-host "+a.registry+", or log in to it")
 }
 
-// address of what stands behind "/v2/REPOSITORY/" in the distribution specification. what "": the API's base.
+// address is the URL of a path below "/v2/REPOSITORY/" in the distribution specification. what "": the API's base.
 func (a *access) address(what string) string {
 	u := url.URL{Scheme: a.scheme, Host: a.host, Path: a.path + "/"}
 	if what != "" {
@@ -72,7 +72,7 @@ func (a *access) address(what string) string {
 	return u.String()
 }
 
-// call sends one request that oras-go has no function for, or none that tells enough of the answer. The caller closes the body.
+// call sends a request for which oras-go has no function, or none that returns enough of the response. The caller closes the body.
 func (a *access) call(ctx context.Context, method, what string, header http.Header, body []byte) (*http.Response, error) {
 	var content io.Reader
 	if body != nil {
@@ -88,8 +88,8 @@ func (a *access) call(ctx context.Context, method, what string, header http.Head
 	return a.send(r)
 }
 
-// Do sends a request of oras-go, which builds addresses below "/v2/": they become those of the endpoint. What follows the
-// registry's own words, a Link or a Location, stays as it is; page or oras-go has checked that it leads to the same host.
+// Do sends a request of oras-go, which builds addresses below "/v2/": they become those of the endpoint. An address
+// from the registry's Link or Location is not changed; page or oras-go has checked that it is on the same host.
 func (a *access) Do(r *http.Request) (*http.Response, error) {
 	built := "/v2/" + a.repo.Reference.Repository + "/"
 	what, ours := strings.CutPrefix(r.URL.Path, built)
@@ -103,7 +103,7 @@ func (a *access) Do(r *http.Request) (*http.Response, error) {
 		}
 	}
 	if a.mirror {
-		// Mirrors say themselves what they want: their repositories may have other names.
+		// Mirrors request their own scopes: their repositories may have other names.
 		r = r.WithContext(auth.WithScopesForHost(r.Context(), a.host))
 	}
 	resp, err := a.send(r)
@@ -118,13 +118,13 @@ func (a *access) Do(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// send gives the answer when its status is one that the request asks for, else the error that it tells.
+// send returns the response if its status is expected, otherwise the error in it.
 func (a *access) send(r *http.Request) (*http.Response, error) {
 	resp, err := a.auth.Do(r)
 	if err != nil {
 		return nil, a.explain(a.transportError(r.Context(), err))
 	}
-	resp.Request = r // behind a redirect it may be a signed link: no error repeats it, and no Link or Location counts from there
+	resp.Request = r // after a redirect it may be a signed link: errors must not contain it, and Link or Location are not relative to it
 	switch s := resp.StatusCode; r.Method {
 	case http.MethodGet, http.MethodHead:
 		if s == http.StatusOK || s == http.StatusPartialContent && r.Header.Get("Range") != "" || s == http.StatusNotModified && r.Header.Get("If-None-Match") != "" {
@@ -143,7 +143,7 @@ func (a *access) send(r *http.Request) (*http.Response, error) {
 		}
 	case http.MethodPut:
 		if taken(s) {
-			resp.StatusCode = http.StatusCreated // the one that oras-go knows
+			resp.StatusCode = http.StatusCreated // the one that oras-go expects
 			return resp, nil
 		}
 	case http.MethodDelete:
@@ -155,13 +155,13 @@ func (a *access) send(r *http.Request) (*http.Response, error) {
 	return nil, a.explain(&statusError{resp.StatusCode, wire.AnswerError(resp)})
 }
 
-// taken reports whether a registry accepted something: they differ in how they say it.
+// taken reports whether a registry accepted an upload: registries use different statuses.
 func taken(status int) bool {
 	return status == http.StatusOK || status == http.StatusCreated || status == http.StatusAccepted || status == http.StatusNoContent
 }
 
-// answer classifies an error that oras-go has returned: one of Do stays as it is; the others are oras-go's own, about an
-// answer that does not fit.
+// answer classifies an error of oras-go: one of Do is not changed; the others are oras-go's own, about an
+// unexpected response.
 func (a *access) answer(ctx context.Context, err error) error {
 	if err == nil || classified(err) || errors.Is(err, errNoAPI) {
 		return err
@@ -172,7 +172,7 @@ func (a *access) answer(ctx context.Context, err error) error {
 	return a.explain(a.transportError(ctx, err))
 }
 
-// statusError keeps the status for those who decide by it.
+// statusError keeps the status for callers that need it.
 type statusError struct {
 	status int
 	err    error
@@ -181,7 +181,7 @@ type statusError struct {
 func (s *statusError) Error() string { return s.err.Error() }
 func (s *statusError) Unwrap() error { return s.err }
 
-// statusOf is the status that err came from, 0 when no answer came.
+// statusOf is the status that caused err, 0 without a response.
 func statusOf(err error) int {
 	var s *statusError
 	if errors.As(err, &s) {

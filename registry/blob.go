@@ -15,13 +15,13 @@ import (
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
-// A blob's connection may break this often without having brought resumeProgress bytes since the last time.
+// A blob's connection may break this often without resumeProgress new bytes since the last time.
 const (
 	maxResumes     = 5
 	resumeProgress = 64 << 10
 )
 
-// blob reads a whole blob. When a mirror's bytes are wrong in the end, the next place is asked.
+// blob reads a whole blob. If a mirror's bytes are wrong, the next place is used.
 func (p *remotePlace) blob(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
 	return p.snap.blob(desc, func() ([]byte, error) { return p.readBlob(ctx, desc) })
 }
@@ -41,7 +41,7 @@ func (p *remotePlace) readBlob(ctx context.Context, desc ocispec.Descriptor) ([]
 			p.passedOver(ctx, p.at[b.at], err)
 		}
 		if last = err; b.at > from {
-			from = b.at - 1 // part came from elsewhere; this place alone may be right
+			from = b.at - 1 // a part came from another place; this place may be correct
 		}
 	}
 	return nil, last
@@ -58,19 +58,19 @@ func (p *remotePlace) openBlob(ctx context.Context, desc ocispec.Descriptor, off
 	return b, nil
 }
 
-// blobReader streams one blob from the first place that has it, and goes on where a connection broke, which oras-go's reader
-// does not do: it asks for another part only when it is told to leave the one where it is.
+// blobReader streams one blob from the first place that has it, and resumes after a broken connection, which oras-go's reader
+// does not do: it requests another range only after a Seek.
 type blobReader struct {
 	ctx   context.Context
 	p     *remotePlace
 	desc  ocispec.Descriptor
-	at    int             // index of the place that is read from
+	at    int             // index of the current place
 	hash  digest.Verifier // nil: the caller checks
 	body  io.ReadCloser
 	off   int64
 	tries int   // resumes since mark
-	mark  int64 // off at the last resume that counted
-	err   error // what every further Read gives
+	mark  int64 // off at the last counted resume
+	err   error // result of every further Read
 }
 
 func (b *blobReader) all() ([]byte, error) {
@@ -86,7 +86,7 @@ func (b *blobReader) all() ([]byte, error) {
 	return data, nil
 }
 
-// Read gives io.EOF only when all bytes were there and had the digest.
+// Read returns io.EOF only if all bytes were read and match the digest.
 func (b *blobReader) Read(buf []byte) (int, error) {
 	for b.err == nil {
 		if b.off == b.desc.Size {
@@ -108,7 +108,7 @@ func (b *blobReader) Read(buf []byte) (int, error) {
 			if b.hash != nil {
 				_, _ = b.hash.Write(buf[:n]) // a hash does not fail
 			}
-			return n, nil // an error that came along comes again
+			return n, nil // an error is returned again by the next Read
 		}
 		if err != nil {
 			b.interrupted(err)
@@ -125,7 +125,7 @@ func (b *blobReader) finish() {
 	}
 }
 
-// interrupted decides whether to go on after a body ended too early.
+// interrupted decides whether to resume after a body ended too early.
 func (b *blobReader) interrupted(err error) {
 	b.drop()
 	if cause := context.Cause(b.ctx); cause != nil {
@@ -145,7 +145,7 @@ func (b *blobReader) interrupted(err error) {
 	}
 }
 
-// open asks for the bytes from off on, at the first place from at on that gives them.
+// open requests the bytes from off on, from the first place, from at on, that has them.
 func (b *blobReader) open() error {
 	for {
 		a := b.p.at[b.at]
@@ -164,7 +164,7 @@ func (b *blobReader) open() error {
 func (b *blobReader) openAt(a *access) error {
 	header := http.Header{}
 	if b.off > 0 {
-		// Closed at both ends: some registries know no other form.
+		// With both ends: some registries support no other form.
 		header.Set("Range", fmt.Sprintf("bytes=%d-%d", b.off, b.desc.Size-1))
 	}
 	resp, err := a.call(b.p.reading(b.ctx, a), http.MethodGet, "blobs/"+b.desc.Digest.String(), header, nil)
@@ -179,7 +179,7 @@ func (b *blobReader) openAt(a *access) error {
 	return nil
 }
 
-// accept checks that the answer is about the bytes from off on, and skips to them where the range was ignored.
+// accept checks that the response begins at off, and skips to it if the range was ignored.
 func (b *blobReader) accept(resp *http.Response) error {
 	rest := b.desc.Size
 	if resp.StatusCode == http.StatusPartialContent {
@@ -219,7 +219,7 @@ func (b *blobReader) Close() error {
 	return nil
 }
 
-// verified opens a blob from its beginning so that io.EOF comes only where the digest is right.
+// verified opens a blob from its beginning so that io.EOF is returned only if the digest matches.
 func verified(ctx context.Context, desc ocispec.Descriptor, open opener) (io.ReadCloser, error) {
 	body, err := open(ctx, 0)
 	if err != nil {
@@ -242,7 +242,7 @@ func (v *verifying) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// sleep waits, at most as long as ctx lasts.
+// sleep waits for d, or until ctx ends.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()

@@ -17,17 +17,17 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Carried says what belongs to a layout that carries repositories and is not in it.
+// Carried describes content that belongs to a layout of several repositories but is not in it.
 type Carried struct {
-	Had    map[digest.Digest]bool // what the destination has: it counts as there and is not written, unless a tag is set; nil: nothing
-	Sparse bool                   // an index may be put whose manifests are not all here: they are for platforms that are not wanted
-	// Omitted gets each blob that is not written because of Had, perhaps again; nil: not called.
+	Had    map[digest.Digest]bool // content of the destination: it counts as present and is not written, unless a tag is set; nil: none
+	Sparse bool                   // accept an index without all of its manifests: the others are for unwanted platforms
+	// Omitted is called for each blob that is not written because of Had, possibly more than once; nil: not called.
 	Omitted func(ocispec.Descriptor)
-	// Below opens the repository that is read for what is not carried; nil: nothing is.
+	// Below opens the repository from which missing content is read; nil: none.
 	Below func(ctx context.Context) (*Repository, error)
 }
 
-// OpenCarried opens the part of an OCI image layout that stands for a repository, "host/path": names in its index are
+// OpenCarried opens the part of an OCI image layout that has a repository, "host/path": names in its index are
 // "host/path:tag", as containerd and skopeo write them.
 func (c *Client) OpenCarried(path, repository string, o Carried) (*Repository, error) {
 	ref, err := ParseReference(repository)
@@ -41,7 +41,7 @@ func (c *Client) OpenCarried(path, repository string, o Carried) (*Repository, e
 	return &Repository{ref: ref, concurrency: layout.concurrency, place: &carriedPlace{layout.place.(*layoutPlace), ref.Name() + ":", o}}, nil
 }
 
-// ReadLayout lets the layout of a path be read from files, such as those of an archive. It cannot be written then. It is called before
+// ReadLayout makes the layout of a path read from files, such as those of an archive; it is then read-only. It must be called before
 // the layout is opened.
 func (c *Client) ReadLayout(path string, files fs.FS) error {
 	full, err := filepath.Abs(path)
@@ -54,14 +54,14 @@ func (c *Client) ReadLayout(path string, files fs.FS) error {
 	return nil
 }
 
-// carriedPlace is one repository of a layout that carries several.
+// carriedPlace is one repository of a layout with several.
 type carriedPlace struct {
 	*layoutPlace
 	prefix string // of its names in the index
 	Carried
 }
 
-// name is what a tag or a digest is called in the index.
+// name is the name of a tag or a digest in the index.
 func (p *carriedPlace) name(target string) string {
 	if digest.Digest(target).Validate() == nil {
 		return target
@@ -69,7 +69,7 @@ func (p *carriedPlace) name(target string) string {
 	return p.prefix + target
 }
 
-// in says which layout an error is of: the repository's name does not tell.
+// in adds the layout to an error, because the repository's name does not show it.
 func (p *carriedPlace) in(err error) error {
 	if err == nil {
 		return nil
@@ -77,7 +77,7 @@ func (p *carriedPlace) in(err error) error {
 	return fmt.Errorf("in %s: %w", p.path, err)
 }
 
-// or reads from below what is not in the layout.
+// or reads from below content that is not in the layout.
 func or[T any](ctx context.Context, p *carriedPlace, value T, err error, read func(*Repository) (T, error)) (T, error) {
 	if p.Below == nil || !errors.Is(err, fault.ErrNotFound) {
 		return value, err
@@ -108,7 +108,7 @@ func (p *carriedPlace) referrers(ctx context.Context, subject ocispec.Descriptor
 	if p.Below == nil {
 		return p.layoutPlace.referrers(ctx, subject)
 	}
-	// The layout's list may be of a subject that only below has, and is kept by its full descriptor.
+	// The subject of the layout's list may be only in below, and the list is stored under its full descriptor.
 	full, _, err := p.manifest(ctx, subject.Digest.String(), MaxForeignManifest)
 	if errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
 		full, err = subject, nil
@@ -153,7 +153,7 @@ func (p *carriedPlace) exists(ctx context.Context, desc ocispec.Descriptor) (boo
 	return p.layoutPlace.exists(ctx, desc)
 }
 
-// omits reports whether what refers to something is left out, because the destination has it.
+// omits reports whether a referrer is left out because the destination has it.
 func (r *Repository) omits(d digest.Digest) bool {
 	p, ok := r.place.(*carriedPlace)
 	return ok && p.Had[d]
@@ -188,7 +188,7 @@ func (p *carriedPlace) pushReferrer(ctx context.Context, _, desc ocispec.Descrip
 	return p.pushManifest(ctx, desc, data, "")
 }
 
-// CarriedRepositories lists the repositories that a layout carries, "host/path", sorted. plain reports whether it has tags without a
+// CarriedRepositories lists the repositories in a layout, "host/path", sorted. plain reports whether it has tags without a
 // repository, which are read by opening the layout itself.
 func (c *Client) CarriedRepositories(ctx context.Context, path string) (names []string, plain bool, err error) {
 	layout, err := c.open(Reference{Scheme: SchemeLayout, Repository: path})

@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
-// maxOpen bounds what a client remembers of repositories (tokens, entity tags); beyond it everything is forgotten, which
+// maxOpen bounds the repositories whose tokens and entity tags a client keeps; above it everything is dropped, which
 // costs a few requests.
 const maxOpen = 1024
 
@@ -25,7 +25,7 @@ type Client struct {
 	files     auths.Files
 	proxy     func(*http.Request) (*url.URL, error)
 	locks     locks
-	uploads   locks               // one upload of a blob at a time: two would write into one session
+	uploads   locks               // one upload of a blob at a time: two would write to one session
 	transfers *semaphore.Weighted // one for each blob that CopyFrom moves at a time
 
 	mu      sync.Mutex
@@ -35,7 +35,7 @@ type Client struct {
 	given   map[string]bool         // hosts that the user named, which may have the credentials of Options
 }
 
-// New checks the options; it connects to nothing and reads no file.
+// New checks the options; it does not connect and reads no file.
 func New(o Options) (*Client, error) {
 	o = o.withDefaults()
 	if err := o.check(); err != nil {
@@ -50,7 +50,7 @@ func New(o Options) (*Client, error) {
 	}, nil
 }
 
-// Close drops idle connections. Calls that are under way are not ended; the client stays usable.
+// Close closes idle connections. Calls in progress continue, and the client stays usable.
 func (c *Client) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -62,8 +62,8 @@ func (c *Client) Close() {
 }
 
 // Open opens a place that the user named, on a command line: without Options.Host the credentials of Options may go to ref's
-// host from now on. What a file or a document names is opened by [Client.OpenName] or [Client.OpenNamed]. It connects to
-// nothing; a layout's folder is made by the first write.
+// host from now on. Names from a file or a document are opened with [Client.OpenName] or [Client.OpenNamed]. It does
+// not connect; the first write creates a layout's folder.
 func (c *Client) Open(_ context.Context, ref Reference) (*Repository, error) {
 	if ref.Scheme != SchemeLayout {
 		c.mu.Lock()
@@ -129,7 +129,7 @@ func (c *Client) isFor(host string) bool {
 }
 
 // OpenName opens a place that a file or a document names, by "host/path", or a layout by "oci-layout:PATH". The credentials
-// of Options do not go there, unless they are for its host anyway.
+// of Options are sent there only if they are for its host.
 func (c *Client) OpenName(_ context.Context, name string) (*Repository, error) { return c.named(name) }
 
 // OpenNamed is [Client.OpenName] by reference.
@@ -144,8 +144,8 @@ func (c *Client) named(name string) (*Repository, error) {
 	return c.open(ref)
 }
 
-// Resolve is Repository.Resolve on a repository that a document names: it is not told the credentials of Options, unless they
-// are for its host anyway.
+// Resolve is Repository.Resolve on a repository that a document names: the credentials of Options are sent only if they
+// are for its host.
 func (c *Client) Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
 	r, err := c.named(repository)
 	if err != nil {
@@ -154,8 +154,8 @@ func (c *Client) Resolve(ctx context.Context, repository, tag string) (ocispec.D
 	return r.Resolve(ctx, tag)
 }
 
-// EachResolve is Repository.EachResolve on a repository that a document names: it is not told the credentials of Options, unless
-// they are for its host anyway.
+// EachResolve is Repository.EachResolve on a repository that a document names: the credentials of Options are sent only if
+// they are for its host.
 func (c *Client) EachResolve(ctx context.Context, repository, tag string, enough func(ocispec.Descriptor) bool) error {
 	r, err := c.named(repository)
 	if err != nil {
@@ -164,8 +164,8 @@ func (c *Client) EachResolve(ctx context.Context, repository, tag string, enough
 	return r.EachResolve(ctx, tag, enough)
 }
 
-// Upstream is a client that asks registries themselves what a tag names, as publishers have to: what a mirror shows may
-// be older, and what follows it would be in conflict with what is there. Content comes by its digest from wherever it is.
+// Upstream is a client that resolves tags only at the registries themselves, as publishers must: a mirror may show an
+// older state, and a successor of that would be a conflict. Content is still read by digest from any place.
 type Upstream struct{ *Client }
 
 // Resolve is Client.Resolve at the registry itself.
@@ -177,8 +177,8 @@ func (u Upstream) Resolve(ctx context.Context, repository, tag string) (ocispec.
 	return r.here(ctx, tag)
 }
 
-// Tags is Repository.Tags on a repository that a document names: it is not told the credentials of Options, unless they
-// are for its host anyway.
+// Tags is Repository.Tags on a repository that a document names: the credentials of Options are sent only if they
+// are for its host.
 func (c *Client) Tags(ctx context.Context, repository string) ([]string, error) {
 	r, err := c.named(repository)
 	if err != nil {
@@ -187,8 +187,8 @@ func (c *Client) Tags(ctx context.Context, repository string) ([]string, error) 
 	return r.Tags(ctx)
 }
 
-// Manifest is Repository.Manifest on a repository that a document names: it is not told the credentials of Options, unless they
-// are for its host anyway.
+// Manifest is Repository.Manifest on a repository that a document names: the credentials of Options are sent only if they
+// are for its host.
 func (c *Client) Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
 	r, err := c.named(repository)
 	if err != nil {
@@ -197,8 +197,8 @@ func (c *Client) Manifest(ctx context.Context, repository string, d digest.Diges
 	return r.Manifest(ctx, d)
 }
 
-// Blob is Repository.Blob on a repository that a document names: it is not told the credentials of Options, unless they
-// are for its host anyway.
+// Blob is Repository.Blob on a repository that a document names: the credentials of Options are sent only if they
+// are for its host.
 func (c *Client) Blob(ctx context.Context, repository string, desc ocispec.Descriptor, limit int64) ([]byte, error) {
 	r, err := c.named(repository)
 	if err != nil {
@@ -218,7 +218,7 @@ func newLocks() locks {
 	return l
 }
 
-// lock waits for the name's slot, at most as long as ctx lasts.
+// lock waits for the name's slot, or until ctx ends.
 func (l *locks) lock(ctx context.Context, name string) (unlock func(), err error) {
 	var sum uint32
 	for i := range len(name) {

@@ -13,8 +13,8 @@ import (
 	"github.com/longshore-dev/longshore/registry/internal/certsd"
 )
 
-// At is the same repository at one other address that serves the registry's content, and nowhere else: a mirror, written
-// as hosts.toml writes it, "https://mirror.example.com" or with a path. Credentials are those that are stored for its host.
+// At is the same repository at one other address that serves the registry's content, and only there: a mirror, in the
+// form of hosts.toml, "https://mirror.example.com" or with a path. Credentials are those stored for its host.
 func (r *Repository) At(address string) (*Repository, error) {
 	p, ok := r.place.(*remotePlace)
 	if !ok {
@@ -34,7 +34,7 @@ func (r *Repository) At(address string) (*Repository, error) {
 	return r.alone(p, e), nil
 }
 
-// Mirrors are the same repository at each mirror that hosts.toml names for its registry, in order, each by itself.
+// Mirrors are the same repository at each mirror that hosts.toml names for its registry, in order, one Repository per mirror.
 func (r *Repository) Mirrors() []*Repository {
 	p, ok := r.place.(*remotePlace)
 	if !ok {
@@ -49,12 +49,12 @@ func (r *Repository) Mirrors() []*Repository {
 	return out
 }
 
-// alone is the repository at one address.
+// alone is the repository at one address only.
 func (r *Repository) alone(p *remotePlace, e *endpoint) *Repository {
 	return &Repository{ref: r.ref, concurrency: r.concurrency, place: p.c.newRemote(Reference{Scheme: SchemeOCI, Registry: p.host, Repository: p.name}, []*endpoint{e})}
 }
 
-// mirrorAt is the endpoint of a mirror that the caller names; each is made once.
+// mirrorAt is the endpoint of a mirror that the caller names; each is created once.
 func (c *Client) mirrorAt(registry string, h certsd.Host) (*endpoint, error) {
 	key := registry + " " + h.Scheme + "://" + h.Host + h.Path
 	c.mu.Lock()
@@ -84,8 +84,8 @@ func (r *Repository) Where() string {
 	return a.host + a.path
 }
 
-// Missing lists what of a manifest and the blobs that it names is not there; the manifest itself stands for all of it. Of an
-// index only the index is looked for: its images need not all be wanted.
+// Missing lists the missing ones of a manifest and the blobs that it names; a missing manifest is listed alone. Of an
+// index only the index itself is checked, because not all of its images may be needed.
 func (r *Repository) Missing(ctx context.Context, d digest.Digest) ([]ocispec.Descriptor, error) {
 	desc, data, err := r.ManifestLimit(ctx, d, MaxForeignManifest)
 	if missing(err) {
@@ -101,7 +101,7 @@ func (r *Repository) Missing(ctx context.Context, d digest.Digest) ([]ocispec.De
 	var out []ocispec.Descriptor
 	asked := map[digest.Digest]bool{}
 	for _, b := range blobs {
-		if asked[b.Digest] || len(b.URLs) > 0 { // the registry need not hold what is elsewhere
+		if asked[b.Digest] || len(b.URLs) > 0 { // the registry need not have content with other URLs
 			continue
 		}
 		asked[b.Digest] = true
@@ -116,22 +116,22 @@ func (r *Repository) Missing(ctx context.Context, d digest.Digest) ([]ocispec.De
 	return out, nil
 }
 
-// Content lists a manifest and all that it names, each once: of an index its manifests too, for some platforms or for all.
+// Content lists a manifest and everything that it names, each once: of an index also its manifests, for some platforms or for all.
 func (r *Repository) Content(ctx context.Context, d digest.Digest, only ...string) ([]ocispec.Descriptor, error) {
 	l := &contents{r: r, only: only, seen: map[digest.Digest]bool{}}
 	err := l.visit(ctx, ocispec.Descriptor{Digest: d}, maxNested)
 	return l.out, err
 }
 
-// Everything lists what [Repository.CopyFrom] brings, each once: the content of a manifest and all that refers to it. A manifest that is
-// named and is not there is listed too, without what it names; that d is not there is fault.ErrNotFound.
+// Everything lists the content that [Repository.CopyFrom] copies, each once: the content of a manifest and everything that refers to it. A missing
+// manifest that is named is listed too, without its content; a missing d is fault.ErrNotFound.
 func (r *Repository) Everything(ctx context.Context, d digest.Digest, only ...string) ([]ocispec.Descriptor, error) {
 	l := &contents{r: r, only: only, referrers: true, seen: map[digest.Digest]bool{}}
 	err := l.visit(ctx, ocispec.Descriptor{Digest: d}, maxNested)
 	return l.out, err
 }
 
-// contents lists what manifests lead to.
+// contents lists the content of manifests.
 type contents struct {
 	r         *Repository
 	only      Platforms
@@ -170,7 +170,7 @@ func (l *contents) visit(ctx context.Context, d ocispec.Descriptor, depth int) e
 	for _, b := range blobs {
 		l.add(b)
 	}
-	if depth <= 0 { // CopyFrom goes no deeper
+	if depth <= 0 { // the depth of CopyFrom
 		return nil
 	}
 	for _, m := range manifests {
@@ -184,7 +184,7 @@ func (l *contents) visit(ctx context.Context, d ocispec.Descriptor, depth int) e
 	return l.about(ctx, desc, depth)
 }
 
-// about lists what refers to a manifest, in whichever way.
+// about lists the referrers of a manifest, in each format.
 func (l *contents) about(ctx context.Context, subject ocispec.Descriptor, depth int) error {
 	list, err := l.r.Referrers(ctx, subject)
 	if err != nil {
@@ -210,7 +210,7 @@ func (l *contents) about(ctx context.Context, subject ocispec.Descriptor, depth 
 	return nil
 }
 
-// missing reports whether an error says that something is not there, and not that it could not be asked.
+// missing reports whether an error means that something does not exist, not that a query failed.
 func missing(err error) bool {
 	return errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary)
 }

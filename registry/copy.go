@@ -16,29 +16,29 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// maxHeld is up to how many bytes a blob is held in memory while it is copied; larger ones are streamed.
+// maxHeld is the largest blob, in bytes, that is held in memory while it is copied; larger ones are streamed.
 const maxHeld = 1 << 20
 
 // bundleType begins the artifact type of signatures in Sigstore bundles.
 const bundleType = "application/vnd.dev.sigstore.bundle"
 
-// errStream says that a blob is not held in memory.
+// errStream: a blob is too large to be held in memory.
 var errStream = errors.New("the blob is streamed")
 
-// Copied counts what a copy brought.
+// Copied counts the content that a copy transferred.
 type Copied struct {
 	Manifests int   `json:"manifests"` // with those of signatures and statements
-	Referrers int   `json:"referrers"` // of these: what refers to what was copied
+	Referrers int   `json:"referrers"` // of these: referrers of the copied content
 	Mounted   int   `json:"mounted"`   // blobs that the registry shares now: no bytes were sent
 	Sent      int   `json:"sent"`      // blobs
 	Bytes     int64 `json:"bytes"`     // of these
 }
 
-// CopyFrom brings a manifest from another repository, with all that it names and all that refers to it (signatures,
-// attestations, statements; cosign's older ones as well), bytes as they are. tag is set last; one that names something else
-// already stays and is fault.ErrConflict. What is there is not sent again, and what another repository of the same registry
-// has is shared. It may be repeated after any interruption. only leaves out the manifests of an index that are for other
-// platforms: the index is brought as it is, and a registry that takes it only whole refuses it.
+// CopyFrom copies a manifest from another repository, with everything that it names and that refers to it (signatures,
+// attestations, statements; cosign's older ones as well), byte for byte. tag is set last; if it names another digest
+// already, that is fault.ErrConflict. Existing content is not sent again, and blobs of another repository of the same
+// registry are shared. It may be repeated after any interruption. only leaves out manifests of an index for other
+// platforms: the index itself is not changed, and a registry that requires all of its manifests rejects it.
 func (r *Repository) CopyFrom(ctx context.Context, from *Repository, d digest.Digest, tag string, only ...string) (*Copied, error) {
 	c := &copier{only: only, to: r.Upstream(), from: from, origin: from.Upstream(), done: map[digest.Digest]bool{}}
 	if tag != "" {
@@ -61,8 +61,8 @@ func (r *Repository) CopyFrom(ctx context.Context, from *Repository, d digest.Di
 	return &c.made, err
 }
 
-// CopyReferrersFrom brings what refers to a manifest that is there already, as CopyFrom does. What refers to a signature in a
-// Sigstore bundle is brought together with the signature, not later.
+// CopyReferrersFrom copies the referrers of an existing manifest, as CopyFrom does. Referrers of a signature in a
+// Sigstore bundle are copied together with the signature, not later.
 func (r *Repository) CopyReferrersFrom(ctx context.Context, from *Repository, d digest.Digest) (*Copied, error) {
 	c := &copier{to: r.Upstream(), from: from, origin: from.Upstream(), done: map[digest.Digest]bool{}}
 	err := c.about(ctx, ocispec.Descriptor{Digest: d}, maxNested)
@@ -82,13 +82,13 @@ func (r *Repository) Below(ctx context.Context, d digest.Digest, only ...string)
 	return manifests, r.fail("read", d.String(), err)
 }
 
-// copier brings things from one repository to another.
+// copier copies content from one repository to another.
 type copier struct {
 	to, from *Repository
-	origin   *Repository // from without mirrors: what they list may be less
+	origin   *Repository // from without mirrors, whose lists may be incomplete
 	only     Platforms
 
-	mu   sync.Mutex // blobs are copied side by side
+	mu   sync.Mutex // blobs are copied concurrently
 	done map[digest.Digest]bool
 	made Copied
 }
@@ -99,7 +99,7 @@ func (c *copier) isDone(d digest.Digest) bool {
 	return c.done[d]
 }
 
-// finish notes that something is there, and what it took.
+// finish records copied content, and how it was copied.
 func (c *copier) finish(d digest.Digest, count func(*Copied)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -107,7 +107,7 @@ func (c *copier) finish(d digest.Digest, count func(*Copied)) {
 	count(&c.made)
 }
 
-// manifest brings a manifest and all that it names.
+// manifest copies a manifest and everything that it names.
 func (c *copier) manifest(ctx context.Context, d digest.Digest, depth int) (ocispec.Descriptor, []byte, error) {
 	desc, data, err := c.from.ManifestLimit(ctx, d, MaxForeignManifest)
 	if err != nil || c.isDone(d) {
@@ -134,7 +134,7 @@ func (c *copier) manifest(ctx context.Context, d digest.Digest, depth int) (ocis
 	return desc, data, err
 }
 
-// refuses reports whether a status may say that an index is not whole: some answer 500 then.
+// refuses reports whether a status may mean an incomplete index: some registries answer 500 for it.
 func refuses(status int) bool {
 	switch status {
 	case http.StatusBadRequest, http.StatusNotFound, http.StatusUnprocessableEntity, http.StatusInternalServerError:
@@ -143,8 +143,8 @@ func refuses(status int) bool {
 	return false
 }
 
-// parts brings all that a manifest names, without its subject. oras-go's CopyGraph would pass over a manifest that is there
-// without looking for its blobs, which a registry may have lost.
+// parts copies everything that a manifest names, without its subject. oras-go's CopyGraph skips an existing manifest
+// without checking its blobs, which a registry may have lost.
 func (c *copier) parts(ctx context.Context, d digest.Digest, manifest []byte, depth int) error {
 	blobs, manifests, err := parts(manifest)
 	if err == nil && len(manifests) > 0 && depth == 0 {
@@ -176,7 +176,7 @@ func (c *copier) parts(ctx context.Context, d digest.Digest, manifest []byte, de
 	return g.Wait()
 }
 
-// blob brings a blob: it is there already, the registry shares it, or it is sent.
+// blob copies a blob: it exists already, the registry shares it, or it is sent.
 func (c *copier) blob(ctx context.Context, b ocispec.Descriptor) error {
 	if c.isDone(b.Digest) {
 		return nil
@@ -192,7 +192,7 @@ func (c *copier) blob(ctx context.Context, b ocispec.Descriptor) error {
 	return err
 }
 
-// transfer brings a blob that is not there.
+// transfer copies a missing blob.
 func (c *copier) transfer(ctx context.Context, b ocispec.Descriptor) error {
 	done, err := c.to.turn(ctx)
 	if err != nil {
@@ -237,7 +237,7 @@ func (c *copier) transfer(ctx context.Context, b ocispec.Descriptor) error {
 	return nil
 }
 
-// turn waits until one of the transfers that the client allows at a time is free.
+// turn waits for one of the client's transfer slots.
 func (r *Repository) turn(ctx context.Context) (done func(), err error) {
 	p, ok := r.place.(*remotePlace)
 	if !ok {
@@ -249,12 +249,12 @@ func (r *Repository) turn(ctx context.Context) (done func(), err error) {
 	return func() { p.c.transfers.Release(1) }, nil
 }
 
-// about brings everything that refers to a manifest, in whichever way.
+// about copies everything that refers to a manifest, in each format.
 func (c *copier) about(ctx context.Context, subject ocispec.Descriptor, depth int) error {
 	if err := c.referrers(ctx, subject, depth); err != nil {
 		return err
 	}
-	for _, suffix := range append(ownTags, sharedTags...) { // cosign of old signs no signatures
+	for _, suffix := range append(ownTags, sharedTags...) { // older cosign does not sign signatures
 		if err := c.tagged(ctx, fallbackTag(subject.Digest)+suffix); err != nil {
 			return err
 		}
@@ -262,7 +262,7 @@ func (c *copier) about(ctx context.Context, subject ocispec.Descriptor, depth in
 	return nil
 }
 
-// referrers brings every manifest that names one as its subject.
+// referrers copies every manifest that names one as its subject.
 func (c *copier) referrers(ctx context.Context, subject ocispec.Descriptor, depth int) error {
 	list, err := c.origin.Referrers(ctx, subject)
 	if err != nil {
@@ -282,8 +282,8 @@ func (c *copier) referrers(ctx context.Context, subject ocispec.Descriptor, dept
 	return nil
 }
 
-// tagged brings what cosign of old keeps under a tag of its own. Signatures that were made there stay: the tag there moves
-// only to a manifest that has all layers of the one before, as cosign makes it when it adds a signature.
+// tagged copies the artifact that older cosign stores under a separate tag. Signatures at the destination stay: the tag there moves
+// only to a manifest with all layers of the previous one, as cosign creates it when it adds a signature.
 func (c *copier) tagged(ctx context.Context, tag string) error {
 	if !c.origin.MayHave(tag) {
 		return nil
@@ -318,7 +318,7 @@ func (c *copier) tagged(ctx context.Context, tag string) error {
 	return nil
 }
 
-// extends reports whether a manifest of the source has every layer of one that is there.
+// extends reports whether a manifest of the source has every layer of an existing one.
 func (c *copier) extends(ctx context.Context, d, there digest.Digest) (bool, error) {
 	_, data, err := c.from.ManifestLimit(ctx, d, MaxForeignManifest)
 	if err != nil {
@@ -334,7 +334,7 @@ func (c *copier) extends(ctx context.Context, d, there digest.Digest) (bool, err
 	}
 	were, _, err := parts(old)
 	if err != nil || len(were) == 0 {
-		return false, nil //nolint:nilerr // whatever it is, it was made there
+		return false, nil //nolint:nilerr // another artifact, created at the destination
 	}
 	for _, b := range were[1:] { // the first is the config, which lists the layers
 		if !lists(blobs, b.Digest) {
@@ -351,7 +351,7 @@ func (c *copier) referrer(ctx context.Context, subject, d ocispec.Descriptor, th
 	}
 	desc, data, err := c.from.ManifestLimit(ctx, d.Digest, MaxForeignManifest)
 	if errors.Is(err, fault.ErrNotFound) {
-		return nil // listed, and gone
+		return nil // listed, but removed
 	}
 	if err != nil {
 		return err

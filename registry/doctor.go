@@ -23,14 +23,14 @@ const (
 	No  = "no"
 )
 
-// Finding is one thing that a registry can do or cannot, and what Longshore does about it.
+// Finding is one ability of a registry, and how Longshore uses it.
 type Finding struct {
 	Ability string `json:"ability"`
-	Answer  string `json:"answer"` // yes, no, or what came instead
+	Answer  string `json:"answer"` // yes, no, or the unexpected response
 	Means   string `json:"means"`
 }
 
-// Tags and type of what Diagnose pushes.
+// Tags and type of the artifacts that Diagnose pushes.
 const (
 	doctorTag  = "longshore-doctor"
 	doctorType = "application/vnd.longshore.doctor.v1+json"
@@ -40,14 +40,14 @@ const (
 type doctor struct {
 	p       *remotePlace
 	a       *access
-	made    []digest.Digest // manifests that it pushed, in the order in which they are removed
+	made    []digest.Digest // pushed manifests, in the order of removal
 	subject ocispec.Descriptor
 	found   []Finding
 }
 
-// Diagnose finds out what a registry can do by doing it: it pushes a small artifact, under tags that begin with
-// "longshore-doctor", asks for it in every way, and removes it where the registry lets it. now makes its content new. An error
-// says that the registry could not be asked or does not let us push; the findings until then are valid.
+// Diagnose tests the abilities of a registry: it pushes a small artifact, under tags that begin with
+// "longshore-doctor", requests it in every way, and removes it if the registry permits that. now makes its content unique. An error
+// means that a query failed or that the registry rejected the push; the findings until then are valid.
 func (r *Repository) Diagnose(ctx context.Context, now time.Time) ([]Finding, error) {
 	p, ok := r.place.(*remotePlace)
 	if !ok {
@@ -72,10 +72,10 @@ func (d *doctor) tell(ability string, yes bool, ifYes, ifNo string) {
 	d.found = append(d.found, f)
 }
 
-// refused separates answers about the content from those that say that it could not be looked at.
+// refused separates errors about the content from errors of a failed query.
 func refused(err error) bool { return err != nil && statusOf(err) >= 400 && statusOf(err) < 500 }
 
-// list asks for the tags.
+// list lists the tags.
 func (d *doctor) list(ctx context.Context, _ time.Time) error {
 	_, err := d.p.tags(ctx, "")
 	if errors.Is(err, fault.ErrNotFound) {
@@ -187,7 +187,7 @@ func (d *doctor) large(ctx context.Context, _ time.Time) error {
 	return nil
 }
 
-// immutable moves a tag of the kind that histories have.
+// immutable tries to move a tag with the name of a history tag.
 func (d *doctor) immutable(ctx context.Context, now time.Time) error {
 	tag := doctorTag + ".v" + strconv.FormatInt(now.Unix(), 10)
 	if _, _, err := d.manifest(ctx, "first "+tag, nil, tag); err != nil {
@@ -202,7 +202,7 @@ func (d *doctor) immutable(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// remove takes back what was pushed.
+// remove removes the pushed artifacts.
 func (d *doctor) remove(ctx context.Context) error {
 	if len(d.made) == 0 {
 		return nil

@@ -19,45 +19,45 @@ import (
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
-// Retries. A mirror gets few: the next place in the order is as good.
+// Retries. A mirror gets few, because the next place has the same content.
 const (
 	upstreamAttempts = 5
 	mirrorAttempts   = 1
 	mirrorWait       = 2 * time.Second
-	mirrorRest       = 30 * time.Second // after it kept a request waiting for nothing
+	mirrorRest       = 30 * time.Second // after a request timed out
 )
 
 // endpoint is one address where a registry's content is served: the registry itself or a mirror of it.
 type endpoint struct {
 	scheme, host, path string
 	mirror             bool
-	pull, resolve      bool   // what a mirror may be asked for; both true for the registry itself
-	ns                 string // the registry that a mirror stands for, sent along as containerd does
+	pull, resolve      bool   // permitted uses of a mirror; both true for the registry itself
+	ns                 string // the registry of a mirror, sent as a parameter as containerd does
 	transport          *http.Transport
 	client             *http.Client // with retries and the endpoint's own headers, without credentials
 	userAgent          string
 	budget             wire.Budget  // of each request's retries
 	takes              atomic.Int32 // a taking
 	lies               lies
-	whole              atomic.Bool // it takes a blob in one piece only
+	whole              atomic.Bool // it accepts a blob only in one request
 	log                *slog.Logger
 }
 
-// Endpoint is one place where a repository's content may be asked for, for a container runtime that does its own requests.
+// Endpoint is one server of a repository's content, for a container runtime that sends its own requests.
 type Endpoint struct {
 	Scheme string // "https" or "http"
 	Host   string // host[:port] to connect to
-	Path   string // what stands before the repository: "/v2"
-	// Client sends requests as every other method of the [Client] does: with this endpoint's certificates, proxy and retries,
-	// and with the credentials for this repository, under the same rules about whom they may be told. Nothing else needs to
-	// answer a challenge.
+	Path   string // the path before the repository: "/v2"
+	// Client sends requests like every other method of the [Client]: with this endpoint's certificates, proxy and retries,
+	// and with the credentials for this repository, by the same rules for sending them. It answers challenges
+	// itself.
 	Client *http.Client
-	// Outcome has to be told of each blob that came from here, also of one with other bytes (fault.ErrDigestMismatch): what reports
-	// mirrors that lie learns it there. It does not wait.
+	// Outcome must be called for each blob that was read from here, also for one with wrong bytes (fault.ErrDigestMismatch), so that
+	// faulty mirrors are reported. It does not block.
 	Outcome func(error)
 }
 
-// Endpoints lists where the content of the repository "host/path" may be read by digest, in order: mirrors, then the
+// Endpoints lists the servers from which the content of the repository "host/path" can be read by digest, in order: mirrors, then the
 // registry itself.
 func (c *Client) Endpoints(name string) ([]Endpoint, error) {
 	for _, alias := range []string{dockerHubHost, "index.docker.io"} {
@@ -97,8 +97,8 @@ func (t authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, t.a.explain(t.a.transportError(ctx, err))
 	}
-	// What was tried again already is an error here, with what the registry said and when it wants to be asked again: a
-	// runtime that saw the status alone would try again at once.
+	// After all retries it is an error, with the registry's message and its requested delay: a
+	// runtime that got only the status would retry at once.
 	switch s := resp.StatusCode; {
 	case wire.Passing(s), s == http.StatusUnauthorized, s == http.StatusForbidden:
 		return nil, t.a.explain(&statusError{s, wire.AnswerError(resp)})
@@ -106,7 +106,7 @@ func (t authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// endpoints gives host's addresses, the registry itself last. They are made once; hosts.toml is read then.
+// endpoints returns host's addresses, the registry itself last. They are created once, and hosts.toml is read then.
 func (c *Client) endpoints(host string) ([]*endpoint, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -148,15 +148,15 @@ func (c *Client) endpoints(host string) ([]*endpoint, error) {
 	return c.byHost[host], nil
 }
 
-// unusable says of an error of a configuration file that it is no answer of a registry: a file that is not found is not a
-// state that is not there.
+// unusable marks an error of a configuration file, so that it is not treated as a response of a registry: a missing file is not
+// a missing state.
 func unusable(err error) error {
 	said := strings.TrimSuffix(err.Error(), ": "+fault.ErrInvalid.Error())
 	return fault.WithHint(fmt.Errorf("%s: %w", said, fault.ErrConfig),
 		cmp.Or(fault.Hint(err), "repair the file that the message names; on a device, longshore-agent check-config reads them all"))
 }
 
-// newEndpoint adds the options' certificates to those of hosts.toml: they hold for every host.
+// newEndpoint adds the options' certificates to those of hosts.toml: they apply to every host.
 func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 	t := wire.TLS{CAFiles: h.CAFiles, Pairs: h.Pairs, SkipVerify: h.SkipVerify || c.o.SkipVerify, Now: c.o.Now}
 	if c.o.CAFile != "" {
@@ -188,7 +188,7 @@ func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 	return e, nil
 }
 
-// newAuth makes the part that answers challenges. Tokens live in cache.
+// newAuth creates the client that answers challenges. It stores tokens in cache.
 func (e *endpoint) newAuth(find auth.CredentialFunc, cache auth.Cache) *auth.Client {
 	return &auth.Client{
 		Client:     e.client,
@@ -199,14 +199,14 @@ func (e *endpoint) newAuth(find auth.CredentialFunc, cache auth.Cache) *auth.Cli
 	}
 }
 
-// transportError keeps the caller's own ending apart from the registry's silence.
+// transportError separates the end of the caller's context from a timeout of the registry.
 func (e *endpoint) transportError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
 		return cause
 	}
 	var link *url.Error
 	if errors.As(err, &link) {
-		err = link.Err // without the address: that of a download carries secrets
+		err = link.Err // without the address, which may contain secrets
 	}
 	out := classify(err)
 	if e.mirror {

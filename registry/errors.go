@@ -21,7 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
-// Error tells what was tried, on what, and why it did not work. It wraps one sentinel of artifacts/fault, or a context's
+// Error has the operation, its object, and the cause. It wraps one sentinel of artifacts/fault, or a context's
 // error.
 type Error struct {
 	Op        string // "resolve", "push blob"
@@ -32,8 +32,8 @@ type Error struct {
 func (e *Error) Error() string { return e.Op + " " + e.Reference + ": " + e.err.Error() }
 func (e *Error) Unwrap() error { return e.err }
 
-// Look says where to look for what a registry does not have; "" for every other error. It is for who knows nothing better
-// of what was asked for: a hint of the error itself goes before it.
+// Look is a hint for finding a name that a registry does not have; "" for every other error. It is for callers without a more
+// specific hint: a hint of the error itself takes precedence.
 func (e *Error) Look() string {
 	ref, err := ParseReference(e.Reference)
 	if err != nil || ref.Scheme == SchemeLayout || e.Op == "open" || !errors.Is(e.err, fault.ErrNotFound) || errors.Is(e.err, fault.ErrTemporary) {
@@ -48,7 +48,7 @@ func (e *Error) Look() string {
 	return "is the path right? a registry knows a repository from the first push to it"
 }
 
-// newError wraps err once: an *Error that comes from below keeps its own operation and reference.
+// newError wraps err once: an inner *Error keeps its own operation and reference.
 func newError(op, reference string, err error) error {
 	if err == nil {
 		return nil
@@ -60,7 +60,7 @@ func newError(op, reference string, err error) error {
 	return &Error{op, reference, classify(err)}
 }
 
-// sentinels are all that classify leaves alone.
+// sentinels are the errors that classify does not change.
 func classified(err error) bool {
 	if fault.Distrusted(err) {
 		return true
@@ -77,8 +77,8 @@ func classified(err error) bool {
 	return false
 }
 
-// classify gives err its sentinel and, where a person can do something, a hint. What cannot be recognised came from the
-// way to the registry and is temporary: nothing is known to be wrong with the thing that was asked for.
+// classify gives err its sentinel and, where a person can do something, a hint. An unknown error is treated as one of the
+// connection and is temporary, because nothing is known about the requested object.
 func classify(err error) error {
 	if classified(err) {
 		return err
@@ -123,7 +123,7 @@ func classify(err error) error {
 			"is the registry told its public address, and is it the right registry?")
 	}
 	if errors.As(err, &link) {
-		err = link.Err // without the URL: download links carry secrets
+		err = link.Err // without the URL, which may contain secrets
 	}
 	if dialErr := classifyDial(err); dialErr != nil {
 		return dialErr
@@ -131,11 +131,11 @@ func classify(err error) error {
 	return fmt.Errorf("%s: %w", wire.Clean(err.Error()), fault.ErrTemporary)
 }
 
-// mismatched reports whether oras-go says that the answer is about another digest than the one that was asked for.
+// mismatched reports whether an error of oras-go means that the response is for another digest than the requested one.
 func mismatched(err error) bool { return strings.Contains(err.Error(), "digest mismatch in ") }
 
-// classifyDial recognises that there was no way to the registry, or to the proxy or mirror before it. It returns nil for
-// everything else.
+// classifyDial recognises errors of the connection to the registry, its proxy or its mirror. It returns nil for
+// all others.
 func classifyDial(err error) error {
 	var (
 		name   *net.DNSError
@@ -154,7 +154,7 @@ func classifyDial(err error) error {
 	return nil
 }
 
-// classifyTLS recognises that one side does not accept who the other is. It returns nil for everything else.
+// classifyTLS recognises that one side does not accept the other's certificate. It returns nil for all other errors.
 func classifyTLS(err error) error {
 	var (
 		authority x509.UnknownAuthorityError
@@ -182,7 +182,7 @@ func classifyTLS(err error) error {
 	return nil
 }
 
-// validity tells when a certificate is valid.
+// validity describes the validity period of a certificate.
 func validity(e *x509.CertificateInvalidError) string {
 	if e.Cert == nil {
 		return ""

@@ -1,6 +1,6 @@
-// Package budget bounds what transfers may take of a link: bytes a second, bytes in all, and the hours in which it may be used.
+// Package budget limits the use of a link by transfers: bytes per second, total bytes, and the hours of use.
 //
-// It counts the bodies of requests and answers, those that are sent and those that are received apart: a link has a capacity
+// It counts the bodies of requests and responses, sent and received ones separately: a link has a capacity
 // in each direction, and a copy from registry to registry receives and sends each byte once.
 package budget
 
@@ -18,27 +18,27 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// ErrUsed: all bytes of the run are used. What was copied stays, and the next run goes on.
+// ErrUsed: all bytes of the run are used. Copied content stays, and the next run continues.
 var ErrUsed = fmt.Errorf("the bytes of this run are used up: %w", fault.ErrTemporary)
 
 const (
-	// most is the most that is read at once, and so how far a total may be exceeded by each request under way.
+	// most bounds a single read, and so the bytes by which each request in progress may exceed the total.
 	most = 32 << 10
-	// look is how often a closed window is looked at again: clocks are set, and machines sleep.
+	// look is the time between checks of a closed window: clocks are set, and machines sleep.
 	look = time.Minute
 )
 
-// Options say what is bounded. The zero value bounds nothing.
+// Options are the limits. The zero value has none.
 type Options struct {
 	Rate    int64            // bytes a second in each direction, of all requests together; 0: any number
 	Total   int64            // bytes in each direction; 0: any number
 	Windows []Window         // when transfers may run; none: always
-	NoWait  bool             // outside of the windows the run ends and does not wait
+	NoWait  bool             // outside of the windows the run ends instead of waiting
 	Now     func() time.Time // local time for Windows
-	Tell    func(string)     // reports what the run waits for; nil: not called. It may be called by several goroutines
+	Tell    func(string)     // called with the reason of a wait, possibly by several goroutines; nil: not called
 }
 
-// Budget is what one run may use. It is safe for concurrent use.
+// Budget has the limits and counts of one run. It is safe for concurrent use.
 type Budget struct {
 	o        Options
 	step     int // bytes that are read at once
@@ -60,7 +60,7 @@ func New(ctx context.Context, o Options) (b *Budget, run context.Context, cancel
 	run, end := context.WithCancelCause(ctx)
 	b = &Budget{o: o, step: most, end: end}
 	if o.Rate > 0 {
-		b.step = int(min(max(o.Rate/8, 1), most)) // small steps: a body that nothing is taken of for long is given up
+		b.step = int(min(max(o.Rate/8, 1), most)) // small steps: a body that is not read for long is aborted
 		b.sent.rate = rate.NewLimiter(rate.Limit(o.Rate), b.step)
 		b.received.rate = rate.NewLimiter(rate.Limit(o.Rate), b.step)
 	}
@@ -70,12 +70,12 @@ func New(ctx context.Context, o Options) (b *Budget, run context.Context, cancel
 // Used are the bytes of bodies so far.
 func (b *Budget) Used() (received, sent int64) { return b.received.used.Load(), b.sent.used.Load() }
 
-// Left is how many bytes may still be used in the direction that has used more; false: any number.
+// Left is the number of bytes left in the direction that has used more; false: no limit.
 func (b *Budget) Left() (int64, bool) {
 	return max(0, b.o.Total-max(b.sent.used.Load(), b.received.used.Load())), b.o.Total > 0
 }
 
-// Wrap lets the requests of base wait for their turn. A nil Budget bounds nothing.
+// Wrap applies the limits to the requests of base. A nil Budget has none.
 func (b *Budget) Wrap(base http.RoundTripper) http.RoundTripper {
 	if b == nil {
 		return base
@@ -148,7 +148,7 @@ func (b *Budget) open(ctx context.Context) error {
 	}
 }
 
-// body takes what it reads from a budget.
+// body counts the bytes that it reads in a budget.
 type body struct {
 	io.ReadCloser
 	ctx context.Context

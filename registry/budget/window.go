@@ -9,7 +9,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Window is a span of hours in a week, in local time. One whose end is before its begin goes on to the next day; its days are
+// Window is a span of hours in a week, in local time. If its end is before its beginning, it continues on the next day; its days are
 // those on which it begins.
 type Window struct {
 	days       [7]bool // by time.Weekday
@@ -71,8 +71,8 @@ func (w Window) contains(t time.Time) bool {
 	return w.days[today] && now >= w.begin || w.days[(today+6)%7] && now < w.end
 }
 
-// Open reports whether it is time for one of the windows, and when the next begins where it is not; a zero time: none does within
-// eight days, which the clock of summer may do to a short one. Without windows it is always time, and now is not asked.
+// Open reports whether one of the windows is open, and otherwise when the next one begins; the zero time: none within
+// eight days, which can happen to a short one with daylight saving time. Without windows it is always open, and now is not called.
 func Open(all []Window, now func() time.Time) (next time.Time, open bool) {
 	if len(all) == 0 {
 		return time.Time{}, true

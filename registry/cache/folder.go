@@ -1,4 +1,4 @@
-// Package cache keeps small files of earlier runs of a program, for its user alone. A run does without what cannot be written or read.
+// Package cache keeps small files of earlier runs of a program, for its user alone. If a file cannot be written or read, a run works without it.
 package cache
 
 import (
@@ -10,10 +10,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 )
 
-// Folder is where the files are. "" keeps nothing.
+// Folder is the directory of the files. "" stores nothing.
 type Folder string
 
-// names are those of files, and of files that a run did not finish.
+// names matches files, and unfinished files of an interrupted run.
 var names = regexp.MustCompile(`^([0-9a-f]{64}(\.json)?|new-[0-9]+)$`)
 
 // Read reads a file of at most limit bytes. Others may have written it: the caller checks it.
@@ -21,7 +21,7 @@ func (d Folder) Read(name string, limit int64) ([]byte, error) {
 	return bounded.File(os.Open, filepath.Join(string(d), name), limit)
 }
 
-// Keep writes a file, and tells when that was by the clock of the file system; the zero time: it was not written. The name is a SHA-256 in
+// Keep writes a file, and returns when, by the clock of the file system; the zero time: it was not written. The name is a SHA-256 in
 // hex, which may end with ".json".
 func (d Folder) Keep(name string, data []byte) time.Time {
 	if d == "" || os.MkdirAll(string(d), 0o700) != nil {
@@ -35,7 +35,7 @@ func (d Folder) Keep(name string, data []byte) time.Time {
 	info, noInfo := f.Stat()
 	closed := f.Close()
 	if err != nil || noInfo != nil || closed != nil || os.Rename(f.Name(), filepath.Join(string(d), name)) != nil {
-		_ = os.Remove(f.Name()) // else RemoveOlder does
+		_ = os.Remove(f.Name()) // otherwise RemoveOlder does
 		return time.Time{}
 	}
 	return info.ModTime()
@@ -43,7 +43,7 @@ func (d Folder) Keep(name string, data []byte) time.Time {
 
 // Use marks a file as used at a time.
 func (d Folder) Use(name string, now time.Time) {
-	_ = os.Chtimes(filepath.Join(string(d), name), now, now) // a file that looks old is written again
+	_ = os.Chtimes(filepath.Join(string(d), name), now, now) // after an error the file may be removed and written again
 }
 
 // Remove removes a file.
@@ -51,8 +51,8 @@ func (d Folder) Remove(name string) {
 	_ = os.Remove(filepath.Join(string(d), name)) // readers check it
 }
 
-// RemoveOlder removes files that were neither written nor used since a time, and nothing that Keep has not written: by a link or a
-// setting the folder may be another program's.
+// RemoveOlder removes files that were neither written nor used since a time, and only files of Keep: by a link or a
+// setting the folder may belong to another program.
 func (d Folder) RemoveOlder(than time.Time) {
 	entries, err := os.ReadDir(string(d))
 	if err != nil {
