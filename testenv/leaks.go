@@ -15,7 +15,7 @@ import (
 type Holdings map[string]int
 
 // Holdings counts what an agent with a table holds beside its data: interfaces, elements of its firewall, namespaces,
-// mounts, leases, shims, and of each process files and threads. processes maps names to process ids.
+// mounts, leases, shims without a container, and of each process files and threads. processes maps names to process ids.
 func (b *Box) Holdings(ctx context.Context, d *Daemon, table, runDir string, processes map[string]int) (Holdings, error) {
 	h := Holdings{}
 	links, err := interfaces(ctx, table)
@@ -46,7 +46,7 @@ func (b *Box) Holdings(ctx context.Context, d *Daemon, table, runDir string, pro
 		return nil, err
 	}
 	h["snapshots"] = strings.Count(snapshots, "\n")
-	h["shims"] = len(markedProcesses(b.dir, "containerd-shim-runc-v2"))
+	h["idle shims"] = idle(markedProcesses(b.dir, "containerd-shim-runc-v2"))
 	for name, pid := range processes {
 		files, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 		if err != nil {
@@ -78,6 +78,24 @@ func elements(ctx context.Context, table string) (int, error) {
 		}
 	}
 	return n, nil
+}
+
+// idle counts the processes without a child. A project may have more than one shim: containerd starts another one when the first does not
+// answer in time.
+func idle(pids []int) int {
+	n := 0
+	for _, pid := range pids {
+		var children []byte
+		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+		for _, file := range threads {
+			list, _ := os.ReadFile(file) // the thread may have ended
+			children = append(children, list...)
+		}
+		if len(children) == 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // Shims lists the processes of the daemon's shims.
