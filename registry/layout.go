@@ -18,32 +18,32 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// maxContent bounds what Layout reads back: the largest artifact that the device keeps here is an archive of 16 MiB.
+// maxContent bounds the content that Layout reads: the largest artifact that the device keeps here is an archive of 16 MiB.
 const maxContent = 64 << 20
 
-// ingestFolder is where oras-go and we write before renaming; what a power cut leaves in it is removed at the next start.
+// ingestFolder has unfinished files of oras-go and of this package; leftovers of a power cut are removed at the next start.
 const ingestFolder = "ingest"
 
 const (
-	// reserveFile, in the folder of unfinished writes, holds room on the disk for the documents of the state that frees it.
+	// reserveFile, in the folder of unfinished writes, reserves disk space for the documents of a state that frees space.
 	reserveFile = "reserve"
-	// reserveSize is that room in bytes: the documents of a state are seldom a tenth of it.
+	// reserveSize is that space in bytes: the documents of a state rarely need a tenth of it.
 	reserveSize = 4 << 20
 )
 
 // Layout is a device's small content store: an OCI image layout whose writes survive a power cut once they return.
 // It is safe for concurrent use by one process.
 //
-// oras-go's own store does not sync what it writes, and its index.json grows with every manifest; here the caller keeps
-// the list of what is wanted, so index.json stays empty.
+// oras-go's own store does not sync its files, and its index.json grows with every manifest; here the caller has
+// the list of needed content, so index.json stays empty.
 //
-// A Layout keeps 4 MiB of the disk for itself, as far as they are free, and takes from them what it could not write otherwise.
+// A Layout reserves 4 MiB of the disk, as far as they are free, and uses them for content that does not fit otherwise.
 type Layout struct {
 	place *layoutPlace
-	mu    sync.RWMutex // Retain excludes Put, which would else lose what it just wrote
+	mu    sync.RWMutex // Retain excludes Put, because it would remove content that Put has just written
 }
 
-// OpenLayout makes the folder when it is missing and removes what an interrupted write left.
+// OpenLayout creates the folder if it is missing and removes leftovers of interrupted writes.
 func OpenLayout(path string) (*Layout, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -91,14 +91,14 @@ func (l *Layout) prepare() error {
 	return nil
 }
 
-// removeUnfinished removes what interrupted writes left, but not the reserve: another program would have its space before this one
-// has it again.
+// removeUnfinished removes leftovers of interrupted writes, but not the reserve: another program could take its space before this one
+// creates it again.
 func removeUnfinished(folder string) error {
 	entries, err := os.ReadDir(folder)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
-	case err != nil: // it is no folder
+	case err != nil: // it is not a folder
 		return os.RemoveAll(folder)
 	}
 	for _, e := range entries {
@@ -112,7 +112,7 @@ func removeUnfinished(folder string) error {
 	return nil
 }
 
-// Get returns bytes whose digest was checked again; fault.ErrNotFound also when what is there is damaged.
+// Get returns bytes whose digest was checked again; fault.ErrNotFound also if the file is damaged.
 func (l *Layout) Get(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
 	if err := l.check(ctx, desc); err != nil {
 		return nil, newError("get", desc.Digest.String(), err)
@@ -126,8 +126,8 @@ func (l *Layout) Get(ctx context.Context, desc ocispec.Descriptor) ([]byte, erro
 	return data, newError("get", desc.Digest.String(), err)
 }
 
-// Open opens content that is served to others, of any size that Put takes: its digest is checked before Open returns.
-// fault.ErrNotFound: it is not there, or damaged. The caller closes it.
+// Open opens content for serving it to others, of any size that Put accepts: its digest is checked before Open returns.
+// fault.ErrNotFound: it is missing or damaged. The caller closes it.
 func (l *Layout) Open(ctx context.Context, d digest.Digest) (_ io.ReadSeekCloser, err error) {
 	if err := l.check(ctx, ocispec.Descriptor{Digest: d}); err != nil {
 		return nil, newError("open", d.String(), err)
@@ -151,7 +151,7 @@ func (l *Layout) Open(ctx context.Context, d digest.Digest) (_ io.ReadSeekCloser
 	return f, nil
 }
 
-// Put is durable when it returns, and does nothing when the content is there undamaged.
+// Put is durable when it returns, and does nothing if the undamaged content exists.
 func (l *Layout) Put(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
 	err := l.check(ctx, desc)
 	if err == nil {
@@ -164,7 +164,7 @@ func (l *Layout) Put(ctx context.Context, desc ocispec.Descriptor, data []byte) 
 	defer l.mu.Unlock()
 	file := l.place.blobPath(desc.Digest)
 	if _, err := l.place.file(desc.Digest, desc.Size, maxContent); err == nil {
-		// It may be there from a Put that was killed between its rename and its sync.
+		// A Put may have been killed between its rename and its sync.
 		return newError("put", desc.Digest.String(), syncFolder(filepath.Dir(file)))
 	}
 	err = l.write(file, data)
@@ -210,10 +210,10 @@ func (l *Layout) Retain(ctx context.Context, keep []digest.Digest) error {
 	return newError("clean", l.place.path, syncFolder(folder))
 }
 
-// Yield calls do and returns its error; meanwhile the space that is kept for Put is free for what do needs.
+// Yield calls do and returns its error; meanwhile the space that is reserved for Put is free for do.
 func (l *Layout) Yield(do func() error) error {
 	l.mu.Lock()
-	_ = os.Remove(filepath.Join(l.place.path, ingestFolder, reserveFile)) // what cannot be given stays
+	_ = os.Remove(filepath.Join(l.place.path, ingestFolder, reserveFile)) // after an error the reserve stays
 	l.mu.Unlock()
 	err := do()
 	l.mu.Lock()
@@ -238,7 +238,7 @@ func (l *Layout) check(ctx context.Context, desc ocispec.Descriptor) error {
 	return nil
 }
 
-// write makes a file appear at once and for good: content first, then its name, then the folder that holds the name.
+// write creates a file atomically and durably: it syncs the content, renames the file, and syncs its folder.
 func (l *Layout) write(file string, data []byte) error {
 	f, err := os.CreateTemp(filepath.Join(l.place.path, ingestFolder), "put-*")
 	if err != nil {
@@ -247,7 +247,7 @@ func (l *Layout) write(file string, data []byte) error {
 	return finish(f, file, data)
 }
 
-// writeReserved is write into the room of the reserve.
+// writeReserved is write with the space of the reserve.
 func (l *Layout) writeReserved(file string, data []byte) error {
 	f, err := os.OpenFile(filepath.Join(l.place.path, ingestFolder, reserveFile), os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -259,11 +259,11 @@ func (l *Layout) writeReserved(file string, data []byte) error {
 	return finish(f, file, data)
 }
 
-// finish writes data over what f has, closes it, and gives it its name. A file that was not finished is removed.
+// finish overwrites f with data, closes it, and renames it. An unfinished file is removed.
 func finish(f *os.File, file string, data []byte) (err error) {
 	defer func() {
 		if err != nil {
-			_ = os.Remove(f.Name()) // the first error counts
+			_ = os.Remove(f.Name()) // the first error is returned
 		}
 	}()
 	if _, err := f.Write(data); err != nil {
@@ -283,16 +283,16 @@ func finish(f *os.File, file string, data []byte) (err error) {
 	return syncFolder(filepath.Dir(file))
 }
 
-// reserve fills the reserve up, as far as there is space. Written zeros are space on file systems that write over a file in its place,
-// as ext4 and XFS do.
+// reserve fills the reserve as far as there is space. Written zeros reserve space on file systems that overwrite files in place,
+// such as ext4 and XFS.
 func (l *Layout) reserve() {
 	f, err := os.OpenFile(filepath.Join(l.place.path, ingestFolder, reserveFile), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
-		return // the Put that needs it says so
+		return // the Put that needs it returns the error
 	}
 	defer f.Close()
 	if info, err := f.Stat(); err == nil && info.Size() < reserveSize {
-		_, _ = f.Write(make([]byte, reserveSize-info.Size())) // what does not fit is not kept
+		_, _ = f.Write(make([]byte, reserveSize-info.Size())) // only as much as fits
 	}
 }
 

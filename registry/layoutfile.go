@@ -15,11 +15,11 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// blobFolders are where blobs may be, by name in a layout.
+// blobFolders are the folders of blobs in a layout.
 var blobFolders = []string{filepath.Join(ocispec.ImageBlobsDir, digest.SHA256.String()), filepath.Join(ocispec.ImageBlobsDir, digest.SHA512.String())}
 
-// checkNames refuses what may stand in a prepared layout in place of its own files and folders: a pipe, whose reader waits
-// for a writer, and, before something is written, a link, which may lead to any file of this machine.
+// checkNames rejects a prepared layout with a pipe in place of its own files and folders, because its reader waits
+// for a writer, and, before a write, one with a link, which may lead to any file of this machine.
 func checkNames(path string, write bool) error {
 	documents := []string{ocispec.ImageIndexFile, ocispec.ImageLayoutFile}
 	for _, name := range documents {
@@ -42,7 +42,7 @@ func checkNames(path string, write bool) error {
 	return nil
 }
 
-// checkBlobs refuses pipes and devices among the blobs: oras-go opens all that the index leads to.
+// checkBlobs rejects pipes and devices among the blobs: oras-go opens every blob that the index leads to.
 func checkBlobs(path string) error {
 	for _, folder := range blobFolders {
 		entries, err := os.ReadDir(filepath.Join(path, folder))
@@ -53,7 +53,7 @@ func checkBlobs(path string) error {
 			if e.Type().IsRegular() || e.IsDir() {
 				continue
 			}
-			info, err := os.Stat(filepath.Join(path, folder, e.Name())) // what a link leads to
+			info, err := os.Stat(filepath.Join(path, folder, e.Name())) // the target of a link
 			if err == nil && !info.IsDir() {
 				err = bounded.Regular(filepath.Join(folder, e.Name()), info)
 			}
@@ -65,7 +65,7 @@ func checkBlobs(path string) error {
 	return nil
 }
 
-// openRegular opens a regular file, and nothing else: a pipe does not make it wait.
+// openRegular opens a regular file only. It does not block on a pipe.
 func openRegular(name string, flag int, mode fs.FileMode) (*os.File, error) {
 	f, err := os.OpenFile(name, flag|syscall.O_NONBLOCK, mode)
 	if err != nil {

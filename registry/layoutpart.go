@@ -14,8 +14,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// receive writes a blob aside, from where an earlier run stopped, and gives it its name when all of it has the digest. It reports
-// whether there was something to continue; what has another digest is removed.
+// receive writes a blob to a partial file, from where an earlier run stopped, and renames it when its digest matches. It reports
+// whether there was a partial file; one with another digest is removed.
 func (p *layoutPlace) receive(ctx context.Context, desc ocispec.Descriptor, open opener) (resumed bool, err error) {
 	file := p.blobPath(desc.Digest)
 	part := filepath.Join(p.path, ingestFolder, desc.Digest.Encoded()+".part")
@@ -56,7 +56,7 @@ func (p *layoutPlace) receive(ctx context.Context, desc ocispec.Descriptor, open
 		return off > 0, errors.Join(fmt.Errorf("%d bytes with another digest: %w", desc.Size, fault.ErrDigestMismatch), os.Remove(part))
 	}
 	if err := errors.Join(f.Chmod(0o444), f.Sync()); err != nil { // as oras-go has its files
-		return off > 0, errors.Join(err, os.Remove(part)) // memory may have what the disk does not: the next run would find it good
+		return off > 0, errors.Join(err, os.Remove(part)) // memory may have bytes that the disk does not have, so the next run could accept it
 	}
 	if err := os.Rename(part, file); err != nil {
 		return off > 0, err

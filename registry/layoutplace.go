@@ -24,11 +24,11 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// layoutPlace is an OCI image layout on disk as a place like a registry. What another program changes in it is seen at the
-// next call; two programs that write at the same time are not kept apart.
+// layoutPlace is an OCI image layout on disk as a place like a registry. Changes by other programs are noticed at the
+// next call; two programs that write at the same time are not coordinated.
 type layoutPlace struct {
 	path  string
-	files fs.FS // is read instead of the folder, and cannot be written; nil: the folder is
+	files fs.FS // read-only files that are read instead of the folder; nil: the folder is read
 
 	mu    sync.Mutex
 	store *oci.Store
@@ -36,14 +36,14 @@ type layoutPlace struct {
 	fixed *oci.ReadOnlyStore // of files
 }
 
-// layoutIndex is what can be asked of both of oras-go's stores.
+// layoutIndex has the common methods of oras-go's two stores.
 type layoutIndex interface {
 	Resolve(ctx context.Context, reference string) (ocispec.Descriptor, error)
 	Predecessors(ctx context.Context, node ocispec.Descriptor) ([]ocispec.Descriptor, error)
 	Tags(ctx context.Context, last string, fn func(tags []string) error) error
 }
 
-// reading gives oras-go's store for reading.
+// reading returns oras-go's store for reading.
 func (p *layoutPlace) reading(ctx context.Context) (layoutIndex, error) {
 	if p.files == nil {
 		return p.open(ctx, false)
@@ -58,10 +58,10 @@ func (p *layoutPlace) reading(ctx context.Context) (layoutIndex, error) {
 	return p.fixed, nil
 }
 
-// maxLayoutIndex bounds index.json, which oras-go reads whole.
+// maxLayoutIndex bounds index.json, which oras-go reads into memory.
 const maxLayoutIndex = 64 << 20
 
-// open gives oras-go's store, read again when index.json has changed. Only a writer makes a layout.
+// open returns oras-go's store, read again if index.json has changed. Only a writer creates a layout.
 func (p *layoutPlace) open(ctx context.Context, write bool) (*oci.Store, error) {
 	if p.files != nil {
 		return nil, fmt.Errorf("it can only be read: %w", fault.ErrUnsupported)
@@ -100,12 +100,12 @@ func (p *layoutPlace) open(ctx context.Context, write bool) (*oci.Store, error) 
 	return store, nil
 }
 
-// remember takes note of index.json as this process wrote or read it.
+// remember records the state of index.json as this process wrote or read it.
 func (p *layoutPlace) remember() {
 	p.index, _ = os.Stat(filepath.Join(p.path, ocispec.ImageIndexFile)) // nil makes the next call read it again
 }
 
-// checkLayoutFile refuses to turn some other folder into a layout by accident.
+// checkLayoutFile returns an error for a folder with other content, so that it does not become a layout by accident.
 func checkLayoutFile(path string, write bool) error {
 	if _, err := os.Stat(filepath.Join(path, ocispec.ImageLayoutFile)); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return onDisk(err)
@@ -121,12 +121,12 @@ func checkLayoutFile(path string, write bool) error {
 	return fault.WithHint(fmt.Errorf("a folder that is no OCI layout: %w", fault.ErrInvalid), "name an empty or new folder, or a layout")
 }
 
-// systemEntry reports whether systems put something with this name onto an empty stick.
+// systemEntry reports whether operating systems create an entry of this name on an empty medium.
 func systemEntry(name string) bool {
 	return strings.HasPrefix(name, ".") || slices.Contains([]string{"lost+found", "System Volume Information", "$RECYCLE.BIN"}, name)
 }
 
-// onDisk gives an error of the file system its class.
+// onDisk adds the sentinel to an error of the file system.
 func onDisk(err error) error {
 	switch {
 	case err == nil || classified(err):
@@ -253,7 +253,7 @@ func (p *layoutPlace) verify(ctx context.Context, desc ocispec.Descriptor) error
 	return err
 }
 
-// fileReader gives io.EOF only when size and digest were right.
+// fileReader returns io.EOF only if size and digest match.
 type fileReader struct {
 	ctx  context.Context
 	f    fs.File
@@ -297,7 +297,7 @@ func (p *layoutPlace) exists(_ context.Context, desc ocispec.Descriptor) (bool, 
 	return desc.Size == 0 || info.Size() == desc.Size, nil
 }
 
-// referrers reads the graph that oras-go keeps, and the fallback tag that a tool may have copied along.
+// referrers reads oras-go's graph, and the fallback tag that a tool may have copied.
 func (p *layoutPlace) referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -308,7 +308,7 @@ func (p *layoutPlace) referrers(ctx context.Context, subject ocispec.Descriptor)
 	if err != nil {
 		return nil, err
 	}
-	// The graph knows nodes by media type, digest and size: complete what the caller may have left out.
+	// The graph identifies nodes by media type, digest and size: add values that the caller may have left out.
 	if full, _, err := p.read(ctx, store, subject.Digest.String(), MaxForeignManifest); err == nil {
 		subject = full
 	}
@@ -338,7 +338,7 @@ func (p *layoutPlace) tags(ctx context.Context, _ string) ([]string, error) {
 	return p.names(ctx, func(name string) (string, bool) { return name, validTag(name) })
 }
 
-// names lists what choose makes of the names in the index, sorted, without those that it does not choose.
+// names lists the results of choose for the names in the index, sorted.
 func (p *layoutPlace) names(ctx context.Context, choose func(name string) (string, bool)) ([]string, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -359,7 +359,7 @@ func (p *layoutPlace) names(ctx context.Context, choose func(name string) (strin
 	return out, onDisk(err)
 }
 
-// pushBlob repairs a file of the wrong size, which a full disk or a power cut leaves.
+// pushBlob replaces a file of the wrong size, which a full disk or a power cut may leave.
 func (p *layoutPlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) (bool, error) {
 	return p.bring(ctx, desc, func(store *oci.Store) error {
 		if desc.MediaType == "" || IsManifest(desc.MediaType) {
@@ -369,7 +369,7 @@ func (p *layoutPlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, dat
 	})
 }
 
-// bring writes a blob unless it is there undamaged.
+// bring writes a blob unless an undamaged one exists.
 func (p *layoutPlace) bring(ctx context.Context, desc ocispec.Descriptor, write func(*oci.Store) error) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -384,7 +384,7 @@ func (p *layoutPlace) bring(ctx context.Context, desc ocispec.Descriptor, write 
 		if err := os.Remove(p.blobPath(desc.Digest)); err != nil {
 			return false, onDisk(err)
 		}
-	case !errors.Is(err, fault.ErrNotFound): // it may be good: other artifacts name it too
+	case !errors.Is(err, fault.ErrNotFound): // it may be valid, and other artifacts may name it
 		return false, err
 	}
 	return true, onDisk(write(store))
@@ -414,7 +414,7 @@ func (p *layoutPlace) pushManifest(ctx context.Context, desc ocispec.Descriptor,
 	return p.put(ctx, desc, data, tag, nil)
 }
 
-// put stores a manifest under a name of the index. had tells what it may name without its being here; nil: nothing.
+// put stores a manifest under a name of the index. had are digests that it may name although they are not here; nil: none.
 func (p *layoutPlace) put(ctx context.Context, desc ocispec.Descriptor, data []byte, name string, had map[digest.Digest]bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -445,7 +445,7 @@ func (p *layoutPlace) put(ctx context.Context, desc ocispec.Descriptor, data []b
 	return onDisk(store.Tag(ctx, plain, name))
 }
 
-// complete refuses a manifest before what it names, as registries do: a layout is never half of something.
+// complete rejects a manifest whose content is missing, as registries do: a layout is never incomplete.
 func (p *layoutPlace) complete(manifest []byte, had map[digest.Digest]bool) error {
 	if _, err := manifestType(manifest, ""); err != nil {
 		return err

@@ -9,10 +9,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// lieEvery is how often a mirror that sends right and wrong bytes in turn is told of.
+// lieEvery is the shortest time between two reports of a mirror that sends correct and wrong bytes in turn.
 const lieEvery = time.Hour
 
-// lies remembers whether it was reported that a mirror sent other bytes than were asked for.
+// lies records whether a mirror was reported for sending wrong bytes.
 type lies struct {
 	mu      sync.Mutex
 	told    bool
@@ -31,16 +31,16 @@ func (l *lies) tell(now time.Time) bool {
 	return true
 }
 
-// behave notes that the bytes were right.
+// behave records that the bytes were correct.
 func (l *lies) behave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.behaved = true
 }
 
-// lied tells that a mirror sent other bytes than were asked for.
+// lied reports that a mirror sent wrong bytes.
 func (p *remotePlace) lied(a *access, err error) {
-	var now time.Time // without a clock it is told once
+	var now time.Time // without a clock it is reported once
 	if p.c.o.Now != nil {
 		now = p.c.o.Now()
 	}
@@ -53,7 +53,7 @@ func (p *remotePlace) lied(a *access, err error) {
 	}
 }
 
-// outcome takes in how a blob came: with its digest, with another, or not.
+// outcome records the result of a blob: correct, another digest, or an error.
 func (p *remotePlace) outcome(a *access, err error) {
 	switch {
 	case err == nil:

@@ -20,10 +20,10 @@ const (
 	maxImageConfig    = 4 << 20
 )
 
-// LockImage resolves an image reference as Compose files write it: what it means now, for which platforms, and how many
-// compressed bytes each is. The registry itself says what a tag names, a mirror may show what it named before; content comes by
-// its digest from wherever it is. The result's Reference is ref as it was given. The credentials of Options go only to a host
-// that they were meant for: Compose files name any registry.
+// LockImage resolves an image reference of a Compose file: its current digest, its platforms, and the compressed size of
+// each. Tags are resolved at the registry itself, because a mirror may show an older one; content is read by
+// digest from any place. The result's Reference is ref unchanged. The credentials of Options are sent only to their own
+// host, because Compose files may name any registry.
 func (c *Client) LockImage(ctx context.Context, ref string) (artifacts.LockedImage, error) {
 	out := artifacts.LockedImage{Reference: ref}
 	parsed, err := ParseImage(ref)
@@ -56,8 +56,8 @@ func (c *Client) LockImage(ctx context.Context, ref string) (artifacts.LockedIma
 	return out, repo.fail("lock image", parsed.Target(), err)
 }
 
-// ImageLayers lists what a pull of one platform of an image moves, its configuration first: d is the digest of the
-// platform's manifest, ref names the image as Compose files write it. Credentials go where [Client.LockImage] says.
+// ImageLayers lists the blobs that a pull of one platform of an image transfers, its configuration first: d is the digest of the
+// platform's manifest, ref names the image as in a Compose file. For credentials see [Client.LockImage].
 func (c *Client) ImageLayers(ctx context.Context, ref string, d digest.Digest) ([]ocispec.Descriptor, error) {
 	parsed, err := ParseImage(ref)
 	if err != nil {
@@ -82,7 +82,7 @@ func lockIndex(ctx context.Context, repo *Repository, data []byte) ([]artifacts.
 	}
 	var out []artifacts.LockedPlatform
 	for _, m := range index.Manifests {
-		// Attestations stand beside images, with a platform that is none.
+		// Attestations are beside images, with an invalid platform.
 		if m.Platform == nil || m.Platform.OS == "unknown" || m.Platform.Architecture == "unknown" || !IsManifest(m.MediaType) {
 			continue
 		}
@@ -91,7 +91,7 @@ func lockIndex(ctx context.Context, repo *Repository, data []byte) ([]artifacts.
 		}
 		name := platformName(*m.Platform)
 		if slices.ContainsFunc(out, func(p artifacts.LockedPlatform) bool { return p.Platform == name }) {
-			continue // the first of a kind is what a runtime takes
+			continue // a runtime uses the first of a kind
 		}
 		_, child, err := repo.ManifestLimit(ctx, m.Digest, MaxForeignManifest)
 		if err != nil {
@@ -133,7 +133,7 @@ func platformName(p ocispec.Platform) string {
 	return platforms.Format(platforms.Normalize(ocispec.Platform{OS: p.OS, Architecture: p.Architecture, Variant: p.Variant}))
 }
 
-// imageSize adds what a pull moves: layers and configuration, each content once.
+// imageSize adds up a pull: layers and configuration, each digest once.
 func imageSize(data []byte) (int64, ocispec.Descriptor, error) {
 	var m ocispec.Manifest
 	if err := json.Unmarshal(data, &m); err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // Login checks credentials against a registry and then stores them where Docker and podman find them: in a credential
-// helper when the file names one, else in the file. It returns in which of them. user is empty when secret is an identity token.
+// helper if the file names one, otherwise in the file. It returns the place. user is empty when secret is an identity token.
 func (c *Client) Login(ctx context.Context, host, user, secret string) (stored string, err error) {
 	if secret == "" {
 		return "", newError("log in to", host, fmt.Errorf("the password or token is empty: %w", fault.ErrInvalid))
@@ -29,7 +29,7 @@ func (c *Client) Login(ctx context.Context, host, user, secret string) (stored s
 	return stored, newError("log in to", host, err)
 }
 
-// Logout removes the stored credentials of host, and returns from which files and helpers; none is no error.
+// Logout removes the stored credentials of host, and returns the files and helpers that had them; none is not an error.
 func (c *Client) Logout(ctx context.Context, host string) (removedFrom []string, err error) {
 	if err := checkHost(host); err != nil {
 		return nil, newError("log out of", host, err)
@@ -52,7 +52,7 @@ func checkHost(host string) error {
 	return nil
 }
 
-// ping asks the registry's base address with these credentials and no others.
+// ping sends a request to the registry's base address with only these credentials.
 func (c *Client) ping(ctx context.Context, host, user, secret string) error {
 	if err := checkHost(host); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (c *Client) lookup(ctx context.Context, e *endpoint, registryHost, reposito
 	cred, err := c.files.Lookup(ctx, host, repository)
 	if err == nil && cred == auth.EmptyCredential && !e.mirror && host != registryHost &&
 		credentials.ServerAddressFromRegistry(host) != credentials.ServerAddressFromRegistry(registryHost) {
-		// The registry answers under another name than it is written with; people log in to the written one.
+		// The registry's host differs from its name in references; users log in to the latter.
 		cred, err = c.files.Lookup(ctx, registryHost, repository)
 	}
 	return cred, err

@@ -19,31 +19,31 @@ import (
 
 // Defaults of Options.
 const (
-	defaultConcurrency  = 3                // blobs in flight; what registries and oras-go are used to
+	defaultConcurrency  = 3                // concurrent blobs, as oras-go
 	defaultRetryBudget  = time.Minute      // all waits of one request together
-	defaultStallTimeout = 60 * time.Second // a body that brings next to nothing for so long is given up and resumed
+	defaultStallTimeout = 60 * time.Second // a body with almost no data for so long is aborted and resumed
 	defaultTagWait      = 120 * time.Millisecond
 	defaultUserAgent    = "longshore"
 )
 
-// Options say how registries are reached. The zero value is strict: HTTPS with the system's roots, no credentials, no
+// Options configure the access to registries. The zero value is strict: HTTPS with the system's roots, no credentials, no
 // mirrors, and, without Getenv, no environment.
 type Options struct {
-	// PlainHTTP speaks HTTP to every registry. Without it only PlainHTTPHosts, hosts whose hosts.toml says http://, and
-	// loopback addresses without TLS settings of their own are spoken to in the clear.
+	// PlainHTTP uses HTTP for every registry. Without it only PlainHTTPHosts, hosts with http:// in hosts.toml, and
+	// loopback addresses without TLS settings of their own are accessed without TLS.
 	PlainHTTP      bool
 	PlainHTTPHosts []string // host[:port], as in references
-	// LoopbackTLS speaks HTTPS to loopback addresses, too, where none of these says otherwise.
+	// LoopbackTLS uses HTTPS also for loopback addresses, unless one of these settings applies.
 	LoopbackTLS bool
 
 	SkipVerify        bool   // accept any server certificate
 	CAFile            string // PEM; added to the system's roots
 	CertFile, KeyFile string // client certificate, PEM; both or none
 
-	// Username with Password, or Token (a registry bearer token), go to Host only; with an empty Host, to the registries that
-	// [Client.Open] was called for. Never to a mirror, nor to a registry that only a file, a document or an image
+	// Username with Password, or Token (a registry bearer token), are sent to Host only; with an empty Host, to the registries for
+	// which [Client.Open] was called. Never to a mirror, nor to a registry that only a file, a document or an image
 	// reference names. They come before any file. The environment variables LONGSHORE_USERNAME, LONGSHORE_PASSWORD,
-	// LONGSHORE_TOKEN and LONGSHORE_REGISTRY_HOST fill in what is empty here.
+	// LONGSHORE_TOKEN and LONGSHORE_REGISTRY_HOST are the defaults.
 	Host               string
 	Username, Password string
 	Token              string
@@ -57,28 +57,28 @@ type Options struct {
 	// Docker names them: <host>/*.crt, NAME.cert with NAME.key. Empty: none.
 	CertsDir string
 
-	// Now is what certificates' dates are held against; nil: the system's clock.
+	// Now is the clock for the validity of certificates; nil: the system's clock.
 	Now func() time.Time
-	// Date gets the time that servers send, unauthenticated. nil: not called.
+	// Date is called with the time that servers send, which is not authenticated. nil: not called.
 	Date func(time.Time)
-	// Lied is told that a mirror sent other bytes than were asked for: once for each mirror, and again when it has sent the right
-	// bytes since, at most once an hour by Now (without Now: once). err names the mirror. It is called from many goroutines and must not wait; nil: not
-	// called.
+	// Lied is called when a mirror has sent wrong bytes: once for each mirror, and again if it has sent correct
+	// bytes since, at most once an hour by Now (without Now: once). err names the mirror. It is called from many goroutines and must not block;
+	// nil: not called.
 	Lied func(repository string, err error)
 
 	UserAgent    string
 	Logger       *slog.Logger  // nil: silent
 	Concurrency  int           // blobs moved at a time; 0: 3
-	Requests     int           // requests to one server that wait for their answers at a time; 0: any number
+	Requests     int           // concurrent requests to one server; 0: any number
 	RetryBudget  time.Duration // all waits for retries of one request together; 0: one minute; negative: no retry
-	TagWait      time.Duration // how long the writer of a tag that others set too waits, at least, before it looks whether the tag has held; 0: 120 ms, longer than others take from looking to setting
-	StallTimeout time.Duration // how long a body may bring next to nothing before it is resumed, and two thirds of the wait for an answer; also how long a credential helper may take; 0: one minute
+	TagWait      time.Duration // shortest wait of the writer of a shared tag before it checks that the tag was not replaced; 0: 120 ms, longer than others need between reading and setting it
+	StallTimeout time.Duration // time with almost no data after which a body is resumed, and two thirds of the timeout of a response; also the timeout of a credential helper; 0: one minute
 
-	// Uploads is a directory that remembers uploads, so that a later run continues those that this one is killed in; "": none is
-	// remembered.
+	// Uploads is a directory for the state of uploads, so that a later run continues uploads of a killed one; "": not
+	// stored.
 	Uploads cache.Folder
 
-	// Budget bounds what all requests together take of the link; nil: nothing does. Its context has to be that of the calls.
+	// Budget limits the use of the link by all requests together; nil: no limit. Calls must use its context.
 	Budget *budget.Budget
 
 	// Getenv reads the environment (os.Getenv in programs). Nil: an empty environment: no HOME, no proxies.
@@ -134,8 +134,8 @@ func (o Options) check() error {
 	return nil
 }
 
-// ReadFiles tells which of the options names a file that cannot be used, and why; "" for none. Otherwise it shows at the first
-// request to a registry, once for each thing that is asked for; of AuthFile, which Login makes, it does not show at all.
+// ReadFiles returns the option that names an unusable file, and the error; "" for none. Without this check the error is returned by each
+// request to a registry; an unusable AuthFile, which Login creates, would not be reported at all.
 func (o Options) ReadFiles() (option string, err error) {
 	if o.CAFile != "" {
 		if _, err := (wire.TLS{CAFiles: []string{o.CAFile}}).Config(); err != nil {
@@ -155,7 +155,7 @@ func (o Options) ReadFiles() (option string, err error) {
 	return "", nil
 }
 
-// CheckCerts reads every folder of a CertsDir and the certificates that it names, and returns all that cannot be used.
+// CheckCerts reads every folder of a CertsDir and the certificates that it names, and returns all errors.
 func CheckCerts(dir string) error {
 	folders, err := certsd.Folders(dir)
 	if err != nil {
@@ -180,7 +180,7 @@ func CheckCerts(dir string) error {
 	return errors.Join(errs...)
 }
 
-// plain reports whether host is spoken to in the clear when hosts.toml says nothing about it.
+// plain reports whether host is accessed without TLS if hosts.toml does not name it.
 func (o Options) plain(host string) bool {
 	if o.PlainHTTP || slices.Contains(o.PlainHTTPHosts, host) {
 		return true

@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
-// listKind is which list of a repository oras-go pages through.
+// listKind is the kind of list that oras-go reads page by page.
 type listKind int
 
 const (
@@ -26,20 +26,20 @@ const (
 
 type listKey struct{}
 
-// listing marks the requests of a list for [access.Do]: the address of a further page is the registry's own choice, and says
-// nothing about what it is a page of.
+// listing marks the requests of a list for [access.Do]: the address of a further page is chosen by the registry and does not show
+// the kind of the list.
 func listing(ctx context.Context, kind listKind) context.Context {
 	return context.WithValue(ctx, listKey{}, kind)
 }
 
-// errNoAPI: the registry answered, and does not know the referrers API.
+// errNoAPI: the registry answered that it has no referrers API.
 var errNoAPI = errors.New("no referrers API")
 
 var errNoList = fmt.Errorf("a list that is not JSON of its kind: %w", fault.ErrInvalid)
 
-// page reads a page of a list to its end and gives oras-go one that it decodes and follows correctly: oras-go takes a page
-// beyond its bound for one that was cut off, rejects all referrers for one descriptor that does not decode, and takes the
-// first Link for the next page.
+// page reads a page of a list and returns one that oras-go decodes and follows correctly: oras-go treats a page
+// above its bound as truncated, rejects all referrers because of one malformed descriptor, and uses the
+// first Link as the next page.
 func (a *access) page(ctx context.Context, resp *http.Response, kind listKind) error {
 	data, err := readAtMost(resp, maxIndex)
 	media := mediaType(resp)
@@ -69,7 +69,7 @@ func (a *access) page(ctx context.Context, resp *http.Response, kind listKind) e
 	if next != nil {
 		resp.Header.Set("Link", "<"+next.String()+">")
 	}
-	resp.Header.Set("Content-Type", media) // without parameters, as oras-go compares it
+	resp.Header.Set("Content-Type", media) // without parameters, because oras-go compares all of it
 	resp.Body = io.NopCloser(bytes.NewReader(data))
 	return nil
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Platforms says which manifests of an image index are wanted: "linux/arm64" is for every variant of it. Empty: all.
+// Platforms selects manifests of an image index: "linux/arm64" is for every variant of it. Empty: all.
 type Platforms []string
 
-// attestationOf is what BuildKit writes into the entry of an attestation: the digest of the manifest that it is about.
+// attestationOf is BuildKit's annotation on the entry of an attestation: the digest of its subject.
 const attestationOf = "vnd.docker.reference.digest"
 
-// of chooses from the manifests of an index. One that says nothing about a platform is wanted, an attestation as what it is
-// about is. That there is nothing for any of the platforms is fault.ErrUnfit.
+// of chooses from the manifests of an index. One without a platform is chosen, and an attestation together with its
+// subject. If none matches the platforms, that is fault.ErrUnfit.
 func (p Platforms) of(manifests []ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	if len(p) == 0 || len(manifests) == 0 {
 		return manifests, nil

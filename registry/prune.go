@@ -14,12 +14,12 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// RemoveReferrer takes a manifest out of the referrers of its subject. Gone is no error; a registry without deletion,
-// or not the caller, is fault.ErrUnsupported or fault.ErrDenied.
+// RemoveReferrer removes a manifest from the referrers of its subject. A missing one is not an error; a registry without deletion
+// is fault.ErrUnsupported, a caller without the right fault.ErrDenied.
 //
-// Where the registry keeps no list of referrers itself, the manifest is only taken out of the list under the fallback tag: a
-// list that another writer brings back at the same moment may not name what is gone. The registry collects it, as it does
-// all that has no tag.
+// If the registry has no list of referrers itself, the manifest is only removed from the list under the fallback tag, because a
+// list that another writer restores at the same moment must not name a deleted manifest. The registry's garbage collection removes
+// it like all untagged manifests.
 func (r *Repository) RemoveReferrer(ctx context.Context, subject ocispec.Descriptor, d digest.Digest) error {
 	err := checkDigest(d)
 	if err == nil {
@@ -47,7 +47,7 @@ func (p *remotePlace) removeReferrer(ctx context.Context, subject ocispec.Descri
 	return p.remove(ctx, d.String())
 }
 
-// dropFallback takes an entry out of the list under the fallback tag, if there is one.
+// dropFallback removes an entry from the list under the fallback tag, if it is there.
 func (p *remotePlace) dropFallback(ctx context.Context, subject ocispec.Descriptor, d digest.Digest) error {
 	tag := fallbackTag(subject.Digest)
 	unlock, err := p.c.locks.lock(ctx, p.host+"/"+p.name+":"+tag)
@@ -73,7 +73,7 @@ func (p *remotePlace) dropFallback(ctx context.Context, subject ocispec.Descript
 	return errRewritten
 }
 
-// remove deletes a manifest by its digest, or a tag. Gone is no error.
+// remove deletes a manifest by its digest, or a tag. A missing one is not an error.
 func (p *remotePlace) remove(ctx context.Context, target string) error {
 	a := p.upstream()
 	ctx = auth.AppendRepositoryScope(ctx, a.repo.Reference, auth.ActionPull, auth.ActionPush, auth.ActionDelete)
@@ -93,10 +93,10 @@ func (p *remotePlace) remove(ctx context.Context, target string) error {
 	return resp.Body.Close()
 }
 
-// RemoveManifest takes a manifest out of the repository, and those of tags that are still there then: registries differ in
-// whether tags go with what they name. Gone is no error. One without deletion, or that denies it to the caller, is
-// fault.ErrUnsupported or fault.ErrDenied; one whose tags are immutable is fault.ErrConflict. Blobs are the registry's to
-// collect. Every other tag that names the manifest may go as well.
+// RemoveManifest removes a manifest from the repository, and then those of tags that still exist, because not all registries
+// remove tags with their manifest. A missing one is not an error. A registry without deletion is fault.ErrUnsupported, a
+// missing right fault.ErrDenied, immutable tags fault.ErrConflict. The registry's garbage collection removes
+// blobs. Every other tag of the manifest may be removed as well.
 func (r *Repository) RemoveManifest(ctx context.Context, d digest.Digest, tags ...string) error {
 	p, err := r.removable(d)
 	if err == nil {
@@ -110,21 +110,21 @@ func (r *Repository) RemoveManifest(ctx context.Context, d digest.Digest, tags .
 	return r.fail("remove", d.String(), err)
 }
 
-// removeTag removes a tag that names d, unless it went with what it named.
+// removeTag removes a tag that names d, unless it was removed with the manifest.
 func (p *remotePlace) removeTag(ctx context.Context, tag string, d digest.Digest) error {
 	err := p.remove(ctx, tag)
 	if !errors.Is(err, fault.ErrUnsupported) && !errors.Is(err, fault.ErrInvalid) {
 		return err
 	}
 	a := p.upstream()
-	there, lookErr := p.resolveAt(p.reading(ctx, a), a, tag) // some know no tags when they delete
+	there, lookErr := p.resolveAt(p.reading(ctx, a), a, tag) // some registries delete no tags
 	if lookErr == nil && there.Digest == d {
 		return err
 	}
 	return nil
 }
 
-// removable is where d may be removed.
+// removable returns the place from which d may be removed.
 func (r *Repository) removable(d digest.Digest) (*remotePlace, error) {
 	p, ok := r.place.(*remotePlace)
 	if !ok {
@@ -133,8 +133,8 @@ func (r *Repository) removable(d digest.Digest) (*remotePlace, error) {
 	return p, checkDigest(d)
 }
 
-// How far referrers of referrers are followed, and how cosign of old names what belongs to a digest. An SBOM does not name
-// what it is of: another tag may name the same.
+// Depth of referrers of referrers, and suffixes of older cosign's tags. An SBOM does not name
+// its subject: another tag may name the same SBOM.
 const maxNested = 4
 
 var (
@@ -142,9 +142,9 @@ var (
 	sharedTags = []string{".sbom"}
 )
 
-// RemoveReferrers removes everything that refers to a digest, which itself may be gone already: signatures, attestations,
-// statements, and what refers to these; the list under the fallback tag, and what is under cosign's older tags. tags are
-// those that the repository has; nil: it is asked. It returns how many manifests were removed; errors are as of
+// RemoveReferrers removes everything that refers to a digest, which itself may be removed already: signatures, attestations,
+// statements, and their referrers; the list under the fallback tag, and artifacts under cosign's older tags. tags are
+// those of the repository; nil: they are listed. It returns how many manifests were removed; errors are as of
 // RemoveManifest.
 func (r *Repository) RemoveReferrers(ctx context.Context, subject digest.Digest, tags map[string]bool) (int, error) {
 	p, err := r.removable(subject)
@@ -170,7 +170,7 @@ func (p *remotePlace) removeReferrers(ctx context.Context, subject digest.Digest
 			return n, err
 		}
 		if of, err := subjectOf(data); err != nil || of.Digest != subject {
-			continue // listed by mistake: it may be another's
+			continue // listed by mistake: it may have another subject
 		}
 		if depth > 1 {
 			more, err := p.removeReferrers(ctx, d.Digest, tags, depth-1)
@@ -219,7 +219,7 @@ func (p *layoutPlace) removeReferrer(context.Context, ocispec.Descriptor, digest
 	return fmt.Errorf("a layout keeps what is in it: %w", fault.ErrUnsupported)
 }
 
-// Upstream is the same repository at the registry itself, without its mirrors: what a mirror shows may be older.
+// Upstream is the same repository at the registry itself, without its mirrors, which may be outdated.
 func (r *Repository) Upstream() *Repository {
 	p, ok := r.place.(*remotePlace)
 	if !ok || len(p.at) == 1 {

@@ -16,10 +16,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Action is what became of one thing that a push had to do.
+// Action is the result of one step of a push.
 type Action string
 
-// What is told of a push.
+// Results of the steps of a push.
 const (
 	ActionPushed  Action = "pushed"
 	ActionMounted Action = "mounted" // shared from another repository: no bytes were sent
@@ -28,25 +28,25 @@ const (
 	ActionTagged  Action = "tagged"
 )
 
-// Progress is one finished step of a push, for people to look at.
+// Progress is one finished step of a push, for display.
 type Progress struct {
 	Action     Action
 	Descriptor ocispec.Descriptor
 	Tag        string // of ActionTagged
 }
 
-// PushOptions choose how an artifact is pushed.
+// PushOptions configure a push.
 type PushOptions struct {
-	MountFrom []string        // repositories of the same registry (path without host) that may hold blobs already
-	Held      []digest.Digest // blobs that a manifest of this repository names, which was read a moment ago: they are not looked for
-	// Absent asks whether the manifest was there before; else it is not looked at.
+	MountFrom []string        // repositories of the same registry (path without host) that may have blobs already
+	Held      []digest.Digest // blobs of a manifest of this repository that was read a moment ago: their existence is not checked
+	// Absent also checks whether the manifest existed before.
 	Absent   bool
 	Progress func(Progress) // nil: silent; never called by two goroutines at once
 }
 
-// Push makes blobs and manifest of an artifact present; no tag names them. It may be repeated after any interruption; what
-// is there is not sent again, but for blobs so small that to ask costs as much. absent reports whether the manifest is known
-// not to have been there; only where o.Absent asks.
+// Push pushes blobs and manifest of an artifact without a tag. It may be repeated after any interruption; existing
+// content is not sent again, except blobs so small that a check costs as much. absent reports whether the manifest is known
+// not to have existed; only with o.Absent.
 func (r *Repository) Push(ctx context.Context, a *artifacts.Artifact, o PushOptions) (desc ocispec.Descriptor, absent bool, err error) {
 	desc = ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
 	if err := checkArtifact(a); err != nil {
@@ -60,7 +60,7 @@ func (r *Repository) Push(ctx context.Context, a *artifacts.Artifact, o PushOpti
 	return desc, absent, nil
 }
 
-// teller keeps calls of a progress function apart.
+// teller serializes calls of a progress function.
 func teller(f func(Progress)) func(Progress) {
 	if f == nil {
 		return func(Progress) {}
@@ -88,8 +88,8 @@ func checkArtifact(a *artifacts.Artifact) error {
 	return nil
 }
 
-// pushAll pushes blobs and manifest, and reports whether the manifest is known not to have been there: one of its blobs was
-// not. A registry that has lost a blob which was believed to be there gets all of them.
+// pushAll pushes blobs and manifest, and reports whether the manifest is known not to have existed, because one of its blobs
+// did not. If the registry has lost a blob that was expected to exist, all of them are sent.
 func (r *Repository) pushAll(ctx context.Context, desc ocispec.Descriptor, a *artifacts.Artifact, o PushOptions, tell func(Progress)) (fresh bool, err error) {
 	blobs := slices.DeleteFunc(slices.Clone(a.Blobs), func(b artifacts.Blob) bool { return slices.Contains(o.Held, b.Descriptor.Digest) })
 	p, remote := r.place.(*remotePlace)
@@ -136,10 +136,10 @@ func (r *Repository) pushBlobs(ctx context.Context, blobs []artifacts.Blob, from
 	return lacked.Load(), err
 }
 
-// bring makes a blob present the cheapest way: there already, in another repository, sent.
+// bring pushes a blob in the cheapest way: it exists, it is mounted from another repository, or it is sent.
 func (r *Repository) bring(ctx context.Context, b artifacts.Blob, from []string) (Action, error) {
 	if len(from) > 0 {
-		there, err := r.Upstream().exists(ctx, b.Descriptor) // a mirror has what the registry may have lost
+		there, err := r.Upstream().exists(ctx, b.Descriptor) // a mirror may have a blob that the registry has lost
 		if err != nil {
 			return "", err
 		}

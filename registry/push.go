@@ -17,22 +17,22 @@ import (
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
-// uploader lets oras-go's requests for one blob through our endpoint, with a body that can be sent again.
+// uploader sends oras-go's requests for one blob through our endpoint, with a body that can be sent again.
 type uploader struct {
 	*access
 	data  []byte
 	open  func() (io.ReadCloser, error) // opens the content, size bytes, again for each try; nil: it is data
 	size  int64
-	whole digest.Digest // of data, which goes with the first request too: a registry may take that for all of it; "": it does not
+	whole digest.Digest // of data, which goes with the first request too: a registry may accept that as the whole blob; "": not sent
 }
 
-// repository is oras-go's part that does the uploading. It ends an upload only where it began: a Location on another host, or
+// repository is oras-go's client for uploads. It completes an upload only at the same host: a Location on another host, or
 // without TLS, is an error.
 func (u *uploader) repository() *remote.Repository {
 	return &remote.Repository{Client: u, Reference: u.repo.Reference, PlainHTTP: u.repo.PlainHTTP}
 }
 
-// errWhole ends a push whose first request was enough.
+// errWhole ends a push if its first request was sufficient.
 var errWhole = errors.New("the blob was taken with the first request")
 
 func (u *uploader) Do(r *http.Request) (*http.Response, error) {
@@ -58,17 +58,17 @@ func (u *uploader) Do(r *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-// fill gives a request the blob as its body.
+// fill sets the blob as the body of a request.
 func (u *uploader) fill(r *http.Request) {
 	r.ContentLength = int64(len(u.data))
-	r.Body, r.GetBody = http.NoBody, nil // a length of 0 with another body means that it is not known
+	r.Body, r.GetBody = http.NoBody, nil // a length of 0 with another body means an unknown length
 	if len(u.data) > 0 {
 		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(u.data)), nil }
 		r.Body = io.NopCloser(bytes.NewReader(u.data))
 	}
 }
 
-// pushBlob sends a blob unless it is there; a small one also when that takes fewer requests than to find out.
+// pushBlob sends a blob unless it exists; a small one is sent without a check if that takes fewer requests.
 func (p *remotePlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) (sent bool, err error) {
 	ctx = p.writing(ctx)
 	if p.hasEmpty.Load() && desc.Digest == ocispec.DescriptorEmptyJSON.Digest {
@@ -86,7 +86,7 @@ func (p *remotePlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, dat
 	return err == nil, err
 }
 
-// pushBlobFrom sends a blob of any size unless it is there: a large one in chunks, which a later try or run continues.
+// pushBlobFrom sends a blob of any size unless it exists: a large one in chunks, which a later try or run continues.
 func (p *remotePlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open opener) (sent bool, err error) {
 	ctx = p.writing(ctx)
 	a := p.upstream()
@@ -105,12 +105,12 @@ func (p *remotePlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor,
 		a.whole.Store(true)
 	}
 	u := &uploader{access: a, open: func() (io.ReadCloser, error) { return verified(ctx, desc, open) }, size: desc.Size}
-	err = a.answer(ctx, u.repository().Blobs().Push(ctx, desc, struct{ io.Reader }{http.NoBody})) // the uploader puts the content into the request
+	err = a.answer(ctx, u.repository().Blobs().Push(ctx, desc, struct{ io.Reader }{http.NoBody})) // the uploader sets the content of the request
 	return err == nil, err
 }
 
-// mountFrom asks the registry to share a blob of another of its repositories, and sends what get brings where it opens an
-// upload instead. err is of oras-go.
+// mountFrom requests a mount of a blob from another repository of the registry, and sends the result of get if the registry opens an
+// upload instead. err is oras-go's.
 func (p *remotePlace) mountFrom(ctx context.Context, desc ocispec.Descriptor, from string, get func() ([]byte, error)) (sent bool, err error) {
 	u := &uploader{access: p.upstream()}
 	err = u.repository().Mount(ctx, desc, from, func() (io.ReadCloser, error) {
@@ -122,7 +122,7 @@ func (p *remotePlace) mountFrom(ctx context.Context, desc ocispec.Descriptor, fr
 	return sent, err
 }
 
-// mount asks the registry to share a blob of another of its repositories, and sends what get brings where that does not work.
+// mount requests a mount of a blob from another repository of the registry, and sends the result of get if that fails.
 // It reports whether no bytes were sent.
 func (p *remotePlace) mount(ctx context.Context, desc ocispec.Descriptor, from string, get func() ([]byte, error)) (bool, error) {
 	if _, err := ParseReference(p.host + "/" + from); err != nil {
@@ -143,7 +143,7 @@ func (p *remotePlace) mount(ctx context.Context, desc ocispec.Descriptor, from s
 	case ctx.Err() != nil, errors.Is(err, fault.ErrTemporary):
 		return false, err
 	}
-	data, err := get() // not allowed to read there, not known there, no such call there: no reason not to send it
+	data, err := get() // denied, not found or not supported: then it is sent
 	if err != nil {
 		return false, err
 	}
@@ -151,7 +151,7 @@ func (p *remotePlace) mount(ctx context.Context, desc ocispec.Descriptor, from s
 	return false, err
 }
 
-// holds reports whether another repository of the registry is known to have a blob. Not allowed to ask is no.
+// holds reports whether another repository of the registry is known to have a blob. A denied request means false.
 func (p *remotePlace) holds(ctx context.Context, repository string, desc ocispec.Descriptor) bool {
 	other := *p.upstream()
 	ref := other.repo.Reference
@@ -170,9 +170,9 @@ func (p *remotePlace) pushManifest(ctx context.Context, desc ocispec.Descriptor,
 	return err
 }
 
-// setTag puts a manifest under a tag. Before it tries again it looks: what was sent may have been done and its answer lost,
-// and a tag that another writer has set in the meantime stays, ErrMoved. Sent again without a look it would go over
-// what they were told had held. was is what the tag names until now ("": nothing); nil: what it names after the first try.
+// setTag puts a manifest under a tag. Before each further try it reads the tag: the request may have succeeded although its response was lost,
+// and a tag that another writer has set in the meantime is not overwritten (ErrMoved), because that writer may already have been
+// successful. was is the previous digest of the tag ("": none); nil: its digest after the first try.
 func (p *remotePlace) setTag(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string, was *digest.Digest) error {
 	for tries := p.upstream().budget.Tries(); ; {
 		_, err := p.putManifest(wire.Once(p.writing(ctx)), desc, data, tag)
@@ -200,7 +200,7 @@ func (p *remotePlace) setTag(ctx context.Context, desc ocispec.Descriptor, data 
 		case lookErr != nil:
 			return err
 		case there == desc.Digest:
-			return nil // also where a tag that is there is never set again
+			return nil // also if existing tags are immutable
 		case !again:
 			return err
 		case there != *was:
@@ -209,14 +209,14 @@ func (p *remotePlace) setTag(ctx context.Context, desc ocispec.Descriptor, data 
 	}
 }
 
-// named is what a tag names at the registry itself; "": nothing.
+// named is the digest of a tag at the registry itself; "": the tag does not exist.
 func (p *remotePlace) named(ctx context.Context, tag string) (digest.Digest, error) {
 	a := p.upstream()
 	return orNothing(p.resolveAt(p.reading(ctx, a), a, tag))
 }
 
-// orNothing takes a tag that is not there for one that names nothing, and also one of a lax registry that keeps what a
-// killed publisher left half sent.
+// orNothing returns "" for a missing tag, and for a truncated manifest of a killed publisher that a lax registry has
+// stored.
 func orNothing(d ocispec.Descriptor, err error) (digest.Digest, error) {
 	if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid) {
 		return "", nil
@@ -224,13 +224,13 @@ func orNothing(d ocispec.Descriptor, err error) (digest.Digest, error) {
 	return d.Digest, err
 }
 
-// emptyConfig is how a manifest names the empty config, which most artifacts have.
+// emptyConfig is the descriptor of the empty config, which most artifacts have.
 var emptyConfig = []byte(ocispec.DescriptorEmptyJSON.Digest)
 
-// again makes everything count as unknown that was concluded of blobs.
+// again drops all conclusions about existing blobs.
 func (p *remotePlace) again() { p.hasEmpty.Store(false) }
 
-// putManifest sends a manifest and returns the answer's headers.
+// putManifest sends a manifest and returns the response's headers.
 func (p *remotePlace) putManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, target string) (http.Header, error) {
 	resp, err := p.upstream().call(ctx, http.MethodPut, "manifests/"+target, http.Header{"Content-Type": {desc.MediaType}}, data)
 	if err != nil {

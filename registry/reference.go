@@ -11,7 +11,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Scheme tells what kind of place a reference names.
+// Scheme is the kind of place that a reference names.
 type Scheme string
 
 // The two kinds of places.
@@ -23,17 +23,17 @@ const (
 // Limits of a reference.
 const (
 	maxReferenceLength  = 4096 // a path is the longest part
-	maxRepositoryLength = 255  // what the distribution project allows for host and repository together
+	maxRepositoryLength = 255  // limit of the distribution project for host and repository together
 )
 
-// dockerHub is the name under which Docker's registry is written, dockerHubHost where it answers.
+// dockerHub is the name of Docker's registry in references, dockerHubHost its host.
 const (
 	dockerHub     = "docker.io"
 	dockerHubHost = "registry-1.docker.io"
 )
 
-// Reference names a repository of a registry or a layout on disk, and perhaps something in it. With neither Tag nor
-// Digest it names the place; with both, Digest decides and Tag is kept for people to read.
+// Reference names a repository of a registry or a layout on disk, or an artifact in it. With neither Tag nor
+// Digest it names the place; with both, Digest decides and Tag is for display.
 type Reference struct {
 	Scheme     Scheme
 	Registry   string // host[:port]; empty for a layout
@@ -42,7 +42,7 @@ type Reference struct {
 	Digest     digest.Digest
 }
 
-// tagCharacters may stand in a tag; '.' and '-' not first.
+// tagCharacters are allowed in a tag; '.' and '-' not first.
 const tagCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 
 func validTag(s string) bool {
@@ -50,7 +50,7 @@ func validTag(s string) bool {
 }
 
 // ParseReference reads "oci://host/path[:tag][@digest]", the same without a scheme, or "oci-layout:PATH[:TAG][@digest]".
-// It never guesses a registry: see [ParseImage] for names as Docker writes them.
+// It never assumes a registry: for Docker's short names see [ParseImage].
 func ParseReference(s string) (Reference, error) {
 	switch {
 	case s == "":
@@ -67,7 +67,7 @@ func ParseReference(s string) (Reference, error) {
 	return parseRepository(s, s)
 }
 
-// ParseImage reads an image reference as Compose files and Docker write it: "redis" is docker.io/library/redis:latest.
+// ParseImage reads an image reference in the form of Compose files and Docker: "redis" is docker.io/library/redis:latest.
 func ParseImage(s string) (Reference, error) {
 	full := strings.TrimPrefix(s, "oci://")
 	first, _, slash := strings.Cut(full, "/")
@@ -195,7 +195,7 @@ func (r Reference) Name() string {
 	return r.Registry + "/" + r.Repository
 }
 
-// Target is what the reference points at inside its place: the digest where there is one, else the tag, else "".
+// Target is the digest of the reference if it has one, otherwise the tag, otherwise "".
 func (r Reference) Target() string {
 	if r.Digest != "" {
 		return r.Digest.String()
@@ -209,7 +209,7 @@ func (r Reference) WithTag(tag string) Reference {
 	return r
 }
 
-// String is how the reference is written; ParseReference reads it back.
+// String is the text form, which ParseReference reads.
 func (r Reference) String() string {
 	var b strings.Builder
 	if r.Scheme == SchemeLayout {

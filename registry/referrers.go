@@ -18,21 +18,21 @@ import (
 )
 
 const (
-	maxReferrers     = 4096 // of one subject; a device reads a handful
+	maxReferrers     = 4096 // of one subject; a device reads few
 	maxReferrerPages = 64
-	maxIndex         = 4 << 20 // bytes of one page of a list, or of a fallback index: what registries accept at most
+	maxIndex         = 4 << 20 // bytes of one page of a list, or of a fallback index: the limit of registries
 
 	// Writing the fallback index races with other writers and no registry offers a compare-and-swap. Each round reads,
 	// merges, writes, waits as [Repository.SwapTag] does and reads again: a writer that read before our write has written by then,
-	// and who lost repeats.
+	// and a writer whose entry is missing repeats.
 	mergeRounds   = 12
-	listingRounds = 8 // of a registry with the API that lists a moment later
+	listingRounds = 8 // for a registry with the API that updates its list with a delay
 )
 
-// errMore: a mirror answered, and its answer is not enough.
+// errMore: the response of a mirror is not sufficient.
 var errMore = fmt.Errorf("the mirror does not have enough of it: %w", fault.ErrNotFound)
 
-// referrers gives the first list with something in it; that there is nothing only the registry itself can say.
+// referrers returns the first list that is not empty; only the registry itself can confirm that there are none.
 func (p *remotePlace) referrers(ctx context.Context, subject ocispec.Descriptor) (list []ocispec.Descriptor, err error) {
 	err = p.eachReferrers(ctx, subject, func(one []ocispec.Descriptor) bool {
 		list = one
@@ -67,9 +67,9 @@ func (p *remotePlace) eachResolve(ctx context.Context, tag string, enough func(o
 	})
 }
 
-// referrersAt asks the API and reads the fallback tag, and gives what either lists: what was written before a registry
-// learned the API, or by a client that does not know it, stays under the tag alone, and may be the one good signature. A
-// mirror that may not resolve tags is asked by the API only.
+// referrersAt queries the API and reads the fallback tag, and returns the entries of both: entries from before a registry
+// supported the API, or by a client without support for it, are only under the tag, and may include the only valid signature. At a
+// mirror that may not resolve tags only the API is used.
 func (p *remotePlace) referrersAt(ctx context.Context, a *access, subject ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	return p.snap.list(subject.Digest, func() ([]ocispec.Descriptor, error) { return p.readReferrers(ctx, a, subject) })
 }
@@ -97,7 +97,7 @@ func (p *remotePlace) readReferrers(ctx context.Context, a *access, subject ocis
 	return list, nil
 }
 
-// referrersByAPI asks the API alone; errNoAPI where there is none.
+// referrersByAPI queries only the API; errNoAPI if there is none.
 func (p *remotePlace) referrersByAPI(ctx context.Context, a *access, subject digest.Digest) ([]ocispec.Descriptor, error) {
 	var out []ocispec.Descriptor
 	err := a.repo.Referrers(listing(ctx, listReferrers), ocispec.Descriptor{Digest: subject}, "", func(page []ocispec.Descriptor) error {
@@ -116,7 +116,7 @@ func (p *remotePlace) referrersByAPI(ctx context.Context, a *access, subject dig
 	return out, nil
 }
 
-// unfetchable reports whether an entry of a list names nothing that can be fetched.
+// unfetchable reports whether an entry of a list cannot be fetched.
 func unfetchable(d ocispec.Descriptor) bool {
 	return checkDescriptor(d) != nil || d.Size > MaxForeignManifest
 }
@@ -131,7 +131,7 @@ func readAtMost(resp *http.Response, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// referrerEntries are those of an index of referrers that name something fetchable.
+// referrerEntries are the fetchable entries of an index of referrers.
 type referrerEntries struct {
 	list    []ocispec.Descriptor
 	raw     [][]byte // of list, as they arrived
@@ -139,7 +139,7 @@ type referrerEntries struct {
 }
 
 // parseReferrers reads an index of referrers. Malformed entries are left out: anyone with push rights can add one, and it
-// may not hide the signatures of others.
+// must not hide the signatures of others.
 func parseReferrers(data []byte) (e referrerEntries, err error) {
 	var index struct {
 		Manifests []json.RawMessage `json:"manifests"`
@@ -161,7 +161,7 @@ func parseReferrers(data []byte) (e referrerEntries, err error) {
 	return e, nil
 }
 
-// fallbackTag is where referrers are listed without the API: the digest with "-" for ":", shortened as specified.
+// fallbackTag is the tag of the list of referrers without the API: the digest with "-" for ":", shortened as specified.
 func fallbackTag(d digest.Digest) string {
 	algorithm, encoded := d.Algorithm().String(), d.Encoded()
 	return algorithm[:min(len(algorithm), 32)] + "-" + encoded[:min(len(encoded), 64)]
@@ -174,7 +174,7 @@ func (p *remotePlace) referrersByTag(ctx context.Context, a *access, subject dig
 	return e.list, err
 }
 
-// fallbackEntries takes "nothing there" for none, also when the tag names something else than a list: cosign's copy puts the
+// fallbackEntries returns none for a missing tag, also if the tag does not name a list: cosign's copy stores the
 // image itself there, and some registries answer with the subject.
 func fallbackEntries(desc ocispec.Descriptor, data []byte, err error, subject digest.Digest) (referrerEntries, error) {
 	switch {
@@ -204,7 +204,7 @@ func (p *remotePlace) pushReferrer(ctx context.Context, subject, desc ocispec.De
 		return err
 	}
 	known := header.Get("OCI-Subject") == subject.Digest.String()
-	if !known && p.noAPI.Load() { // so it was a moment ago; who reads asks each time
+	if !known && p.noAPI.Load() { // true a moment ago; readers check each time
 		return p.mergeFallback(ctx, subject, listed(desc, data))
 	}
 	for round := range listingRounds {
@@ -220,7 +220,7 @@ func (p *remotePlace) pushReferrer(ctx context.Context, subject, desc ocispec.De
 			return nil
 		}
 		if !known && round == listingRounds/2 {
-			// It answers like one with the API, and never said that it took note: the tag works with every client.
+			// The registry answers like one with the API but did not confirm the entry; the tag works with every client.
 			return p.mergeFallback(ctx, subject, listed(desc, data))
 		}
 		if err := sleep(ctx, wire.Backoff(round)/2); err != nil {
@@ -239,7 +239,7 @@ func lists(list []ocispec.Descriptor, d digest.Digest) bool {
 	return false
 }
 
-// listed is the entry of a referrer in a list: with its artifact type and annotations, as the specification asks.
+// listed is the entry of a referrer in a list: with its artifact type and annotations, as specified.
 func listed(desc ocispec.Descriptor, data []byte) ocispec.Descriptor {
 	var m struct {
 		ArtifactType string `json:"artifactType"`
@@ -258,8 +258,8 @@ func listed(desc ocispec.Descriptor, data []byte) ocispec.Descriptor {
 	return entry
 }
 
-// mergeFallback brings entry into the list under the fallback tag, and stays until it has been seen there a moment later.
-// Nothing is deleted: the lists that are replaced are the registry's to collect, and deleting needs rights of its own.
+// mergeFallback adds entry to the list under the fallback tag, and returns after it has read it back a moment later.
+// Nothing is deleted: the registry's garbage collection removes replaced lists, and deletion needs a separate right.
 func (p *remotePlace) mergeFallback(ctx context.Context, subject, entry ocispec.Descriptor) error {
 	tag := fallbackTag(subject.Digest)
 	unlock, err := p.c.locks.lock(ctx, p.host+"/"+p.name+":"+tag)
@@ -275,7 +275,7 @@ func (p *remotePlace) mergeFallback(ctx context.Context, subject, entry ocispec.
 			return err
 		}
 		if lists(list, entry.Digest) {
-			// Alone on a fresh list once is enough; where others write, look twice.
+			// On a new list one check is enough; with other writers there are two.
 			if seen++; (round > 0 && len(list) == 1) || seen == 2 {
 				return nil
 			}
@@ -316,7 +316,7 @@ func referrersIndex(list []ocispec.Descriptor) (ocispec.Descriptor, []byte, erro
 	return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageIndex, Digest: digest.FromBytes(data), Size: int64(len(data))}, data, nil
 }
 
-// subjectOf reads what a referrer refers to.
+// subjectOf reads the subject of a referrer.
 func subjectOf(manifest []byte) (ocispec.Descriptor, error) {
 	var m struct {
 		Subject *ocispec.Descriptor `json:"subject"`

@@ -26,7 +26,7 @@ const (
 	dockerIndex    = "application/vnd.docker.distribution.manifest.list.v2+json"
 )
 
-// manifestTypes are accepted with every question about a manifest: a registry that finds nothing acceptable says "not found".
+// manifestTypes are accepted in every request for a manifest: a registry without an acceptable type answers "not found".
 var manifestTypes = []string{ocispec.MediaTypeImageManifest, ocispec.MediaTypeImageIndex, dockerManifest, dockerIndex}
 
 func acceptManifests() http.Header { return http.Header{"Accept": {strings.Join(manifestTypes, ", ")}} }
@@ -34,19 +34,19 @@ func acceptManifests() http.Header { return http.Header{"Accept": {strings.Join(
 // remotePlace is a repository of a registry: the registry itself, last in at, and its mirrors before it.
 type remotePlace struct {
 	c    *Client
-	host string // as written in references
+	host string // as in references
 	name string // the repository's path
 	at   []*access
 
-	hasEmpty atomic.Bool // a manifest that names the empty config was taken: it is there, and stays
+	hasEmpty atomic.Bool // a manifest with the empty config was accepted, so that blob exists
 	noAPI    atomic.Bool // a referrer that was pushed here was not listed by the registry itself
-	snap     *snapshot   // what this run knows of it; nil: it is asked each time
+	snap     *snapshot   // known content of this run; nil: it is read each time
 
 	mu     sync.Mutex
-	tagged map[string]entityTag // by endpoint and tag, for registries that have to be asked with GET
+	tagged map[string]entityTag // by endpoint and tag, for registries that need GET
 }
 
-// entityTag remembers an answer that If-None-Match can ask about.
+// entityTag is a response for If-None-Match.
 type entityTag struct {
 	tag  string
 	desc ocispec.Descriptor
@@ -54,7 +54,7 @@ type entityTag struct {
 
 func (p *remotePlace) upstream() *access { return p.at[len(p.at)-1] }
 
-// reading asks for a token that may read. Mirrors say themselves what they want: their repositories may have other names.
+// reading requests a token for reading. Mirrors request their own scopes: their repositories may have other names.
 func (p *remotePlace) reading(ctx context.Context, a *access) context.Context {
 	if a.mirror {
 		return ctx
@@ -66,8 +66,8 @@ func (p *remotePlace) writing(ctx context.Context) context.Context {
 	return auth.AppendRepositoryScope(ctx, p.upstream().repo.Reference, auth.ActionPull, auth.ActionPush)
 }
 
-// each tries the endpoints in order until one gives what is wanted. The registry itself comes last and has the last word:
-// its error is the one that counts.
+// each tries the endpoints in order until one succeeds. The registry itself is the last, and its error is
+// returned.
 func (p *remotePlace) each(ctx context.Context, may func(*access) bool, try func(context.Context, *access) error) error {
 	var last error
 	for _, a := range p.at {
@@ -82,7 +82,7 @@ func (p *remotePlace) each(ctx context.Context, may func(*access) bool, try func
 	return last
 }
 
-// passedOver tells the log why a mirror was not used, and that it sent other bytes than were asked for.
+// passedOver logs why a mirror was not used, and reports wrong bytes.
 func (p *remotePlace) passedOver(ctx context.Context, a *access, err error) {
 	if !a.mirror {
 		return
@@ -111,7 +111,7 @@ func (p *remotePlace) resolve(ctx context.Context, target string) (desc ocispec.
 	return desc, err
 }
 
-// resolveAt asks with HEAD, and with GET where the registry does not answer that, or leaves out what is needed.
+// resolveAt uses HEAD, and GET if the registry does not support that or omits needed headers.
 func (p *remotePlace) resolveAt(ctx context.Context, a *access, target string) (ocispec.Descriptor, error) {
 	desc, err := a.repo.Resolve(ctx, target)
 	switch statusOf(err) {
@@ -170,7 +170,7 @@ func (p *remotePlace) readManifest(ctx context.Context, target string, limit int
 	if !exact {
 		may = resolves
 	}
-	large := map[*access]error{} // mirrors whose answer was over the limit, which the true one may be too
+	large := map[*access]error{} // mirrors whose response exceeded the limit, as the correct one may
 	err = p.each(ctx, may, func(ctx context.Context, a *access) error {
 		var err error
 		desc, data, err = p.manifestAt(ctx, a, target, limit)
@@ -187,8 +187,8 @@ func (p *remotePlace) readManifest(ctx context.Context, target string, limit int
 	return desc, data, err
 }
 
-// manifestAt does without oras-go's FetchReference, which does not hash what it gets, and asks again for a length that an
-// answer does not tell.
+// manifestAt does not use oras-go's FetchReference, which does not hash the content, and sends another request if a
+// response has no length.
 func (p *remotePlace) manifestAt(ctx context.Context, a *access, target string, limit int64) (ocispec.Descriptor, []byte, error) {
 	resp, err := a.call(ctx, http.MethodGet, "manifests/"+target, acceptManifests(), nil)
 	if err != nil {
@@ -202,7 +202,7 @@ func (p *remotePlace) manifestAt(ctx context.Context, a *access, target string, 
 	return desc, data, err
 }
 
-// readManifest reads a bounded manifest and hashes it itself; what the answer's headers claim must agree.
+// readManifest reads a bounded manifest and hashes it itself; the response's headers must match.
 func readManifest(resp *http.Response, target string, limit int64) (ocispec.Descriptor, []byte, error) {
 	if resp.ContentLength > limit {
 		return ocispec.Descriptor{}, nil, fmt.Errorf("%d bytes, %d are allowed: %w", resp.ContentLength, limit, fault.ErrTooLarge)
@@ -231,7 +231,7 @@ func readManifest(resp *http.Response, target string, limit int64) (ocispec.Desc
 	return ocispec.Descriptor{MediaType: media, Digest: d, Size: int64(len(data))}, data, nil
 }
 
-// errPage is a web page where a registry's answer should be: a login page, a proxy's complaint.
+// errPage is the error for a web page instead of a registry's response, such as a login page or a proxy's error.
 var errPage = fault.WithHint(fmt.Errorf("a web page came instead of an answer: %w", fault.ErrTemporary),
 	"is there a proxy or a login page between here and the registry?")
 
@@ -240,7 +240,7 @@ func isPage(resp *http.Response, data []byte) bool {
 	return mediaType(resp) == "text/html" || strings.HasPrefix(head, "<")
 }
 
-// mediaType is the answer's content type without parameters.
+// mediaType is the response's content type without parameters.
 func mediaType(resp *http.Response) string {
 	t, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
 	if err != nil {
@@ -249,7 +249,7 @@ func mediaType(resp *http.Response) string {
 	return t
 }
 
-// manifestType tells what a manifest is. Its own word counts before the header's: it is covered by the digest.
+// manifestType is the media type of a manifest. The one in the manifest has precedence over the header's, because the digest covers it.
 func manifestType(data []byte, header string) (string, error) {
 	var m struct {
 		MediaType string          `json:"mediaType"`
@@ -291,7 +291,7 @@ func IsManifest(media string) bool {
 	return isIndex(media) || media == ocispec.MediaTypeImageManifest || media == dockerManifest
 }
 
-// broken is an answer that ended early or not at all.
+// broken is the error of a response that ended early or timed out.
 func broken(err error) error {
 	if classified(err) {
 		return err
@@ -307,7 +307,7 @@ func (p *remotePlace) exists(ctx context.Context, desc ocispec.Descriptor) (foun
 		var err error
 		found, err = p.existsAt(ctx, a, desc)
 		if err == nil && !found && a.mirror {
-			return fault.ErrNotFound // the next may have it
+			return fault.ErrNotFound // the next place may have it
 		}
 		return err
 	})
@@ -327,6 +327,6 @@ func (p *remotePlace) existsAt(ctx context.Context, a *access, desc ocispec.Desc
 		return false, err
 	}
 	resp.Body.Close()
-	// A wrong length is a damaged copy; it has to be sent again.
+	// A wrong length means a damaged copy, which must be sent again.
 	return resp.ContentLength < 0 || desc.Size == 0 || resp.ContentLength == desc.Size, nil
 }

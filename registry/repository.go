@@ -14,11 +14,11 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Bounds of what is read. A registry that sends more is refused with fault.ErrTooLarge.
+// Limits of reads. Larger responses are fault.ErrTooLarge.
 const (
-	// MaxManifest bounds our own artifacts' manifests, as the design promises.
+	// MaxManifest bounds our own artifacts' manifests.
 	MaxManifest = 1 << 20
-	// MaxForeignManifest bounds manifests and indexes of others: what registries accept at most.
+	// MaxForeignManifest bounds manifests and indexes of others: the limit of registries.
 	MaxForeignManifest = 4 << 20
 )
 
@@ -29,7 +29,7 @@ type Repository struct {
 	concurrency int
 }
 
-// Elsewhere opens another repository with r's client, as [Client.OpenName] does; a layout knows no other.
+// Elsewhere opens another repository with r's client, as [Client.OpenName] does; a layout has no other.
 func (r *Repository) Elsewhere(ctx context.Context, name string) (*Repository, error) {
 	p, ok := r.place.(*remotePlace)
 	if !ok {
@@ -38,12 +38,12 @@ func (r *Repository) Elsewhere(ctx context.Context, name string) (*Repository, e
 	return p.c.OpenName(ctx, name)
 }
 
-// place is what a registry repository and a layout both can do. desc.Digest is checked by the Repository, not by them.
+// place has the common operations of a registry's repository and a layout. The Repository checks desc.Digest, not the place.
 type place interface {
 	resolve(ctx context.Context, target string) (ocispec.Descriptor, error)
 	manifest(ctx context.Context, target string, limit int64) (ocispec.Descriptor, []byte, error)
 	blob(ctx context.Context, desc ocispec.Descriptor) ([]byte, error)
-	// openBlob opens a blob from a byte on. check: io.EOF comes only where the digest is right; off must be 0 then.
+	// openBlob opens a blob from a byte on. check: io.EOF is returned only if the digest matches; off must be 0 then.
 	openBlob(ctx context.Context, desc ocispec.Descriptor, off int64, check bool) (io.ReadCloser, error)
 	exists(ctx context.Context, desc ocispec.Descriptor) (bool, error)
 	referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error)
@@ -60,11 +60,11 @@ type place interface {
 // Name is "host/path", or the path of a layout.
 func (r *Repository) Name() string { return r.ref.Name() }
 
-// Reference is what the repository was opened by.
+// Reference is the reference that the repository was opened with.
 func (r *Repository) Reference() Reference { return r.ref }
 
-// Resolve asks what a tag points at, or whether a digest is there: one HEAD when all is well. Of the descriptor only
-// Digest is bound to anything, and only once [Repository.Manifest] has fetched and hashed the bytes.
+// Resolve returns the descriptor of a tag, or of an existing digest: usually one HEAD. Only Digest of the descriptor
+// is reliable, and only after [Repository.Manifest] has fetched and hashed the bytes.
 func (r *Repository) Resolve(ctx context.Context, tagOrDigest string) (ocispec.Descriptor, error) {
 	if err := checkTarget(tagOrDigest); err != nil {
 		return ocispec.Descriptor{}, r.fail("resolve", tagOrDigest, err)
@@ -73,7 +73,7 @@ func (r *Repository) Resolve(ctx context.Context, tagOrDigest string) (ocispec.D
 	return d, r.fail("resolve", tagOrDigest, err)
 }
 
-// Manifest returns the exact bytes of a manifest of at most [MaxManifest] bytes; they have the digest that was asked for.
+// Manifest returns the exact bytes of a manifest of at most [MaxManifest] bytes; they match the requested digest.
 func (r *Repository) Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error) {
 	return r.ManifestLimit(ctx, d, MaxManifest)
 }
@@ -109,8 +109,8 @@ func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, limit in
 	return data, r.fail("fetch blob", target, err)
 }
 
-// OpenBlob streams a blob. The reader gives io.EOF only when size and digest were right; a connection that breaks is
-// resumed where it stopped. The caller closes it. ctx bounds the whole stream.
+// OpenBlob streams a blob. The reader returns io.EOF only if size and digest match; a broken connection is
+// resumed. The caller closes it. ctx bounds the whole stream.
 func (r *Repository) OpenBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
 	if err := checkDescriptor(desc); err != nil {
 		return nil, r.fail("fetch blob", desc.Digest.String(), err)
@@ -122,7 +122,7 @@ func (r *Repository) OpenBlob(ctx context.Context, desc ocispec.Descriptor) (io.
 	return body, nil
 }
 
-// Exists reports whether a blob, or a manifest by its media type, is there. "Could not ask" is an error.
+// Exists reports whether a blob, or a manifest by its media type, exists. A failed query is an error.
 func (r *Repository) Exists(ctx context.Context, desc ocispec.Descriptor) (bool, error) {
 	if err := checkDescriptor(desc); err != nil {
 		return false, r.fail("look for", desc.Digest.String(), err)
@@ -131,8 +131,8 @@ func (r *Repository) Exists(ctx context.Context, desc ocispec.Descriptor) (bool,
 	return ok, r.fail("look for", desc.Digest.String(), err)
 }
 
-// Referrers lists every manifest that names subject, unfiltered: what registries say about artifact types is not to be
-// relied on. An empty list means that the place answered and there are none.
+// Referrers lists every manifest that names subject, unfiltered, because artifact types in registries' lists are not
+// reliable. An empty list means that the place answered and there are none.
 func (r *Repository) Referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error) {
 	if err := checkDigest(subject.Digest); err != nil {
 		return nil, r.fail("list referrers of", subject.Digest.String(), err)
@@ -141,8 +141,8 @@ func (r *Repository) Referrers(ctx context.Context, subject ocispec.Descriptor) 
 	return list, r.fail("list referrers of", subject.Digest.String(), err)
 }
 
-// EachReferrers gives enough the lists of referrers that Referrers chooses from, those of mirrors before the registry's own,
-// until it reports true. An error says why the registry itself could not be asked; it is not asked when a mirror's list was
+// EachReferrers calls enough with the lists of referrers from which Referrers chooses, those of mirrors before the registry's own,
+// until it returns true. An error means that the query of the registry itself failed; it is not queried if a mirror's list was
 // enough.
 func (r *Repository) EachReferrers(ctx context.Context, subject ocispec.Descriptor, enough func([]ocispec.Descriptor) bool) error {
 	p, ok := r.place.(*remotePlace)
@@ -160,8 +160,8 @@ func (r *Repository) EachReferrers(ctx context.Context, subject ocispec.Descript
 	return r.fail("list referrers of", subject.Digest.String(), err)
 }
 
-// EachResolve gives enough what a tag points at, at each mirror that may resolve tags and then at the registry itself, until
-// it reports true. Errors are as of [Repository.EachReferrers]; the registry's fault.ErrNotFound says that it has no such tag.
+// EachResolve calls enough with the descriptor of a tag, from each mirror that may resolve tags and then from the registry itself, until
+// it returns true. Errors are those of [Repository.EachReferrers]; the registry's fault.ErrNotFound means that it has no such tag.
 func (r *Repository) EachResolve(ctx context.Context, tag string, enough func(ocispec.Descriptor) bool) error {
 	p, ok := r.place.(*remotePlace)
 	if !ok {
@@ -184,15 +184,15 @@ func (r *Repository) Tags(ctx context.Context) ([]string, error) {
 	return list, r.fail("list tags", "", err)
 }
 
-// TagsWithPrefix lists the tags that begin with prefix, sorted. At a registry that lists in order this is one request
-// however many other tags there are; at others the whole list is read.
+// TagsWithPrefix lists the tags that begin with prefix, sorted. At a registry that lists in order this takes one request,
+// independent of the number of other tags; at others the whole list is read.
 func (r *Repository) TagsWithPrefix(ctx context.Context, prefix string) ([]string, error) {
 	list, err := r.tags(ctx, prefix)
 	list = slices.DeleteFunc(list, func(t string) bool { return !strings.HasPrefix(t, prefix) })
 	return list, r.fail("list tags", "", err)
 }
 
-// PushBlob makes sure that a blob is there; it sends nothing when it is already.
+// PushBlob sends a blob unless it exists.
 func (r *Repository) PushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
 	if err := checkContent(desc, data); err != nil {
 		return r.fail("push blob", desc.Digest.String(), err)
@@ -201,7 +201,7 @@ func (r *Repository) PushBlob(ctx context.Context, desc ocispec.Descriptor, data
 	return r.fail("push blob", desc.Digest.String(), err)
 }
 
-// PushManifest puts a manifest, by its digest when tag is empty, else under tag. Everything that it names has to be there.
+// PushManifest puts a manifest, by its digest if tag is empty, otherwise under tag. Everything that it names must exist.
 // It does not make a manifest with a subject findable everywhere; [Repository.PushReferrer] does.
 func (r *Repository) PushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error {
 	target := tag
@@ -225,9 +225,9 @@ func checkPut(desc ocispec.Descriptor, data []byte, target string) error {
 	return checkTarget(target)
 }
 
-// PushReferrer puts a manifest with a subject, and returns when the subject's referrers list it. Where the registry has no
-// referrers API it keeps the list under the fallback tag of the distribution specification, together with what others
-// write there.
+// PushReferrer puts a manifest with a subject, and returns when the subject's referrers list it. If the registry has no
+// referrers API, it updates the list under the fallback tag of the distribution specification and keeps entries of
+// others.
 func (r *Repository) PushReferrer(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
 	err := checkContent(desc, data)
 	var subject ocispec.Descriptor
@@ -240,7 +240,7 @@ func (r *Repository) PushReferrer(ctx context.Context, desc ocispec.Descriptor, 
 	return r.fail("push referrer", desc.Digest.String(), err)
 }
 
-// Tag points a tag at a manifest that is there.
+// Tag sets a tag to an existing manifest.
 func (r *Repository) Tag(ctx context.Context, desc ocispec.Descriptor, tag string) error {
 	full, data, err := r.ManifestLimit(ctx, desc.Digest, MaxForeignManifest)
 	if err != nil {
@@ -290,7 +290,7 @@ func checkContent(desc ocispec.Descriptor, data []byte) error {
 	return nil
 }
 
-// parts are what a manifest or an index names, without its subject: the configuration with the layers, and further manifests.
+// parts are the content that a manifest or an index names, without its subject: the configuration with the layers, and further manifests.
 func parts(manifest []byte) (blobs, manifests []ocispec.Descriptor, err error) {
 	var m struct {
 		Config    *ocispec.Descriptor  `json:"config"`

@@ -19,11 +19,11 @@ import (
 
 const (
 	maxSession = 64 << 10
-	// sessionAge is how long registries keep abandoned uploads: a week at distribution, less at others.
+	// sessionAge is the time for which registries keep abandoned uploads: a week at distribution, less at others.
 	sessionAge = 7 * 24 * time.Hour
 )
 
-// session is what a file remembers of an upload. It has no credentials, but its address may be enough to write to the upload: the
+// session is the stored state of an upload. It has no credentials, but its address may be sufficient to write to the upload, so the
 // file is for its user alone.
 type session struct {
 	Location string `json:"location"`
@@ -31,7 +31,7 @@ type session struct {
 	Hash     []byte `json:"hash"`   // state of the hash after them
 }
 
-// sessionFile is the name of the file in which an upload to a repository is remembered.
+// sessionFile is the name of the file with the state of an upload to a repository.
 func sessionFile(a *access, d digest.Digest) string {
 	sum := sha256.Sum256([]byte(a.address("") + "\n" + a.repo.Reference.Repository + "\n" + d.String()))
 	return hex.EncodeToString(sum[:]) + ".json"
@@ -44,7 +44,7 @@ func parseSession(data []byte, at *url.URL, d digest.Digest, size int64) (locati
 		return nil, 0, nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	location, err = url.Parse(s.Location)
-	if err != nil || !wire.SameOrigin(location, at) { // what is asked there goes with credentials
+	if err != nil || !wire.SameOrigin(location, at) { // requests to it are sent with credentials
 		return nil, 0, nil, fmt.Errorf("an upload at another address: %w", fault.ErrInvalid)
 	}
 	h = d.Algorithm().Hash()
@@ -55,7 +55,7 @@ func parseSession(data []byte, at *url.URL, d digest.Digest, size int64) (locati
 	return location, s.Hashed, h, nil
 }
 
-// recall takes up what an earlier run left, if the registry still has it.
+// recall continues the upload of an earlier run, if the registry still has it.
 func (u *upload) recall(ctx context.Context) bool {
 	if u.folder == "" {
 		return false
@@ -77,8 +77,8 @@ func (u *upload) recall(ctx context.Context) bool {
 	return u.recalled
 }
 
-// settle asks until the registry has nothing more of a chunk that was under way when an earlier run ended: two requests that write
-// to one session at a time spoil it.
+// settle polls until the registry has processed a chunk that was in progress when an earlier run ended: two requests that write
+// to one session at the same time corrupt it.
 func (u *upload) settle(ctx context.Context) error {
 	err, before := u.ask(ctx), int64(-1)
 	for tries := 0; err == nil && u.off != before && tries < maxUploadTries; tries++ {
@@ -90,7 +90,7 @@ func (u *upload) settle(ctx context.Context) error {
 	return err
 }
 
-// remember keeps the session for a run after this one. What cannot be kept is sent again then.
+// remember stores the session for a later run. If it cannot be stored, the blob is sent again then.
 func (u *upload) remember() {
 	data, err := json.Marshal(session{u.location.String(), u.hashed, state(u.hash)})
 	if err != nil || u.hashed != u.off {
@@ -103,6 +103,6 @@ func (u *upload) remember() {
 
 func (u *upload) forget() {
 	if u.folder != "" {
-		u.folder.Remove(u.file) // an old one is found out
+		u.folder.Remove(u.file) // an outdated one is detected
 	}
 }

@@ -10,29 +10,29 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// smallBlob is up to how many bytes a blob is sent without asking first whether it is there: to ask costs as much.
+// smallBlob is the largest blob, in bytes, that is sent without a check whether it exists, because the check costs as much.
 const smallBlob = 8 << 10
 
-// taking is how a registry takes a small blob with the fewest requests. Its answers tell; the zero value: not known yet.
+// taking is the way in which a registry accepts a small blob with the fewest requests, learned from its responses. The zero value: unknown.
 type taking int32
 
 const (
 	takesUnknown taking = iota
 	takesPost           // one POST with the content and its digest
-	takesMount          // a mount from the repository itself: "there already", or an upload that one PUT ends
-	takesAsked          // neither: HEAD, and an upload where that says no
+	takesMount          // a mount from the repository itself: the blob exists, or an upload that one PUT completes
+	takesAsked          // neither: HEAD, and an upload if the blob does not exist
 )
 
-// tellsMissing reports whether blobs that are sent from now on had not been there; a POST with the content does not say it.
+// tellsMissing reports whether a sent blob is known not to have existed; a POST with the content does not show it.
 func (p *remotePlace) tellsMissing() bool {
 	how := taking(p.upstream().takes.Load())
 	return how == takesMount || how == takesAsked
 }
 
-// pushSmall sends a small blob. done is false where the registry has to be asked in the ordinary way.
+// pushSmall sends a small blob. done is false if the ordinary requests are needed.
 func (p *remotePlace) pushSmall(ctx context.Context, desc ocispec.Descriptor, data []byte) (done, sent bool, err error) {
 	a := p.upstream()
-	opened := true // an upload, which took the content with a further request
+	opened := true // an upload, which needed a further request for the content
 	switch how := taking(a.takes.Load()); how {
 	case takesAsked:
 		return false, false, nil
@@ -47,7 +47,7 @@ func (p *remotePlace) pushSmall(ctx context.Context, desc ocispec.Descriptor, da
 		}
 		opened, err = false, nil
 		if how == takesUnknown {
-			// Not every registry that says "created" has looked at the content.
+			// Some registries answer "created" without reading the content.
 			there, err := p.existsAt(ctx, a, desc)
 			if err != nil || !there {
 				return p.otherwise(ctx, a, errors.Join(err, fault.ErrUnsupported))
@@ -64,8 +64,8 @@ func (p *remotePlace) pushSmall(ctx context.Context, desc ocispec.Descriptor, da
 	return true, sent, nil
 }
 
-// otherwise decides what an error of an unusual request means: what will pass, or would be the same for any other request,
-// is told; else the ordinary way is taken from now on.
+// otherwise handles the error of an unusual request: an error that is temporary, or the same for any other request,
+// is returned; otherwise ordinary requests are used from now on.
 func (p *remotePlace) otherwise(ctx context.Context, a *access, err error) (done, sent bool, _ error) {
 	for _, kind := range []error{fault.ErrTemporary, fault.ErrUnauthenticated, fault.ErrDenied} {
 		if ctx.Err() != nil || errors.Is(err, kind) {

@@ -14,17 +14,17 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// maxSnapshot bounds the bytes of manifests and small blobs that a snapshot keeps; what is beyond it is read again.
+// maxSnapshot bounds the bytes of manifests and small blobs that a snapshot keeps; others are read again.
 const maxSnapshot = 64 << 20
 
-// snapshot is what one run has learned of a repository.
+// snapshot is the known content of a repository in one run.
 type snapshot struct {
-	lacksAPI atomic.Bool // of referrers: it was asked and has none
-	probe    sync.Mutex  // of those who ask before there is an answer
-	probed   atomic.Bool // there was an answer
+	lacksAPI atomic.Bool // of referrers: the registry answered that it has none
+	probe    sync.Mutex  // serializes queries until there is a response
+	probed   atomic.Bool // there was a response
 
 	mu        sync.Mutex
-	tags      map[string]bool // as they were listed; nil: they could not be listed
+	tags      map[string]bool // as listed; nil: they could not be listed
 	bytes     int
 	manifests map[digest.Digest]kept
 	blobs     map[digest.Digest][]byte
@@ -37,9 +37,9 @@ type kept struct {
 }
 
 // Snapshot is the same repository at the registry itself for one run: it lists the tags once, reads each manifest, each small
-// blob and each list of referrers once, and does not look under tags that the list did not have. What others add
-// meanwhile may be missing; what is written through the snapshot is not. A layout is its own snapshot. Where the caller may
-// not list tags, they are asked for one by one.
+// blob and each list of referrers once, and does not request tags that are not in the list. Content that others add
+// meanwhile may be missing; content that is written through the snapshot is not. A layout is its own snapshot. If the caller may
+// not list tags, they are requested one by one.
 func (r *Repository) Snapshot(ctx context.Context) (*Repository, error) {
 	p, ok := r.place.(*remotePlace)
 	if !ok || p.snap != nil {
@@ -74,14 +74,14 @@ func (s *snapshot) listed() (tags []string, ok bool) {
 // hasNoAPI reports whether the registry is known to have no referrers API.
 func (s *snapshot) hasNoAPI() bool { return s != nil && s.lacksAPI.Load() }
 
-// noAPI takes note of that, unless the repository may not exist yet.
+// noAPI records that, unless the repository may not exist yet.
 func (s *snapshot) noAPI() {
 	if tags, ok := s.listed(); ok && len(tags) > 0 {
 		s.lacksAPI.Store(true)
 	}
 }
 
-// askAPI asks for referrers by the API. Until one has been answered the others wait: where there is no API one request tells.
+// askAPI queries the referrers API. Until the first response the others wait, so that one request shows that there is no API.
 func (s *snapshot) askAPI(ask func() error) error {
 	if s != nil && !s.probed.Load() {
 		s.probe.Lock()
@@ -103,7 +103,7 @@ func (s *snapshot) askAPI(ask func() error) error {
 	return err
 }
 
-// Listed reports whether a tag is there: true only where the list of a snapshot has it.
+// Listed reports whether a tag exists: true only if the list of a snapshot has it.
 func (r *Repository) Listed(tag string) bool {
 	p, ok := r.place.(*remotePlace)
 	if !ok {
@@ -113,7 +113,7 @@ func (r *Repository) Listed(tag string) bool {
 	return listed && p.snap.mayHave(tag)
 }
 
-// MayHave reports whether a tag may be there: false only where the list of a snapshot says that it is not.
+// MayHave reports whether a tag may exist: false only if a snapshot's list does not have it.
 func (r *Repository) MayHave(tag string) bool {
 	p, ok := r.place.(*remotePlace)
 	return !ok || p.snap.mayHave(tag)
@@ -128,7 +128,7 @@ func (s *snapshot) mayHave(tag string) bool {
 	return s.tags == nil || s.tags[tag]
 }
 
-// set takes note of a tag that was written.
+// set records a tag that was written.
 func (s *snapshot) set(tag string) {
 	if s == nil {
 		return
@@ -140,7 +140,7 @@ func (s *snapshot) set(tag string) {
 	}
 }
 
-// manifest reads a manifest once. read gives bytes whose digest was checked.
+// manifest reads a manifest once. read returns bytes whose digest was checked.
 func (s *snapshot) manifest(target string, limit int64, read func() (ocispec.Descriptor, []byte, error)) (ocispec.Descriptor, []byte, error) {
 	if s == nil {
 		return read()
@@ -206,7 +206,7 @@ func (s *snapshot) list(subject digest.Digest, read func() ([]ocispec.Descriptor
 	return list, err
 }
 
-// forget is for a subject that got a referrer.
+// forget drops the list of a subject that got a referrer.
 func (s *snapshot) forget(subject digest.Digest) {
 	if s == nil {
 		return

@@ -13,23 +13,23 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// No registry compares before it sets a tag. [Repository.SetTag] is the one step by which the program sets tags that others
-// may set too: it knows what the tag named before, and looks again before every further try. What two tags that are set in
-// order add to that is the chain of registry/release; one tag alone has [Repository.SwapTag], which waits.
+// No registry has a compare-and-swap for tags. The program sets shared tags only with [Repository.SetTag], which gets the
+// previous digest, and reads the tag again before every further try. Package release adds the chain, with two tags that are set in
+// order; for a single tag there is [Repository.SwapTag], which waits.
 
-// hold waits before a writer looks whether its tag has held, and each writer for another time: two who set back what the other
-// one set come apart. round is how often the writer has tried before.
+// hold waits before a writer checks that its tag was not replaced, with a random part, so that two writers that replace each
+// other's value do not stay in step. round is the number of earlier tries.
 func (p *remotePlace) hold(ctx context.Context, round int) error {
 	return sleep(ctx, p.c.o.TagWait+rand.N(p.c.o.TagWait*time.Duration(1+min(round, 4))))
 }
 
-// Named returns what a tag names at the registry itself; mirrors learn of it later. "": it is not there, or a lax registry
-// keeps half of what a killed publisher sent.
+// Named returns the digest of a tag at the registry itself, because mirrors may be outdated. "": the tag does not exist, or a lax
+// registry has a truncated manifest of a killed publisher.
 func (r *Repository) Named(ctx context.Context, tag string) (digest.Digest, error) {
 	return orNothing(r.here(ctx, tag))
 }
 
-// here asks what a tag names of the registry itself.
+// here resolves a tag at the registry itself.
 func (r *Repository) here(ctx context.Context, tag string) (ocispec.Descriptor, error) {
 	p, ok := r.place.(*remotePlace)
 	if !ok {
@@ -40,7 +40,7 @@ func (r *Repository) here(ctx context.Context, tag string) (ocispec.Descriptor, 
 	return d, r.fail("resolve", tag, err)
 }
 
-// ReadTag is Named by the bytes that are there, and so shows that they are.
+// ReadTag is Named, but reads the manifest, and so proves that it exists.
 func (r *Repository) ReadTag(ctx context.Context, tag string) (digest.Digest, error) {
 	var d ocispec.Descriptor
 	var err error
@@ -54,12 +54,12 @@ func (r *Repository) ReadTag(ctx context.Context, tag string) (digest.Digest, er
 	return there, r.fail("read back", tag, err)
 }
 
-// ErrMoved says that another writer has set a tag since it was looked at. It wraps fault.ErrConflict.
+// ErrMoved: another writer has set a tag since it was read. It wraps fault.ErrConflict.
 var ErrMoved = fault.WithHint(fmt.Errorf("it names something else now: %w", fault.ErrConflict),
 	"another writer set it meanwhile: look at it, and decide again")
 
-// SetTag puts a manifest under a tag that names was until now; "": nothing. Before it tries again it looks, and what somebody
-// else has set meanwhile stays: [ErrMoved]. The first try does not look: the caller has.
+// SetTag puts a manifest under a tag whose previous digest is was; "": none. Before a further try it reads the tag, and does not
+// overwrite another writer's value: [ErrMoved]. The first try does not read it, because the caller has.
 func (r *Repository) SetTag(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
 	p, ok := r.place.(*remotePlace)
 	if !ok {
@@ -72,14 +72,14 @@ func (r *Repository) SetTag(ctx context.Context, desc ocispec.Descriptor, data [
 	return r.fail("push manifest", tag, err)
 }
 
-// SwapTag is SetTag of a tag that stands alone: it looks before, and a moment later whether the tag has held. What the tag
-// names is fault.ErrConflict where that is neither was nor the manifest. Of two who set it at once at most one gets nil, as
-// long as each takes less than that moment from its look to its write; one that has to try again looks again.
+// SwapTag is SetTag for a single tag: it reads the tag before, and again after a wait. If the tag names
+// neither was nor the manifest, that is fault.ErrConflict. Of two concurrent writers at most one gets nil, if
+// each takes less time than that wait from its read to its write; a further try reads the tag again.
 func (r *Repository) SwapTag(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
 	return r.swapTag(ctx, desc.Digest, tag, was, func() (ocispec.Descriptor, []byte, error) { return desc, data, nil })
 }
 
-// MoveTag is SwapTag to a manifest that is in the repository.
+// MoveTag is SwapTag for a manifest that exists in the repository.
 func (r *Repository) MoveTag(ctx context.Context, tag string, was, d digest.Digest) error {
 	return r.swapTag(ctx, d, tag, was, func() (ocispec.Descriptor, []byte, error) { return r.ManifestLimit(ctx, d, MaxForeignManifest) })
 }

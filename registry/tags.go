@@ -16,15 +16,15 @@ const (
 	maxTags     = 1_000_000 // 10,000 devices with 20 generations each, and their lists of signatures, are 410,000
 )
 
-// What ends a list of tags before its last page.
+// Errors that end a list of tags before its last page.
 var (
 	errEnough    = errors.New("no further tag is wanted")
 	errUnordered = errors.New("the tags are in no order")
 )
 
-// tags pages through the registry's own list; mirrors know only what passed through them. With a prefix it begins at the
-// tags that have it and ends behind them, where the registry lists in order and can begin anywhere ("last" of the
-// distribution specification); else it lists everything. Tags without the prefix may be among the result.
+// tags reads the registry's own list page by page; mirrors list only content that passed through them. With a prefix it begins at the
+// tags with the prefix and ends after them, if the registry lists in order and can begin anywhere ("last" of the
+// distribution specification); otherwise it lists all tags. Tags without the prefix may be among the result.
 func (p *remotePlace) tags(ctx context.Context, prefix string) ([]string, error) {
 	if list, ok := p.snap.listed(); ok {
 		return list, nil
@@ -37,7 +37,7 @@ func (p *remotePlace) tags(ctx context.Context, prefix string) ([]string, error)
 	take := func(tags []string) error {
 		page = slices.DeleteFunc(tags, func(t string) bool { return !validTag(t) })
 		if prefix != "" && (!slices.IsSorted(page) || len(page) > 0 && page[0] <= prefix) {
-			return errUnordered // or from the beginning: the page says nothing about what is not on it
+			return errUnordered // or from the beginning, so the page does not show whether others exist
 		}
 		before := len(seen)
 		for _, t := range page {
@@ -46,7 +46,7 @@ func (p *remotePlace) tags(ctx context.Context, prefix string) ([]string, error)
 		switch {
 		case len(seen) > maxTags:
 			return fmt.Errorf("more than %d tags: %w", maxTags, fault.ErrTooLarge)
-		case len(seen) == before: // also ends with a registry that sends the same page for ever
+		case len(seen) == before: // also if a registry repeats the same page for ever
 			return errEnough
 		case prefix != "" && !strings.HasPrefix(page[len(page)-1], prefix):
 			return errEnough
@@ -64,7 +64,7 @@ func (p *remotePlace) tags(ctx context.Context, prefix string) ([]string, error)
 		case err != nil:
 			return nil, a.answer(ctx, err)
 		}
-		// Some cut the list and send no link: a full page is asked on from its last tag.
+		// Some registries truncate the list without a link: after a full page, continue from its last tag.
 	}
 }
 

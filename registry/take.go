@@ -11,20 +11,20 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Removed is a manifest that was taken out of a repository, with what is needed to put it back.
+// Removed is a manifest that was removed from a repository, with everything that is needed to restore it.
 type Removed struct {
 	repo      *Repository
 	subject   kept
 	tags      []string
-	referrers []kept // what refers to it, before what refers to that
+	referrers []kept // its referrers, each before its own referrers
 	legacy    map[string]kept
 }
 
-// Referrers is how many manifests went with it.
+// Referrers is the number of manifests that were removed with it.
 func (r *Removed) Referrers() int { return len(r.referrers) + len(r.legacy) }
 
-// Take removes a manifest with all tags that name it and everything that refers to it. The registry collects blobs. Gone is no
-// error. What is valid with an error too; nil: nothing was removed.
+// Take removes a manifest with all tags that name it and everything that refers to it. The registry's garbage collection removes blobs. A missing manifest is
+// not an error. The result is also valid with an error; nil: nothing was removed.
 func (r *Repository) Take(ctx context.Context, d digest.Digest) (*Removed, error) {
 	out := &Removed{repo: r, legacy: map[string]kept{}}
 	desc, data, err := r.ManifestLimit(ctx, d, MaxForeignManifest)
@@ -71,7 +71,7 @@ func (r *Repository) Take(ctx context.Context, d digest.Digest) (*Removed, error
 	return out, err
 }
 
-// collect reads what refers to a manifest.
+// collect reads the referrers of a manifest.
 func (r *Removed) collect(ctx context.Context, subject ocispec.Descriptor, depth int) error {
 	if depth == 0 {
 		return nil
@@ -99,7 +99,7 @@ func (r *Removed) collect(ctx context.Context, subject ocispec.Descriptor, depth
 	return nil
 }
 
-// Restore puts back what was removed, as long as the registry has not collected its blobs.
+// Restore restores the removed content, as long as the registry has not collected its blobs.
 func (r *Removed) Restore(ctx context.Context) error {
 	if err := r.repo.PushManifest(ctx, r.subject.desc, r.subject.data, ""); err != nil {
 		return err

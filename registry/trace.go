@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// traced tells the log about every request and what came of it, retries and tokens included. Of an address it tells
-// scheme, host and path: queries may hold secrets, as headers do.
+// traced logs every request and its result, including retries and requests for tokens. Of an address it logs
+// scheme, host and path, because queries and headers may contain secrets.
 type traced struct {
 	http.RoundTripper
 	log  *slog.Logger

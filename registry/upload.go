@@ -24,31 +24,31 @@ import (
 
 // Uploads in chunks, "Pushing a blob in chunks" of the distribution specification.
 const (
-	// chunkSize is what an interrupted upload may have to send again to a registry that keeps whole chunks only. Later chunks are a
+	// chunkSize bounds the bytes that an interrupted upload sends again to a registry that stores only complete chunks. Later chunks are a
 	// quarter of what was sent before, up to mostChunk: each costs the registry a request and a sync of its disk.
 	chunkSize = 2 << 20
 	mostChunk = 16 << 20 // a minute of a link of 2 Mbit/s
 	heldChunk = 8 << 20  // of a file, in memory; those of a registry are not held
-	// maxChunk bounds what a registry may ask for as its smallest chunk.
+	// maxChunk bounds the smallest chunk that a registry may require.
 	maxChunk = 64 << 20
-	// maxUploadTries is how often in a row an upload may break without progress.
+	// maxUploadTries bounds consecutive interruptions of an upload without progress.
 	maxUploadTries = 5
-	// maxRestarts is how often an upload begins anew that the registry has lost, or that has other bytes.
+	// maxRestarts bounds the restarts of an upload that the registry has lost, or that has wrong bytes.
 	maxRestarts = 2
 )
 
 var (
-	// errNoChunks: the registry takes a blob in one piece only.
+	// errNoChunks: the registry accepts a blob only in one request.
 	errNoChunks = fmt.Errorf("no upload in chunks: %w", fault.ErrUnsupported)
-	// errRestart: what was sent in this upload is of no use.
+	// errRestart: the bytes sent in this upload are useless.
 	errRestart = fmt.Errorf("the upload has to begin anew: %w", fault.ErrTemporary)
 )
 
 // opener opens a blob from a byte on. Its caller checks the digest.
 type opener func(ctx context.Context, off int64) (io.ReadCloser, error)
 
-// upload is the upload of one blob in chunks. It hashes what it sends and remembers the state of the hash
-// with the session, so that the digest of the whole is checked here too, whatever was sent before; the registry checks it again when the
+// upload is the upload of one blob in chunks. It hashes the sent bytes and stores the state of the hash
+// with the session, so that the digest of the whole blob is checked here too, also over several runs; the registry checks it again when the
 // upload is closed.
 type upload struct {
 	p        *remotePlace
@@ -57,15 +57,15 @@ type upload struct {
 	open     opener
 	recalled bool // the session is of an earlier run
 	folder   cache.Folder
-	file     string // in it, that remembers the session
+	file     string // in it, with the session
 	location *url.URL
-	off      int64 // what the registry has
+	off      int64 // bytes that the registry has
 	hash     hash.Hash
-	hashed   int64 // bytes that the hash has seen
+	hashed   int64 // bytes that were hashed
 	least    int64 // of a chunk
 }
 
-// pushChunks sends a blob in chunks. A session that an earlier run left is continued. errNoChunks: nothing was sent.
+// pushChunks sends a blob in chunks. The session of an earlier run is continued. errNoChunks: nothing was sent.
 func (p *remotePlace) pushChunks(ctx context.Context, a *access, desc ocispec.Descriptor, open opener) error {
 	u := &upload{p: p, a: a, desc: desc, open: open, folder: p.c.o.Uploads, file: sessionFile(a, desc.Digest), least: chunkSize}
 	if !u.recall(ctx) {
@@ -94,7 +94,7 @@ func (p *remotePlace) pushChunks(ctx context.Context, a *access, desc ocispec.De
 			tries = 0
 		}
 		if err != nil {
-			if !errors.Is(err, fault.ErrTemporary) || tries > maxUploadTries || errors.Is(err, syscall.EIO) { // of the medium that is read
+			if !errors.Is(err, fault.ErrTemporary) || tries > maxUploadTries || errors.Is(err, syscall.EIO) { // error of the source medium
 				return err
 			}
 			if late := sleep(ctx, wire.Backoff(tries)); late != nil {
@@ -131,13 +131,13 @@ func (u *upload) begin(ctx context.Context) error {
 // restart ends a session and opens another.
 func (u *upload) restart(ctx context.Context) error {
 	u.forget()
-	if resp, err := u.request(ctx, http.MethodDelete, u.location, nil); err == nil { // registries remove it at some time anyway
+	if resp, err := u.request(ctx, http.MethodDelete, u.location, nil); err == nil { // otherwise the registry removes it later
 		resp.Body.Close()
 	}
 	return u.begin(ctx)
 }
 
-// follow takes the address of the session's next request from an answer. It has to be at the same registry.
+// follow takes the address of the session's next request from a response. It must be at the same registry.
 func (u *upload) follow(resp *http.Response) error {
 	said := resp.Header.Get("Location")
 	if said == "" {
@@ -153,7 +153,7 @@ func (u *upload) follow(resp *http.Response) error {
 
 type uploadKey struct{}
 
-// request sends one request of the session, once: after an error the registry is asked what it has. prepare may add to it.
+// request sends one request of the session, once: after an error the registry's offset is queried. prepare may add to it.
 func (u *upload) request(ctx context.Context, method string, to *url.URL, prepare func(*http.Request)) (*http.Response, error) {
 	ctx = context.WithValue(ctx, uploadKey{}, true)
 	if method != http.MethodGet {
@@ -161,7 +161,7 @@ func (u *upload) request(ctx context.Context, method string, to *url.URL, prepar
 	}
 	r, err := http.NewRequestWithContext(ctx, method, to.String(), http.NoBody)
 	if err != nil {
-		return nil, fmt.Errorf("the address of an upload is none: %w", fault.ErrInvalid) // it may hold secrets
+		return nil, fmt.Errorf("the address of an upload is none: %w", fault.ErrInvalid) // it may contain secrets
 	}
 	if method == http.MethodPatch || method == http.MethodPut {
 		r.Header.Set("Content-Type", "application/octet-stream")
@@ -172,7 +172,7 @@ func (u *upload) request(ctx context.Context, method string, to *url.URL, prepar
 	return u.a.send(r)
 }
 
-// ask finds out what the registry has.
+// ask queries the registry's offset.
 func (u *upload) ask(ctx context.Context) error {
 	resp, err := u.request(ctx, http.MethodGet, u.location, nil)
 	if err != nil {
@@ -200,9 +200,9 @@ func received(s string) (int64, bool) {
 	return n + 1, true
 }
 
-// send sends what the registry lacks and closes the upload.
+// send sends the missing bytes and closes the upload.
 func (u *upload) send(ctx context.Context) error {
-	var content io.ReadCloser // from u.hashed on; nil: it has to be opened
+	var content io.ReadCloser // from u.hashed on; nil: not open
 	drop := func() {
 		if content != nil {
 			content.Close()
@@ -235,12 +235,12 @@ func (u *upload) send(ctx context.Context) error {
 	return u.finish(ctx)
 }
 
-// patch sends a chunk of content. goes: content is right behind what was sent.
+// patch sends a chunk of content. goes: content is positioned after the sent bytes.
 func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err error) {
 	n := min(max(u.least, min(u.off/4, mostChunk)), u.desc.Size-u.off)
 	open := u.open
 	if _, disk := content.(*fileReader); disk {
-		// What a worn medium gives right before a byte that it cannot read may be wrong: nothing is sent before the chunk was read.
+		// A worn medium may return wrong bytes right before an unreadable one: nothing is sent before the whole chunk was read.
 		n = min(n, max(u.least, heldChunk))
 		data := make([]byte, n)
 		if _, err := io.ReadFull(content, data); err != nil {
@@ -254,7 +254,7 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 	resp, err := u.request(ctx, http.MethodPatch, u.location, func(r *http.Request) {
 		r.Header.Set("Content-Range", fmt.Sprintf("%d-%d", u.off, u.off+n-1))
 		r.Body, r.ContentLength = first, n
-		r.GetBody = func() (io.ReadCloser, error) { // another token is needed
+		r.GetBody = func() (io.ReadCloser, error) { // for a request with a new token
 			again, err := open(ctx, u.off)
 			if err != nil {
 				return nil, err
@@ -283,7 +283,7 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 		return false, errRestart
 	}
 	whole := has == u.off+n
-	if u.off = has; whole { // else what it has is read over
+	if u.off = has; whole { // otherwise the bytes that it has are skipped
 		u.hash, u.hashed = hash, has
 	}
 	if err := u.follow(resp); err != nil {
@@ -295,18 +295,18 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 	return whole && sent == first, nil
 }
 
-// chunk is the body of a request that sends n bytes of a blob. A transport may still read it when it has returned an answer.
+// chunk is the body of a request that sends n bytes of a blob. A transport may still read it after it has returned a response.
 type chunk struct {
 	mu   sync.Mutex
 	from io.Reader
-	hash hash.Hash // with that of what was sent before
+	hash hash.Hash // including the bytes sent before
 	left int64     // bytes
 	err  error     // of from
 	end  func() error
 }
 
 func newChunk(from io.Reader, n int64, before hash.Hash) *chunk {
-	h, err := before.(hash.Cloner).Clone() // those of all algorithms that a digest may have can
+	h, err := before.(hash.Cloner).Clone() // supported by all digest algorithms
 	return &chunk{from: from, hash: h, left: n, err: err}
 }
 
@@ -331,7 +331,7 @@ func (c *chunk) Read(b []byte) (int, error) {
 	return n, c.err
 }
 
-// stop ends the chunk: nothing is read for it any more. failed is why from could not be read.
+// stop ends the chunk: nothing more is read for it. failed is the read error of from.
 func (c *chunk) stop() (h hash.Hash, left int64, failed error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -349,11 +349,11 @@ func (c *chunk) Close() error {
 	return c.end()
 }
 
-// meant classifies what a registry says of a chunk.
+// meant classifies a registry's error about a chunk.
 func (u *upload) meant(err error) error {
 	switch status := statusOf(err); {
 	case status == http.StatusRequestedRangeNotSatisfiable, status == http.StatusConflict:
-		return fmt.Errorf("%w: %w", err, fault.ErrTemporary) // it has other bytes than was thought: it is asked
+		return fmt.Errorf("%w: %w", err, fault.ErrTemporary) // its offset differs: it is queried
 	case status == http.StatusNotFound && u.off > 0, status == http.StatusGone:
 		return errRestart
 	case status == 0, errors.Is(err, fault.ErrTemporary), errors.Is(err, fault.ErrUnauthenticated), errors.Is(err, fault.ErrDenied):
@@ -368,7 +368,7 @@ func (u *upload) meant(err error) error {
 func (u *upload) finish(ctx context.Context) error {
 	if got := fmt.Sprintf("%x", u.hash.Sum(nil)); got != u.desc.Digest.Encoded() {
 		u.forget()
-		if u.recalled { // what an earlier run remembered may be wrong, after a power cut
+		if u.recalled { // the stored state of an earlier run may be wrong after a power cut
 			return errRestart
 		}
 		return fmt.Errorf("%d bytes with another digest arrived: %w", u.off, fault.ErrDigestMismatch)
@@ -382,7 +382,7 @@ func (u *upload) finish(ctx context.Context) error {
 		resp.Body.Close()
 		return nil
 	}
-	there, lookErr := u.p.existsAt(ctx, u.a, u.desc) // the answer may be lost, or another client was faster
+	there, lookErr := u.p.existsAt(ctx, u.a, u.desc) // the response may be lost, or another client was faster
 	switch {
 	case lookErr == nil && there:
 		return nil
@@ -392,7 +392,7 @@ func (u *upload) finish(ctx context.Context) error {
 	return fmt.Errorf("%w: %w", errRestart, err)
 }
 
-// state is the state of a hash; nil: it has none that can be written down.
+// state is the state of a hash; nil: it cannot be encoded.
 func state(h hash.Hash) []byte {
 	m, ok := h.(encoding.BinaryMarshaler)
 	if !ok {

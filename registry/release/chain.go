@@ -15,8 +15,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// MaxSkipped is how many history tags in a row may name something that cannot be followed. Anyone with push rights
-// can make any number of them.
+// MaxSkipped bounds the consecutive history tags with unacceptable generations. Anyone with push rights
+// can create any number of them.
 const MaxSkipped = 32
 
 // Chain is a moving tag with numbered history tags, each generation naming the one before: the states of a device, the
@@ -24,19 +24,19 @@ const MaxSkipped = 32
 type Chain[X any] struct {
 	Repository string // "host/path"
 	Tag        string // the moving one
-	// Resolve asks what a tag names, of the registry itself.
+	// Resolve returns the digest of a tag at the registry itself.
 	Resolve func(ctx context.Context, tag string) (ocispec.Descriptor, error)
-	// Open reads a generation as far as its manifest tells, and refuses what is not of the chain.
+	// Open reads the manifest of a generation, and returns an error if it is not of the chain.
 	Open func(ctx context.Context, d digest.Digest) (X, uint64, error)
-	// Verify reports whether a generation may be followed. nil: every one may.
+	// Verify returns an error if a generation must not be followed. nil: every one may.
 	Verify func(ctx context.Context, d digest.Digest) error
-	// Read reads the blobs of a generation that Open returned, after Verify has let it pass: nothing below the manifest is parsed
-	// before. What it refuses is not followed. nil: Open's value is all.
+	// Read reads the blobs of a generation of Open, after Verify has accepted it: nothing below the manifest is parsed
+	// before. After an error the generation is not followed. nil: Open's value is complete.
 	Read func(ctx context.Context, x X) (X, error)
-	// Generations lists those that have a history tag, the newest first. It is asked where the moving tag names nothing that can
-	// be followed. nil: the history is gone up from 1.
+	// Generations lists the generations with a history tag, the newest first. It is called if the moving tag has no acceptable
+	// generation. nil: the history is searched upwards from 1.
 	Generations func(ctx context.Context) ([]uint64, error)
-	// Past goes on from the history also where what the moving tag names cannot be followed; else that is an error of Climb.
+	// Past continues from the history also if the generation of the moving tag is not acceptable; otherwise Climb returns an error.
 	Past bool
 }
 
@@ -47,30 +47,30 @@ type Generation[X any] struct {
 	Value  X
 }
 
-// Head is where a chain ends.
+// Head is the end of a chain.
 type Head[X any] struct {
-	Tagged  digest.Digest  // what the moving tag names; "": nothing
-	Current *Generation[X] // what the next generation follows; nil: nothing
-	Refused error          // why what the moving tag names cannot be followed; nil: it can, or it names nothing
-	Next    uint64         // number of the next generation, whose history tag was not there; 0: there is none above
-	Skipped []string       // history tags that cannot be followed
+	Tagged  digest.Digest  // digest of the moving tag; "": there is none
+	Current *Generation[X] // predecessor of the next generation; nil: none
+	Refused error          // why the generation of the moving tag is not acceptable; nil: it is, or there is none
+	Next    uint64         // number of the next generation, whose history tag did not exist; 0: the numbers are used up
+	Skipped []string       // history tags with unacceptable generations
 	Reason  error          // of the first of them
-	Blind   error          // why the history could not be listed; nil: it could, or did not have to be
+	Blind   error          // why the history could not be listed; nil: listed, or not needed
 
 	listed []uint64 // the newest first
-	asked  []uint64 // those whose history tag was asked for, and was there
+	asked  []uint64 // those whose history tag was requested and existed
 }
 
-// Has reports whether a history tag was there, by the list or when it was asked for.
+// Has reports whether a history tag existed, in the list or when it was requested.
 func (h *Head[X]) Has(n uint64) bool {
 	return slices.Contains(h.listed, n) || slices.Contains(h.asked, n)
 }
 
-// Lags reports whether the newest generation is not what the moving tag names: a publication was interrupted, or the tag was
+// Lags reports whether the moving tag does not name the newest generation: a publication was interrupted, or the tag was
 // moved back.
 func (h *Head[X]) Lags() bool { return h.Current != nil && h.Current.Digest != h.Tagged }
 
-// Number is that of the newest generation; 0: there is none.
+// Number is the number of the newest generation; 0: there is none.
 func (h *Head[X]) Number() uint64 {
 	if h.Current == nil {
 		return 0
@@ -78,12 +78,12 @@ func (h *Head[X]) Number() uint64 {
 	return h.Current.Number
 }
 
-// Look opens what the moving tag names. Who signed it is not looked at, and Read not called.
+// Look opens the generation of the moving tag. It does not call Verify and Read.
 func (c *Chain[X]) Look(ctx context.Context) (*Head[X], error) {
 	h := &Head[X]{Next: 1}
 	desc, err := c.Resolve(ctx, c.Tag)
 	switch {
-	case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrInvalid): // or cut off by a publisher that was killed
+	case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrInvalid): // or truncated by a killed publisher
 		return h, nil
 	case err != nil:
 		return nil, err
@@ -101,9 +101,9 @@ func (c *Chain[X]) Look(ctx context.Context) (*Head[X], error) {
 	return h, nil
 }
 
-// Climb goes up the history from what the moving tag names: a publication may have ended before the tag moved, or the tag was
-// moved back. It costs one request for each generation above, and one for the first that is not there. An error that is
-// [Unfit] says that what the tag names cannot be followed.
+// Climb follows the history upwards from the generation of the moving tag: a publication may have ended before the tag moved, or the tag was
+// moved back. It costs one request for each generation above, and one for the first missing one. An [Unfit]
+// error means that the generation of the tag is not acceptable.
 func (c *Chain[X]) Climb(ctx context.Context, h *Head[X]) error {
 	if err := c.vouch(ctx, h); err != nil {
 		return err
@@ -116,11 +116,11 @@ func (c *Chain[X]) Climb(ctx context.Context, h *Head[X]) error {
 	return c.Ascend(ctx, h)
 }
 
-// Ascend goes up from h.Next to the first number whose history tag is not there, which is asked for itself: a list of tags is as
-// old as when it was made, one of a whole fleet minutes, and a publisher of that number sets the tag without another look.
+// Ascend goes up from h.Next to the first number without a history tag, and requests each tag: a list of tags may be
+// minutes old in a large fleet, and the publisher of that number sets the tag without another check.
 func (c *Chain[X]) Ascend(ctx context.Context, h *Head[X]) error {
 	for n := h.Next; n != 0 && len(h.Skipped) <= MaxSkipped; n++ {
-		if !h.Has(n) { // else it was looked at
+		if !h.Has(n) { // otherwise it was checked already
 			if there, err := c.consider(ctx, h, n); err != nil || !there {
 				return err
 			}
@@ -130,7 +130,7 @@ func (c *Chain[X]) Ascend(ctx context.Context, h *Head[X]) error {
 	return nil
 }
 
-// Search is Climb by a list of all generations that have a history tag: it finds those behind a gap as well.
+// Search is Climb by a list of all history tags: it also finds generations behind a gap.
 func (c *Chain[X]) Search(ctx context.Context, h *Head[X]) error {
 	if err := c.vouch(ctx, h); err != nil {
 		return err
@@ -141,7 +141,7 @@ func (c *Chain[X]) Search(ctx context.Context, h *Head[X]) error {
 	return h.Blind
 }
 
-// vouch looks who signed what the moving tag names, and reads it.
+// vouch verifies the generation of the moving tag, and reads it.
 func (c *Chain[X]) vouch(ctx context.Context, h *Head[X]) error {
 	if h.Current != nil {
 		x, err := c.accept(ctx, h.Current.Digest, h.Current.Value)
@@ -160,7 +160,7 @@ func (c *Chain[X]) vouch(ctx context.Context, h *Head[X]) error {
 	return nil
 }
 
-// accept looks who signed what Open returned, and reads the rest of it.
+// accept verifies a generation of Open, and reads the rest of it.
 func (c *Chain[X]) accept(ctx context.Context, d digest.Digest, x X) (X, error) {
 	if c.Verify != nil {
 		if err := c.Verify(ctx, d); err != nil {
@@ -173,15 +173,15 @@ func (c *Chain[X]) accept(ctx context.Context, d digest.Digest, x X) (X, error) 
 	return c.Read(ctx, x)
 }
 
-// search goes to the newest generation above that can be followed. Only a list tells which there are: the first ones may be
-// pruned, and no single one has to be there.
+// search finds the newest acceptable generation above. This needs a list: the first ones may be
+// pruned, and each single one may be missing.
 func (c *Chain[X]) search(ctx context.Context, h *Head[X]) error {
 	listed, err := c.Generations(ctx)
 	switch {
 	case errors.Is(err, fault.ErrTemporary), errors.Is(err, fault.ErrTooLarge), ctx.Err() != nil:
 		return err
 	case err != nil && !errors.Is(err, fault.ErrNotFound):
-		h.Blind = err // listing tags may be denied
+		h.Blind = err // the caller may not have the right to list tags
 		return nil
 	}
 	h.listed = listed
@@ -197,8 +197,8 @@ func (c *Chain[X]) search(ctx context.Context, h *Head[X]) error {
 	return nil
 }
 
-// consider makes what a history tag names the newest generation, or remembers why it cannot be followed. It reports whether the
-// tag is there.
+// consider makes the generation of a history tag the newest one, or records why it is not acceptable. It reports whether the
+// tag exists.
 func (c *Chain[X]) consider(ctx context.Context, h *Head[X], n uint64) (bool, error) {
 	g, there, err := c.at(ctx, n)
 	if !there && errors.Is(err, fault.ErrNotFound) {
@@ -222,7 +222,7 @@ func (c *Chain[X]) At(ctx context.Context, n uint64) (*Generation[X], error) {
 	return g, err
 }
 
-// at reports as well whether the history tag is there.
+// at also reports whether the history tag exists.
 func (c *Chain[X]) at(ctx context.Context, n uint64) (g *Generation[X], there bool, err error) {
 	tag := artifacts.HistoryTag(c.Tag, n)
 	desc, err := c.Resolve(ctx, tag)
@@ -242,7 +242,7 @@ func (c *Chain[X]) at(ctx context.Context, n uint64) (g *Generation[X], there bo
 	return &Generation[X]{n, desc.Digest, x}, true, nil
 }
 
-// Unfit reports whether an error says what something is, and not that it could not be found out.
+// Unfit reports whether an error is about the content itself, not about a failed query.
 func Unfit(err error) bool {
 	if errors.Is(err, fault.ErrTemporary) || fault.Distrusted(err) {
 		return fault.Distrusted(err)

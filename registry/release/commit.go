@@ -13,31 +13,31 @@ import (
 )
 
 const (
-	maxContest = 5 // how often a moving tag is put back in place
-	maxLinks   = 8 // generations that are gone back over from what another publisher published
+	maxContest = 5 // attempts to restore a moving tag
+	maxLinks   = 8 // generations that are followed backwards from another publisher's
 )
 
-// commit sets the tags of a generation N: the history tag H, then the moving tag M, with a look at the other tag after each.
+// commit sets the tags of a generation N: the history tag H, then the moving tag M, with a check of the other tag after each.
 // No registry compares before it sets a tag, so:
 //
-//	look at M: it is what was planned upon
+//	read M: it has the planned value
 //	set H
-//	look at M: it is still that; else another publisher has published, and H is given back to it
+//	read M: it is unchanged; otherwise another publisher has published, and H is restored for it
 //	set M
-//	read H back: it is still ours; and look at the history tag of generation N+1: it is not there
+//	read H: it is still ours; and the history tag of generation N+1: it does not exist
 //
-// Say A and B publish one generation and both get nil. Let B be the last to set H. A saw its own digest there in its last look,
-// so before B set H, and had set M before that look; then B's second look at M sees A's. So of two at most one gets nil,
-// however long each of them takes: there is no wait and no clock in it. With three and more the giving back can tell two of
-// them that they have published. In every case M names the newest generation of the history when all have returned:
-// a publisher that sets M or gives H back looks again afterwards, and repairs what it finds; see [publication.reconcile]. A device
-// takes one content of a generation only.
+// Assume that A and B publish one generation and both get nil, and that B is the last to set H. A read its own digest in H in its
+// last step, so before B set H, and had set M before that; then B's second read of M returns A's digest. So of two at most one gets
+// nil, independent of their speed, without a wait or a clock. With three and more, the restoring of H can give nil to two of
+// them. In every case M names the newest generation of the history when all have returned:
+// a publisher that sets M or restores H reads the tags again afterwards, and repairs them; see [publication.reconcile]. A device
+// accepts only one content of a generation.
 //
-// What others have put there counts only if Precondition.Verify lets it pass: who may write to the registry need not
-// be one who may publish. An honest publisher has signed before it sets H.
+// Content of others counts only if Precondition.Verify accepts it: not everyone with write access to the registry
+// may publish. Publishers sign before they set H.
 //
-// A publisher that has seen H of one that was interrupted follows it with N+1. If the interrupted one goes on after all, it
-// sets M back to N, and finds N+1 in its last look.
+// A publisher that reads H of an interrupted one publishes N+1 after it. If the interrupted one continues, it
+// sets M back to N, and finds N+1 in its last step.
 func (p *publication) commit(ctx context.Context) error {
 	tag, tagged := p.o.Tags[0], p.o.Precondition.Tagged
 	there, err := p.repo.Named(ctx, tag)
@@ -59,7 +59,7 @@ func (p *publication) commit(ctx context.Context) error {
 	moved := there == p.desc.Digest
 	if !moved {
 		err := p.setTag(ctx, p.desc, p.manifest, tag, there)
-		if err != nil && !errors.Is(err, registry.ErrMoved) { // reconcile decides about what another publisher has set meanwhile
+		if err != nil && !errors.Is(err, registry.ErrMoved) { // reconcile handles tags that another publisher has set meanwhile
 			return err
 		}
 		if moved = err == nil; moved {
@@ -99,8 +99,8 @@ func openLink(manifest []byte) (link, error) {
 
 func (p *publication) link() (link, error) { return openLink(p.manifest) }
 
-// giveBack gives the history tag, which names ours, back to who published the generation: that of the chain that ends at what
-// the moving tag names. Where that chain has ours, it was published, and followed.
+// giveBack sets the history tag, which names ours, to the published generation: that of the chain that ends at the
+// moving tag. If that chain contains ours, ours was published, and has a successor.
 func (p *publication) giveBack(ctx context.Context, there digest.Digest) error {
 	ours, err := p.link()
 	if err != nil {
@@ -121,7 +121,7 @@ func (p *publication) giveBack(ctx context.Context, there digest.Digest) error {
 		}
 		l, err := openLink(manifest)
 		if err != nil || l.tag != ours.tag || l.number < ours.number {
-			return lost // it is something else: there is nothing to give back
+			return lost // it is another artifact: there is nothing to restore
 		}
 		if l.number == ours.number {
 			if err := p.verify(ctx, at); Unfit(err) {
@@ -132,7 +132,7 @@ func (p *publication) giveBack(ctx context.Context, there digest.Digest) error {
 			if err := p.setTag(ctx, desc, manifest, p.o.HistoryTag, p.desc.Digest); err != nil && !errors.Is(err, registry.ErrMoved) {
 				return errors.Join(lost, err)
 			}
-			// Who had it may have seen ours there, and moved the tag to it.
+			// Its publisher may have read ours there, and moved the tag to it.
 			if err := p.reconcile(ctx, false); err != nil && !errors.Is(err, fault.ErrConflict) {
 				return errors.Join(lost, err)
 			}
@@ -143,8 +143,8 @@ func (p *publication) giveBack(ctx context.Context, there digest.Digest) error {
 	return lost
 }
 
-// reconcile lets the moving tag name the newest generation of the history, and reports who owns it: nil where that is ours, or
-// follows ours. moved: the moving tag is known to name ours.
+// reconcile sets the moving tag to the newest generation of the history. It returns nil if that is ours or a successor
+// of ours. moved: the moving tag is known to name ours.
 func (p *publication) reconcile(ctx context.Context, moved bool) error {
 	tag := p.o.Tags[0]
 	ours, err := p.link()
@@ -192,7 +192,7 @@ func (p *publication) reconcile(ctx context.Context, moved bool) error {
 	return fault.WithHint(p.fail("publish", tag, fmt.Errorf("others move it all the time: %w", fault.ErrConflict)), "publish again when they are done")
 }
 
-// verify reports whether what another publisher has published may be followed.
+// verify returns an error if a generation of another publisher must not be followed.
 func (p *publication) verify(ctx context.Context, d digest.Digest) error {
 	if d == "" || d == p.desc.Digest || p.o.Precondition.Verify == nil {
 		return nil
@@ -200,9 +200,9 @@ func (p *publication) verify(ctx context.Context, d digest.Digest) error {
 	return p.o.Precondition.Verify(ctx, d)
 }
 
-// newest goes up the history from ours, whose history tag names history, as [Chain.Climb] does: it passes over what may not be
-// followed. followed: the first one above follows ours. Else it was published meanwhile, or was there before, behind a gap: where
-// the generation that it follows is lost, planning took that number for the next one, and devices may have gone on.
+// newest goes up the history from ours, whose history tag names history, like [Chain.Climb]: it skips unacceptable
+// generations. followed: the first one above is a successor of ours. Otherwise it was published meanwhile, or existed before, behind a
+// gap: if its predecessor was lost, planning used that number for the next one, and devices may have accepted later ones.
 func (p *publication) newest(ctx context.Context, ours link, history digest.Digest) (newest digest.Digest, followed bool, err error) {
 	newest = history
 	for n, skipped := ours.number+1, 0; skipped <= MaxSkipped; n++ {

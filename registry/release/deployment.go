@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// DocumentHint is for a deployment that is more than variables can say.
+// DocumentHint is for a deployment that needs more than variables.
 const DocumentHint = "write its document and publish that: longshore state push --deployment FILE"
 
 // Single describes the deployment of one component.
@@ -20,17 +20,17 @@ type Single struct {
 	Device     artifacts.DeviceID
 	Repository string            // "host/path"
 	Tag        string            // the component's version
-	Digest     digest.Digest     // "": what the tag means when it is pinned
+	Digest     digest.Digest     // "": the tag's digest when it is pinned
 	Name       string            // of the component and the deployment; "": the repository's last element
 	Namespace  string            // "": that of Before, else default
 	Parameters map[string]string // environment variables of the Compose project
-	Unset      []string          // variables that Before gives values to, and this does not
-	// Before is the deployment of this id that the device has: everything that is not said here stays as it is there, also the
-	// component's name. nil: there is none.
+	Unset      []string          // variables of Before to remove
+	// Before is the device's current deployment with this id: values that are not set here are taken from it, also the
+	// component's name. nil: none.
 	Before *artifacts.Deployment
 }
 
-// ID is the id of the deployment. An error says that it has no valid name.
+// ID is the id of the deployment. It returns an error if the name is not valid.
 func (s Single) ID() (string, error) {
 	name := s.name()
 	if !margo.ValidComponentName(name) {
@@ -42,8 +42,8 @@ func (s Single) ID() (string, error) {
 
 func (s Single) name() string { return cmp.Or(s.Name, path.Base(s.Repository)) }
 
-// Deployment writes the ApplicationDeployment of one component: the same bytes that a fleet with an application of this name
-// makes.
+// Deployment writes the ApplicationDeployment of one component: the same bytes as a fleet with an application of this
+// name.
 func (s Single) Deployment() ([]byte, error) {
 	if s.Tag == "" {
 		err := fmt.Errorf("component %s: %w: no version", s.Repository, fault.ErrInvalid)
@@ -83,7 +83,7 @@ func (s Single) Deployment() ([]byte, error) {
 	return data, err
 }
 
-// base is the deployment that the device has, else one with a component that has a name only.
+// base is the device's current deployment, otherwise one with a component that has only a name.
 func (s Single) base() (*margo.ApplicationDeployment, error) {
 	id, err := s.ID()
 	if err != nil {

@@ -13,23 +13,23 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Published is one published generation of a device, as its history tag names it.
+// Published is one published generation of a device, by its history tag.
 type Published struct {
 	Generation  uint64
-	Tag         string        // of the history; the device's own when it has none there
+	Tag         string        // of the history; the device's own tag if there is none
 	Digest      digest.Digest // "": it could not be read
 	Current     bool          // the device's tag names it
-	Created     time.Time     // zero: not told
+	Created     time.Time     // zero: unknown
 	Expires     time.Time     // zero: never
-	Revision    string        // of the files that it was made of, as it says itself; "": not told
+	Revision    string        // of its source files, by its annotation; "": unknown
 	Previous    digest.Digest
-	Repeats     digest.Digest // of the earlier generation whose content it has; "": none told
+	Repeats     digest.Digest // of the earlier generation whose content it has; "": none
 	Deployments []artifacts.Deployment
-	Problem     error // why it is not what its tag says; nil: it is
+	Problem     error // why it does not match its tag; nil: it does
 }
 
-// History lists what is published for a device, the newest first and at most limit of it, and how many generations there
-// are. Who signed is not looked at. What the device's tag names is in it, also where it has no history tag.
+// History lists the published generations of a device, the newest first and at most limit, and returns their total
+// number. Signatures are not verified. The generation of the device's tag is included, also without a history tag.
 func History(ctx context.Context, repo Repository, device artifacts.DeviceID, limit int) ([]Published, int, error) {
 	tag := device.Tag()
 	desc, err := repo.Resolve(ctx, tag)
@@ -37,7 +37,7 @@ func History(ctx context.Context, repo Repository, device artifacts.DeviceID, li
 		return nil, 0, err
 	}
 	tags, err := repo.Tags(ctx)
-	if err != nil && !errors.Is(err, fault.ErrNotFound) { // a repository that has nothing yet
+	if err != nil && !errors.Is(err, fault.ErrNotFound) { // an empty repository
 		return nil, 0, err
 	}
 	all := Generations(tags)[tag]
@@ -66,7 +66,7 @@ func History(ctx context.Context, repo Repository, device artifacts.DeviceID, li
 	return append([]Published{*g}, out...), len(all) + 1, nil
 }
 
-// generationAt reads one; an error says that it could not be read.
+// generationAt reads one generation; it returns an error if it could not be read.
 func generationAt(ctx context.Context, repo Repository, device artifacts.DeviceID, tag string) (*Published, error) {
 	g := &Published{Tag: tag}
 	c, err := Read(ctx, repo, tag)
@@ -89,9 +89,9 @@ func generationAt(ctx context.Context, repo Repository, device artifacts.DeviceI
 	return g, nil
 }
 
-// Newest finds what a freshness statement about a device may be made of: what its tag names, which must be the newest
-// generation that there is, and which verify lets pass. Otherwise anyone with push rights could have an old one called
-// fresh.
+// Newest finds the subject of a freshness statement for a device: the generation of its tag, which must be the newest
+// one and accepted by verify. Otherwise anyone with push rights could get a statement for an old
+// one.
 func Newest(ctx context.Context, repo Repository, device artifacts.DeviceID, verify func(ctx context.Context, state ocispec.Descriptor) error) (*Current, error) {
 	c := chain(repo, device, verify)
 	h, err := c.Look(ctx)
@@ -113,7 +113,7 @@ func Newest(ctx context.Context, repo Repository, device artifacts.DeviceID, ver
 	return h.Current.Value, nil
 }
 
-// chain is that of a device's states.
+// chain is the chain of a device's states.
 func chain(repo Repository, device artifacts.DeviceID, verify func(context.Context, ocispec.Descriptor) error) *Chain[*Current] {
 	c := &Chain[*Current]{Repository: repo.Name(), Tag: device.Tag(), Resolve: repo.Resolve}
 	c.Open = func(ctx context.Context, d digest.Digest) (*Current, uint64, error) {

@@ -13,8 +13,8 @@ import (
 )
 
 // Propose pushes an artifact for others to sign: blobs, manifest, the signature of o.Signer if there is one, and last a tag of
-// proposals. That tag keeps the artifact from the registry's garbage collection, and others find it there. No device looks at
-// it: the tags of o are not set. [Publish] of the same artifact sets them when enough have signed.
+// proposals. That tag protects the artifact from the registry's garbage collection, and others find it there. Devices do not read
+// it: the tags of o are not set. [Publish] of the same artifact sets them when enough signers have signed.
 //
 // Another proposal under the tag is fault.ErrConflict, unless replace is true. Propose may be repeated after any interruption.
 func Propose(ctx context.Context, repo *registry.Repository, a *artifacts.Artifact, tag string, replace bool, o PublishOptions) (ocispec.Descriptor, error) {
@@ -28,7 +28,7 @@ func Propose(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 		err = Taken(repo.Name(), tag, was)
 	}
 	p := &publication{repo: repo, desc: desc, manifest: a.Manifest, o: o}
-	p.o.Precondition = nil // it is not published here, and others may have signed it before
+	p.o.Precondition = nil // it is not published yet, and others may have signed it before
 	if err == nil {
 		err = p.push(ctx, a)
 	}
@@ -44,7 +44,7 @@ func Propose(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 	return desc, err
 }
 
-// Taken is the error that another proposal is under a tag. It wraps fault.ErrConflict.
+// Taken is the error about another proposal under a tag. It wraps fault.ErrConflict.
 func Taken(repository, tag string, there digest.Digest) error {
 	return fault.WithHint(fmt.Errorf("propose %s:%s: %s is proposed already: %w", repository, tag, there, fault.ErrConflict),
 		"look at it with longshore state show, and sign it, or put yours in its place with --replace-proposal")

@@ -21,41 +21,41 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// pruneConcurrency is how many devices are looked at, or freed of old generations, at a time.
+// pruneConcurrency is the number of devices that are read or pruned at a time.
 const pruneConcurrency = 16
 
-// Retention says which generations stay, beside those that always do: what a device's tag names and what is above it, what
-// that one follows, what these and needed ones repeat, and what any other tag names.
+// Retention defines which generations stay, in addition to those that always do: the one of a device's tag and those above it, its
+// predecessor, those that these and needed ones repeat, and those of any other tag.
 type Retention struct {
 	Keep    int                                                               // newest generations of each device; at least 1
 	Devices func(tag string) bool                                             // by the tags of their states; nil: all that have a history
-	Younger time.Time                                                         // what was published after it stays, and what does not say when; zero: age does not matter
-	When    func(ctx context.Context, state digest.Digest) (time.Time, error) // when it was published; zero time: it does not say. For Younger
-	Needed  func(device artifacts.DeviceID) []Need                            // nil: nothing but what the repository itself tells
+	Younger time.Time                                                         // generations that were published after it stay, and those without a time; zero: age does not matter
+	When    func(ctx context.Context, state digest.Digest) (time.Time, error) // when it was published; zero time: unknown. For Younger
+	Needed  func(device artifacts.DeviceID) []Need                            // nil: only what the repository itself shows
 }
 
-// Need is a state of a device that stays whatever its age, with what it follows and repeats: it may be gone back to.
+// Need is a state of a device that stays at any age, with its predecessor and the state that it repeats, for a rollback.
 type Need struct {
-	All        bool          // any generation: which one the device has is unknown
-	Digest     digest.Digest // "": Generation counts
+	All        bool          // every generation, because the device's is unknown
+	Digest     digest.Digest // "": Generation is used
 	Generation uint64
 	Why        string
 }
 
-// Pruning is what a retention leaves of the states of a repository.
+// Pruning is the result of a retention for the states of a repository.
 type Pruning struct {
-	Devices []*Pruned // that something is to be told of, by tag
-	Looked  int       // devices, with those of which nothing is to be removed
+	Devices []*Pruned // with removals or notes, by tag
+	Looked  int       // number of devices, including those without removals
 	Stay    int       // generations that stay
 }
 
-// Pruned is what goes of one device, and what stays although it is not among the newest.
+// Pruned lists the removed generations of one device, and those that stay although they are not among the newest.
 type Pruned struct {
 	Tag    string // of the device's state
 	Remove []Old  // the oldest first
 	Stays  []Old
 
-	tagged digest.Digest // what Tag named
+	tagged digest.Digest // digest of Tag
 }
 
 // Old is an old generation.
@@ -65,10 +65,10 @@ type Old struct {
 	Digest     digest.Digest `json:"digest,omitempty"` // "": it could not be read
 	Why        string        `json:"why,omitempty"`    // it stays
 
-	proposal string // the tag that it was proposed under, which goes with it; "": none
+	proposal string // tag of its proposal, which is removed with it; "": none
 }
 
-// tags are those that go with it.
+// tags are the tags that are removed with it.
 func (o Old) tags() []string {
 	if o.proposal == "" {
 		return []string{o.Tag}
@@ -78,7 +78,7 @@ func (o Old) tags() []string {
 
 var historyTag = regexp.MustCompile(`^(.+)\.v([1-9][0-9]{0,19})$`)
 
-// pruner looks through a repository.
+// pruner plans for one repository.
 type pruner struct {
 	repo      Repository
 	o         Retention
@@ -87,7 +87,7 @@ type pruner struct {
 	named     map[digest.Digest][]string
 }
 
-// PlanPrune finds out which generations a retention does not keep. Nothing is removed by it.
+// PlanPrune finds the generations that a retention does not keep. It removes nothing.
 func PlanPrune(ctx context.Context, repo Repository, o Retention) (*Pruning, error) {
 	if o.Keep < 1 {
 		return nil, fmt.Errorf("keep %d generations: %w: at least 1 has to stay", o.Keep, fault.ErrInvalid)
@@ -145,7 +145,7 @@ func PlanPrune(ctx context.Context, repo Repository, o Retention) (*Pruning, err
 	return out, nil
 }
 
-// people asks what tags name that are neither a device's nor of its history: people set tags, and those stay.
+// people resolves tags that are neither a device's nor of its history: people may have set them, so they stay.
 func (p *pruner) people(ctx context.Context, list []string) error {
 	var ask []string
 	for _, t := range list {
@@ -179,23 +179,23 @@ func (p *pruner) people(ctx context.Context, list []string) error {
 	return g.Wait()
 }
 
-// proposed reports whether a tag is of the proposal of a generation that has a history tag: whatever it names, it keeps nothing.
+// proposed reports whether a tag is of the proposal of a generation with a history tag: such a tag protects nothing.
 func (p *pruner) proposed(tag string) bool {
 	history, ok := artifacts.CutProposal(tag)
 	return ok && p.tags[history]
 }
 
-// keeper finds out what stays of one device.
+// keeper decides which generations of one device stay.
 type keeper struct {
 	*pruner
 	tag    string
 	keep   map[digest.Digest]string // why
 	needed []Need
-	asked  bool // what is needed
+	asked  bool // ask was called
 	opened map[digest.Digest]*artifacts.StateIndex
 }
 
-// at reads what a history tag names. The error says that it could not be read; problem, that it is not what its tag says.
+// at reads the generation of a history tag. err: it could not be read; problem: it does not match its tag.
 func (k *keeper) at(ctx context.Context, n uint64) (d digest.Digest, x *artifacts.StateIndex, problem, err error) {
 	desc, err := k.repo.Resolve(ctx, artifacts.HistoryTag(k.tag, n))
 	if Unfit(err) {
@@ -233,7 +233,7 @@ func (k *keeper) open(ctx context.Context, d digest.Digest, n uint64) (x *artifa
 	return x, nil, nil
 }
 
-// ask asks once what is needed.
+// ask gets the needed generations, once.
 func (k *keeper) ask(device artifacts.DeviceID) {
 	if !k.asked && k.o.Needed != nil {
 		k.needed = k.o.Needed(device)
@@ -241,7 +241,7 @@ func (k *keeper) ask(device artifacts.DeviceID) {
 	k.asked = true
 }
 
-// need says why a generation is needed; "": it is not.
+// need is why a generation is needed; "": it is not.
 func (k *keeper) need(d digest.Digest, n uint64) string {
 	for _, o := range k.needed {
 		if o.All || o.Digest != "" && o.Digest == d || o.Digest == "" && o.Generation == n {
@@ -251,21 +251,21 @@ func (k *keeper) need(d digest.Digest, n uint64) string {
 	return ""
 }
 
-// stay keeps a state that another one names, unless it stays already.
+// stay keeps a state that another one names.
 func (k *keeper) stay(d digest.Digest, why string, n uint64) {
 	if d != "" && k.keep[d] == "" {
 		k.keep[d] = fmt.Sprintf(why, n)
 	}
 }
 
-// follow keeps what a needed state follows and repeats.
+// follow keeps the predecessor of a needed state and the state that it repeats.
 func (k *keeper) follow(x *artifacts.StateIndex) {
 	k.stay(x.Previous, "generation %d, which is needed, follows it", x.Generation)
 	k.stay(x.Repeats, "generation %d, which is needed, repeats it", x.Generation)
 }
 
-// device decides about one device. It reads what the device's tag names and what is above that, what is needed, and what
-// may go. A generation that is only among the newest does not need the one that it repeats: it has that content itself.
+// device decides about one device. It reads the generation of the device's tag and those above, the needed ones, and the
+// candidates. A generation that is only among the newest does not need the one that it repeats: it has that content itself.
 func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 	out := &Pruned{Tag: tag}
 	all := p.histories[tag]
@@ -279,7 +279,7 @@ func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 		if x == nil {
 			return out.spare(all[first:], "what "+tag+" names is no state of the device"), nil
 		}
-		for above = 0; above < len(all) && all[above] > x.Generation; { // being published, or never finished
+		for above = 0; above < len(all) && all[above] > x.Generation; { // publication in progress, or interrupted
 			above++
 		}
 		first, current = max(first, above), x.Generation
@@ -312,7 +312,7 @@ func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 	return out, nil
 }
 
-// spare keeps old generations that are not looked at.
+// spare keeps old generations without reading them.
 func (d *Pruned) spare(old []uint64, why string) *Pruned {
 	for _, n := range old {
 		d.Stays = append(d.Stays, Old{Generation: n, Tag: artifacts.HistoryTag(d.Tag, n), Why: why})
@@ -320,8 +320,8 @@ func (d *Pruned) spare(old []uint64, why string) *Pruned {
 	return d
 }
 
-// newest keeps what those name that stay by their number: the first ones, which are above what the tag names, or all when
-// there is no tag, and what is needed.
+// newest keeps the generations that those name that stay by their number: the first ones, above the tag's generation, or all if
+// there is no tag, and the needed ones.
 func (k *keeper) newest(ctx context.Context, all []uint64, above int, current uint64) error {
 	for i, n := range all {
 		if i >= above && (n == current || k.need("", n) == "") {
@@ -353,7 +353,7 @@ func (k *keeper) newest(ctx context.Context, all []uint64, above int, current ui
 	return nil
 }
 
-// old decides about one that does not stay by its number.
+// old decides about a generation that does not stay by its number.
 func (k *keeper) old(ctx context.Context, n uint64) (Old, error) {
 	o := Old{Generation: n, Tag: artifacts.HistoryTag(k.tag, n)}
 	if t := artifacts.ProposalTag(k.tag, n); k.tags[t] {
@@ -377,7 +377,7 @@ func (k *keeper) old(ctx context.Context, n uint64) (Old, error) {
 	return o, err
 }
 
-// current reads what the device's tag names; nil where that is no state of it.
+// current reads the state of the device's tag; nil if that is not a state of the device.
 func (p *pruner) current(ctx context.Context, out *Pruned) (*artifacts.StateIndex, error) {
 	desc, err := p.repo.Resolve(ctx, out.Tag)
 	var manifest []byte
@@ -393,12 +393,12 @@ func (p *pruner) current(ctx context.Context, out *Pruned) (*artifacts.StateInde
 	}
 	x, err := artifacts.OpenState(manifest)
 	if err != nil || x.Device.Tag() != out.Tag {
-		return nil, nil //nolint:nilerr // it is told: it is no state of the device
+		return nil, nil //nolint:nilerr // reported as not a state of the device
 	}
 	return x, nil
 }
 
-// others says which tag names a state that is neither the device's nor of its history; "": none.
+// others returns a tag of a state that is neither the device's nor of its history; "": none.
 func (k *keeper) others(d digest.Digest) string {
 	for _, other := range k.named[d] {
 		if m := historyTag.FindStringSubmatch(other); m == nil || m[1] != k.tag {
@@ -408,7 +408,7 @@ func (k *keeper) others(d digest.Digest) string {
 	return ""
 }
 
-// young says why a state stays for its age; "": it does not.
+// young is why a state stays because of its age; "": it does not.
 func (k *keeper) young(ctx context.Context, d digest.Digest) (string, error) {
 	if k.o.Younger.IsZero() {
 		return "", nil
@@ -425,7 +425,7 @@ func (k *keeper) young(ctx context.Context, d digest.Digest) (string, error) {
 	return "", nil
 }
 
-// Remover removes what is in a repository.
+// Remover removes content of a repository.
 type Remover interface {
 	Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error)
 	Tags(ctx context.Context) ([]string, error)
@@ -433,15 +433,15 @@ type Remover interface {
 	RemoveReferrers(ctx context.Context, subject digest.Digest, tags map[string]bool) (int, error)
 }
 
-// Gone is what was removed.
+// Gone counts the removed content.
 type Gone struct {
 	States    int
 	Referrers int // signatures, attestations and statements about them
 }
 
-// Remove removes what the plan says, each state with everything that refers to it; signatures tells where that is, nil:
-// beside the states. A state that has been removed is freed of its signatures whatever ends the rest. What is valid with an
-// error too. A device whose tag has moved to something that was to go keeps everything, and its error wraps fault.ErrConflict.
+// Remove executes the plan: it removes each state with everything that refers to it; signatures is the repository of these, nil:
+// that of the states. The signatures of a removed state are removed even if the rest is interrupted. The counts are also valid with an
+// error. A device whose tag has moved to a generation of the plan keeps everything, and its error wraps fault.ErrConflict.
 func (p *Pruning) Remove(ctx context.Context, states, signatures Remover, progress func(done, all int)) (*Gone, error) {
 	if signatures == nil {
 		signatures = states
@@ -494,7 +494,7 @@ func (p *Pruning) Remove(ctx context.Context, states, signatures Remover, progre
 	return out, ctx.Err()
 }
 
-// still makes sure that the device's tag does not name anything that goes.
+// still checks that the device's tag does not name a generation of the plan.
 func (d *Pruned) still(ctx context.Context, states Remover) error {
 	desc, err := states.Resolve(ctx, d.Tag)
 	if errors.Is(err, fault.ErrNotFound) && d.tagged == "" {

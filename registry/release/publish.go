@@ -15,46 +15,46 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-// Signer signs what is about to be published. Its signature has to be listed when it returns.
+// Signer signs an artifact before its publication. The signature must be listed when it returns.
 type Signer interface {
 	Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error
 }
 
-// FreshSigner is a [Signer] that is told what cannot be signed yet, and need not look.
+// FreshSigner is a [Signer] that can skip the check for existing signatures.
 type FreshSigner interface {
 	Signer
 	// SignFresh is Sign of a subject that was not in the repository a moment ago.
 	SignFresh(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error
 }
 
-// PublishOptions choose what happens around the push.
+// PublishOptions configure a publication.
 type PublishOptions struct {
 	Signer     Signer                  // nil: not signed
-	HistoryTag string                  // immutable tag, set before Tags; "" for none. Taken by another digest: fault.ErrConflict
+	HistoryTag string                  // immutable tag, set before Tags; "" for none. If it names another digest: fault.ErrConflict
 	Tags       []string                // moving tags, set last, in this order
 	MountFrom  []string                // as of registry.PushOptions
 	Held       []digest.Digest         // as of registry.PushOptions
 	Progress   func(registry.Progress) // nil: silent; never called by two goroutines at once
 
-	// Precondition makes the publication the next link of a chain: of Tags[0], whose history has HistoryTag. nil: it is none.
+	// Precondition makes the publication the next generation of a chain: of Tags[0], whose history has HistoryTag. nil: no chain.
 	Precondition *Precondition
 }
 
-// Precondition is what has to hold when a generation is published.
+// Precondition is the condition for the publication of a generation.
 type Precondition struct {
-	Tagged digest.Digest // what the moving tag names until now; "": nothing
-	// New says that the artifact did not exist when it was planned, so that it cannot be signed yet. One that a killed publisher
-	// had signed is signed once more then.
+	Tagged digest.Digest // previous digest of the moving tag; "": none
+	// New: the artifact did not exist when it was planned, so that it cannot be signed yet. If a killed publisher
+	// has signed it, it is signed once more.
 	New bool
-	// Verify reports whether a generation of another publisher may be followed: one that it refuses is never put under the moving
-	// tag, nor given the history tag of this one. A refusal is an error that is [Unfit]; any other error says that it could not
-	// be found out, and ends the publication. nil: every generation may be followed.
+	// Verify returns an error if a generation of another publisher must not be followed: such a generation never gets the moving
+	// tag or the history tag of this one. That error is [Unfit]; any other error means that the query failed,
+	// and ends the publication. nil: every generation may be followed.
 	Verify func(ctx context.Context, d digest.Digest) error
 }
 
-// Publish pushes an artifact so that readers see the old one or the new one meanwhile, whole and signed: blobs,
-// manifest by digest, signature, history tag, moving tags; and a look whether it is really there, before the first tag or, of
-// a generation, with the looks at its tags: see commit. It may be repeated after any interruption.
+// Publish pushes an artifact so that readers always get the old one or the new one, complete and signed: blobs,
+// manifest by digest, signature, history tag, moving tags; and it reads the artifact back, before the first tag or, for
+// a generation, together with its tags: see commit. It may be repeated after any interruption.
 func Publish(ctx context.Context, repo *registry.Repository, a *artifacts.Artifact, o PublishOptions) (ocispec.Descriptor, error) {
 	repo = repo.Upstream()
 	desc := ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
@@ -64,7 +64,7 @@ func Publish(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 		}
 	}
 	p := &publication{repo: repo, desc: desc, manifest: a.Manifest, o: o}
-	if o.Precondition == nil && o.HistoryTag != "" { // taken, it makes the rest pointless; who publishes a chain has planned
+	if o.Precondition == nil && o.HistoryTag != "" { // if it exists, the rest is pointless; for a chain this was planned
 		if _, err := p.free(ctx); err != nil {
 			return desc, err
 		}
@@ -98,7 +98,7 @@ func Publish(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 
 var validTag = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 
-// publication is one artifact on its way under its tags.
+// publication is the publication of one artifact.
 type publication struct {
 	repo     *registry.Repository // at the registry itself
 	desc     ocispec.Descriptor
@@ -106,7 +106,7 @@ type publication struct {
 	o        PublishOptions
 }
 
-// push brings everything that is needed before a tag may be set.
+// push pushes everything that is needed before a tag may be set.
 func (p *publication) push(ctx context.Context, a *artifacts.Artifact) error {
 	fresh := p.o.Precondition != nil && p.o.Precondition.New
 	signer, tells := p.o.Signer.(FreshSigner)
@@ -127,7 +127,7 @@ func (p *publication) push(ctx context.Context, a *artifacts.Artifact) error {
 	return err
 }
 
-// readBack makes sure that the registry has what it took.
+// readBack checks that the registry has the accepted artifact.
 func (p *publication) readBack(ctx context.Context) error {
 	_, back, err := p.repo.ManifestLimit(ctx, p.desc.Digest, registry.MaxForeignManifest)
 	if err == nil && !bytes.Equal(back, p.manifest) {
@@ -136,7 +136,7 @@ func (p *publication) readBack(ctx context.Context) error {
 	return err
 }
 
-// free reports whether the history tag has still to be set. One that names another digest stays as it is.
+// free reports whether the history tag still has to be set. If it names another digest, it is not changed.
 func (p *publication) free(ctx context.Context) (bool, error) {
 	there, err := p.repo.Named(ctx, p.o.HistoryTag)
 	if err == nil && there != "" && there != p.desc.Digest {
@@ -145,8 +145,8 @@ func (p *publication) free(ctx context.Context) (bool, error) {
 	return there == "", err
 }
 
-// setHistory sets the history tag, which is free. A refusal is a conflict where the tag names something else by now: registries
-// with immutable tags say it in many ways.
+// setHistory sets the free history tag. A rejection is a conflict if the tag now names another digest: registries
+// with immutable tags use different errors.
 func (p *publication) setHistory(ctx context.Context) error {
 	err := p.setTag(ctx, p.desc, p.manifest, p.o.HistoryTag, "")
 	if err == nil {
@@ -161,8 +161,8 @@ func (p *publication) setHistory(ctx context.Context) error {
 	return err
 }
 
-// setTag is SetTag with one more look where that could not find out what became of its last try: a tag that names the manifest
-// after all may have been set over what another publisher was told has held; the looks that follow find that.
+// setTag is SetTag with one more read of the tag if the result of its last try is unknown: the tag may name the manifest, and may have
+// replaced that of another publisher after its check; the following reads detect this.
 func (p *publication) setTag(ctx context.Context, desc ocispec.Descriptor, manifest []byte, tag string, was digest.Digest) error {
 	err := p.repo.SetTag(ctx, desc, manifest, tag, was)
 	if !errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {

@@ -1,9 +1,9 @@
-// Package release puts what was made into a registry: components whose images are locked, deployments whose components are
-// pinned, and the generations of a chain, the one before the next.
+// Package release publishes to a registry: components with locked images, deployments with pinned
+// components, and the generations of a chain in their order.
 //
-// [Publish] owns the order in which a registry gets an artifact, its signature and its tags; with a [Precondition] it adds a
-// generation to a chain, so that of two publishers at most one is told that it did. [Chain] reads one: where it ends, and what
-// cannot be followed. [PlanPrune] says which generations may go. The same input gives the same artifact, byte for byte.
+// [Publish] defines the order in which a registry gets an artifact, its signature and its tags; with a [Precondition] it adds a
+// generation to a chain, so that of two publishers at most one succeeds. [Chain] reads a chain: its end, and unacceptable
+// generations. [PlanPrune] finds the generations that may be removed. The same input gives the same artifact, byte for byte.
 package release
 
 import (
@@ -21,7 +21,7 @@ import (
 // lookups at a time, of images or components.
 const concurrency = 4
 
-// Images resolves image references as Compose files write them.
+// Images resolves image references in the form of Compose files.
 type Images interface {
 	LockImage(ctx context.Context, reference string) (artifacts.LockedImage, error)
 }
@@ -32,7 +32,7 @@ type Components interface {
 	Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error)
 }
 
-// Repository is where the states are.
+// Repository is the repository of the states.
 type Repository interface {
 	Name() string
 	Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error)
@@ -42,8 +42,8 @@ type Repository interface {
 	TagsWithPrefix(ctx context.Context, prefix string) ([]string, error)
 }
 
-// Pack packs the Compose project in fsys with a lock of its images, given as compose.yaml writes them. o.Lock is
-// what this makes. Where platforms are given ("linux/arm64"), every image has to be for each of them, and the lock has no
+// Pack packs the Compose project in fsys with a lock of its images, in the form of compose.yaml. It sets
+// o.Lock. If platforms are given ("linux/arm64"), every image must support each of them, and the lock has no
 // others.
 func Pack(ctx context.Context, from Images, fsys fs.FS, images []string, o artifacts.ComponentOptions, only ...string) (*artifacts.Artifact, *artifacts.Lock, error) {
 	// Errors of the project are reported before any request about images.

@@ -20,7 +20,7 @@ type Document struct {
 	Data []byte
 }
 
-// Component is one component as a state names it.
+// Component is one component in a state.
 type Component struct {
 	Name       string        `json:"name"`
 	Repository string        `json:"repository"`
@@ -28,14 +28,14 @@ type Component struct {
 	Digest     digest.Digest `json:"digest,omitempty"` // "": not pinned
 }
 
-// Current is what a device's tag points at.
+// Current is the state of a device's tag.
 type Current struct {
 	Descriptor ocispec.Descriptor
 	Index      *artifacts.StateIndex
 	State      *artifacts.State
 }
 
-// Read reads a state by tag or digest, with every digest in it checked. fault.ErrNotFound when it is not there.
+// Read reads a state by tag or digest and checks every digest in it. fault.ErrNotFound if it does not exist.
 func Read(ctx context.Context, repo Repository, target string) (*Current, error) {
 	c, err := open(ctx, repo, target)
 	if err != nil {
@@ -57,7 +57,7 @@ func open(ctx context.Context, repo Repository, target string) (*Current, error)
 	return &Current{Descriptor: desc, Index: x}, nil
 }
 
-// read reads the blobs of what open returned.
+// read reads the blobs of a result of open.
 func (c *Current) read(ctx context.Context, repo Repository) (*Current, error) {
 	state, err := c.Index.Read(func(l ocispec.Descriptor) ([]byte, error) {
 		return repo.Blob(ctx, l, artifacts.MaxArchive)
@@ -68,7 +68,7 @@ func (c *Current) read(ctx context.Context, repo Repository) (*Current, error) {
 	return &Current{Descriptor: c.Descriptor, Index: c.Index, State: state}, nil
 }
 
-// fetch fetches the manifest that a tag or a digest names; a digest is not asked for first.
+// fetch fetches the manifest that a tag or a digest names; a digest is not resolved first.
 func fetch(ctx context.Context, repo Repository, target string) (ocispec.Descriptor, []byte, error) {
 	d := digest.Digest(target)
 	if d.Validate() != nil {
@@ -81,7 +81,7 @@ func fetch(ctx context.Context, repo Repository, target string) (ocispec.Descrip
 	return repo.Manifest(ctx, d)
 }
 
-// Pin parses the documents of a device's deployments, and pins their components to what their tags mean now.
+// Pin parses the documents of a device's deployments, and pins their components to the current digests of their tags.
 func Pin(ctx context.Context, from Components, device artifacts.DeviceID, documents []Document) ([]artifacts.Deployment, error) {
 	out := make([]artifacts.Deployment, len(documents))
 	files := map[string]string{} // by deployment id
@@ -113,8 +113,8 @@ func Pin(ctx context.Context, from Components, device artifacts.DeviceID, docume
 	return out, g.Wait()
 }
 
-// checkDevice wants a deployment to be for this device: others are refused there, also one for whichever child a gateway
-// chooses.
+// checkDevice returns an error if a deployment is not for this device: the device rejects others, also those for any child of a
+// gateway.
 func checkDevice(file, said string, device artifacts.DeviceID) error {
 	if said == "" || said == string(device) {
 		return nil
@@ -126,7 +126,7 @@ func checkDevice(file, said string, device artifacts.DeviceID) error {
 	return err
 }
 
-// pin writes what the tags of a deployment's components mean now into it.
+// pin sets the current digests of the tags of a deployment's components.
 func pin(ctx context.Context, from Components, file string, d artifacts.Deployment) (*artifacts.Deployment, error) {
 	pins := map[string]digest.Digest{}
 	for _, c := range d.Document.Spec.DeploymentProfile.Components {
@@ -159,7 +159,7 @@ func pin(ctx context.Context, from Components, file string, d artifacts.Deployme
 	return artifacts.ReadDeployment(file, data)
 }
 
-// checkComponent finds out now what a device would refuse later.
+// checkComponent finds errors for which a device would reject the component later.
 func checkComponent(ctx context.Context, from Components, repository string, d digest.Digest, version string) error {
 	_, manifest, err := from.Manifest(ctx, repository, d)
 	if err != nil {
@@ -181,7 +181,7 @@ func ComponentsOf(d artifacts.Deployment) []Component {
 	var out []Component
 	for _, c := range d.Document.Spec.DeploymentProfile.Components {
 		pinned, _, err := c.Pinned()
-		if err != nil { // the parser has refused it before
+		if err != nil { // the parser has rejected it before
 			pinned = ""
 		}
 		out = append(out, Component{
@@ -191,7 +191,7 @@ func ComponentsOf(d artifacts.Deployment) []Component {
 	return out
 }
 
-// ReadBundle reads the deployments of a bundle by tag or digest, with every digest in it checked.
+// ReadBundle reads the deployments of a bundle by tag or digest, and checks every digest in it.
 func ReadBundle(ctx context.Context, repo Repository, target string) ([]Document, error) {
 	desc, manifest, err := fetch(ctx, repo, target)
 	if err != nil {

@@ -1,10 +1,10 @@
-// Package auths finds and keeps registry credentials where Docker and podman keep them: in config.json and auth.json files
+// Package auths finds and stores registry credentials in the same places as Docker and podman: in config.json and auth.json files
 // and in the credential helpers that those name.
 //
 // Files and their entries are read by oras-go. Its own and go-containerregistry's keychain wait for ever for a helper program
-// that hangs, and leave it behind when this program ends; the latter also looks only into the first file that it finds.
+// that hangs, and do not end it when this program ends; the latter also reads only the first file that it finds.
 //
-// Files are read anew at each question: a robot account's token is replaced behind a long-running agent's back.
+// Files are read at each lookup, because a robot account's token may be replaced while an agent runs.
 package auths
 
 import (
@@ -31,7 +31,7 @@ import (
 // maxFile bounds a credentials file; a real one is a few kilobytes.
 const maxFile = 1 << 20
 
-// Files are the credential files to look into, in order. The first is also where Login writes.
+// Files are the credential files to read, in order. Login writes to the first.
 type Files struct {
 	Paths []string
 	Limit time.Duration // of one call of a credential helper; 0: a minute
@@ -64,15 +64,15 @@ func Find(explicit string, getenv func(string) string) Files {
 	return Files{Paths: out}
 }
 
-// document is what of a file has to be known to ask for the right key.
+// document has the members of a file that are needed to find the right key.
 type document struct {
 	Auths       map[string]json.RawMessage `json:"auths"`
 	CredsStore  string                     `json:"credsStore"`
 	CredHelpers map[string]string          `json:"credHelpers"`
 }
 
-// Lookup finds the credential for a repository: podman's most specific "host/path" key first, then the host's. Nothing
-// found is the empty credential.
+// Lookup finds the credential for a repository: podman's most specific "host/path" key first, then the host's. The result is the empty credential if
+// there is none.
 func (f Files) Lookup(ctx context.Context, host, repository string) (auth.Credential, error) {
 	for _, file := range f.Paths {
 		d, err := read(file)
@@ -99,7 +99,7 @@ func (f Files) Lookup(ctx context.Context, host, repository string) (auth.Creden
 	return auth.EmptyCredential, nil
 }
 
-// keys are the server addresses under which d may hold what is asked for.
+// keys are the server addresses under which d may have the credential.
 func (d document) keys(host, repository string) []string {
 	var out []string
 	for path := repository; path != "" && path != "."; {
@@ -112,8 +112,8 @@ func (d document) keys(host, repository string) []string {
 	return append(out, d.wholeHost(host)...)
 }
 
-// wholeHost are the keys of what d has for all of a host: its address where a helper keeps that, else each spelling that is in the
-// file, the one that Docker writes first. A key like "host/team" is of one namespace, oras-go would take it for the whole host.
+// wholeHost are the keys in d for all of a host: its address if a helper has that, otherwise each spelling in the
+// file, Docker's first. A key like "host/team" is of one namespace; oras-go would use it for the whole host.
 func (d document) wholeHost(host string) []string {
 	server := address(host)
 	if d.helper(server) != "" {
@@ -137,8 +137,8 @@ func (d document) wholeHost(host string) []string {
 	return out
 }
 
-// address is the key under which Docker keeps what a key is for, or a host: without the scheme and the version of the API that
-// others have written around it. Docker Hub has one key for its three names.
+// address is Docker's key for a key or a host: without the scheme and the API version that
+// other programs add. Docker Hub has one key for its three names.
 func address(key string) string {
 	bare := strings.TrimSuffix(strings.TrimPrefix(strings.TrimPrefix(key, "https://"), "http://"), "/")
 	bare = strings.TrimSuffix(strings.TrimSuffix(bare, "/v1"), "/v2")
@@ -148,10 +148,10 @@ func address(key string) string {
 	return credentials.ServerAddressFromRegistry(bare)
 }
 
-// helper is the name of the program that keeps the credentials of a key; "": the file itself does.
+// helper is the name of the helper program for the credentials of a key; "": they are in the file.
 func (d document) helper(key string) string { return cmp.Or(d.CredHelpers[key], d.CredsStore) }
 
-// store is what keeps the credentials of a key of a file.
+// store is the store of the credentials of a key of a file.
 func (f Files) store(d document, file, key string) (credentials.Store, error) {
 	if name := d.helper(key); name != "" {
 		return helper{name, cmp.Or(f.Limit, defaultLimit)}, nil
@@ -163,7 +163,7 @@ func (f Files) store(d document, file, key string) (credentials.Store, error) {
 	return store, nil
 }
 
-// explain says why a store did not give a credential, without its words: they may hold the secret.
+// explain is why a store did not return a credential, without its message, which may contain the secret.
 func (f Files) explain(ctx context.Context, d document, file, key string, err error) error {
 	name := d.helper(key)
 	switch {
@@ -186,7 +186,7 @@ func unreadable(file string) error {
 	return fmt.Errorf("credentials file %s is not JSON as Docker and podman write it: %w", file, fault.ErrConfig)
 }
 
-// notJSON tells what is wrong with a file and where, without what stands there: it may be the secret.
+// notJSON describes an error in a file and its position, without quoting the file, because that may be the secret.
 func notJSON(file string, data []byte, err error) error {
 	var (
 		syntax *json.SyntaxError
@@ -208,7 +208,7 @@ func place(file string, data []byte, offset int64) string {
 	return fmt.Sprintf("%s:%d:%d", file, bytes.Count(before, []byte("\n"))+1, len(before)-bytes.LastIndexByte(before, '\n'))
 }
 
-// Check reports whether a file that was named explicitly can be read: unlike those that are looked for, it has to be there.
+// Check reports whether a file that was named explicitly can be read: unlike default files, it must exist.
 func Check(file string) error {
 	r, err := os.Open(file)
 	if err == nil {
@@ -228,7 +228,7 @@ func read(file string) (document, error) {
 	data, err := bounded.File(os.Open, file, maxFile)
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, os.ErrPermission):
-		// A file of another user (podman's, under sudo) is not ours to complain about.
+		// A file of another user (podman's, under sudo) is not an error.
 		return d, os.ErrNotExist
 	case errors.Is(err, fault.ErrTooLarge):
 		return d, fmt.Errorf("credentials file %s has more than %d bytes: %w", file, maxFile, fault.ErrConfig)
@@ -243,7 +243,7 @@ func read(file string) (document, error) {
 	return d, nil
 }
 
-// Target is the file that Store writes to, "" when there is no place to keep anything.
+// Target is the file that Store writes to, "" if there is no place to store anything.
 func (f Files) Target() string {
 	if len(f.Paths) == 0 {
 		return ""
@@ -251,7 +251,7 @@ func (f Files) Target() string {
 	return f.Paths[0]
 }
 
-// keeps is where a file has the credentials of a server: the file itself, or the helper that it names.
+// keeps is the place of a server's credentials: the file itself, or the helper that it names.
 func (d document) keeps(file, server string) string {
 	helper := d.helper(server)
 	if helper == "" {
@@ -260,8 +260,8 @@ func (d document) keeps(file, server string) string {
 	return fmt.Sprintf("%s%s (named in %s)", helperPrefix, helper, file)
 }
 
-// Store keeps a credential for host: in the helper that the file names, else in the file, readable by its owner only. It
-// returns in which of them.
+// Store stores a credential for host: in the helper that the file names, otherwise in the file, readable by its owner only. It
+// returns the place.
 func (f Files) Store(ctx context.Context, host string, cred auth.Credential) (string, error) {
 	file := f.Target()
 	if file == "" {
@@ -282,7 +282,7 @@ func (f Files) Store(ctx context.Context, host string, cred auth.Credential) (st
 	return d.keeps(file, server), nil
 }
 
-// unwritten says why a store did not take a change, with nothing but what the operating system said of its file.
+// unwritten is why a store did not accept a change; it contains only the operating system's error about the file.
 func (f Files) unwritten(ctx context.Context, d document, file, key string, err error) error {
 	var path *os.PathError
 	switch {
@@ -294,8 +294,8 @@ func (f Files) unwritten(ctx context.Context, d document, file, key string, err 
 	return unreadable(file)
 }
 
-// Erase removes what is stored for host from every file that has it, in whatever spelling Lookup finds, and from the helpers that
-// files name. It returns from which.
+// Erase removes what is stored for host from every file that has it, in each spelling that Lookup finds, and from the helpers that
+// files name. It returns these places.
 func (f Files) Erase(ctx context.Context, host string) ([]string, error) {
 	var from []string
 	for _, file := range f.Paths {

@@ -15,33 +15,33 @@ import (
 )
 
 // The credential helper protocol of Docker: the program "docker-credential-NAME" is called with get, store or erase, reads a
-// server or a [secret] from stdin, and says on stdout what it found or what is wrong.
+// server or a [secret] from stdin, and writes the result or an error message to stdout.
 const (
 	helperPrefix = "docker-credential-"
 	notFound     = "credentials not found in native keychain"
 	tokenUser    = "<token>" // in the place of a user name: the secret is an identity token
 	maxAnswer    = 1 << 20
-	helperLinger = time.Second // for what a helper that has ended left on its output
+	helperLinger = time.Second // for the remaining output of a helper that has ended
 )
 
 // errLate ends a helper that does not answer in time.
 var errLate = errors.New("it did not answer in time")
 
-// secret is what a helper keeps for a server.
+// secret is a helper's entry for a server.
 type secret struct {
 	ServerURL string
 	Username  string
 	Secret    string
 }
 
-// helper is a store of credentials behind a helper program. oras-go has one too, which waits for ever for a program that
+// helper is a store of credentials behind a helper program. oras-go has one too, but it waits for ever for a program that
 // hangs, or whose children keep its output open.
 type helper struct {
 	name  string        // after "docker-credential-"
 	limit time.Duration // of one call
 }
 
-// Get returns the empty credential for a server that the helper does not know.
+// Get returns the empty credential if the helper has none for the server.
 func (h helper) Get(ctx context.Context, server string) (auth.Credential, error) {
 	out, err := h.call(ctx, "get", []byte(server))
 	if err != nil {
@@ -52,7 +52,7 @@ func (h helper) Get(ctx context.Context, server string) (auth.Credential, error)
 	}
 	var found secret
 	if err := json.Unmarshal(out, &found); err != nil {
-		return auth.EmptyCredential, errors.New("its answer is not JSON") // without the answer: it may hold the secret
+		return auth.EmptyCredential, errors.New("its answer is not JSON") // without the output, which may contain the secret
 	}
 	if found.Username == tokenUser {
 		return auth.Credential{RefreshToken: found.Secret}, nil
@@ -93,13 +93,13 @@ func (h helper) call(ctx context.Context, action string, in []byte) ([]byte, err
 	switch cause := context.Cause(ctx); {
 	case err != nil && cause != nil:
 		return nil, cause
-	case errors.Is(err, exec.ErrWaitDelay): // it has ended well, and something that it left running has its output
+	case errors.Is(err, exec.ErrWaitDelay): // it has succeeded, and a child process still has its output open
 		err = nil
 	}
 	return out.Bytes(), err
 }
 
-// capped keeps so many bytes and refuses more.
+// capped stores bytes up to a limit and returns an error above it.
 type capped struct {
 	bytes.Buffer
 	left int

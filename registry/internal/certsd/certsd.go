@@ -1,9 +1,9 @@
 // Package certsd reads containerd's certs.d folders: for each registry host a hosts.toml with the registry's own address,
 // its mirrors in order, and the certificates to use with each.
 //
-// containerd's own reader is not used: it logs a hosts.toml that it cannot read and goes on without it, which would send a
-// device past its mirrors and to a registry without the certificates that were meant for it; on loopback addresses it takes
-// every certificate, and from https it falls back to http.
+// containerd's own reader is not used: it logs an unreadable hosts.toml and continues without it, so that a
+// device would bypass its mirrors and contact a registry without its configured certificates; on loopback addresses it accepts
+// every certificate, and it falls back from https to http.
 package certsd
 
 import (
@@ -37,8 +37,8 @@ type Host struct {
 	Scheme     string      // "https" or "http"
 	Host       string      // host[:port]
 	Path       string      // before the repository, "/v2" unless override_path says otherwise
-	Pull       bool        // may be asked for content by digest
-	Resolve    bool        // may be asked what a tag means
+	Pull       bool        // may be used for content by digest
+	Resolve    bool        // may be used to resolve tags
 	CAFiles    []string    // absolute
 	Pairs      [][2]string // certificate and key file, absolute
 	SkipVerify bool
@@ -51,7 +51,7 @@ type Config struct {
 	Mirrors []Host // in the order of the file
 }
 
-// Load reads what dir has for a host: the first of its folders that exists counts, at last _default, as for containerd. None:
+// Load reads the configuration of a host in dir: the first existing one of its folders, finally _default, as in containerd. Without one:
 // an empty Config.
 func Load(dir, host string) (Config, error) {
 	if dir == "" {
@@ -66,8 +66,8 @@ func Load(dir, host string) (Config, error) {
 	return Config{}, nil
 }
 
-// LoadFolder reads the folder of one host: its hosts.toml, or, where there is none or an empty one, the certificates in it as
-// Docker names them, for the registry itself: *.crt are authorities, NAME.cert with NAME.key are clients.
+// LoadFolder reads the folder of one host: its hosts.toml, or, if there is none or an empty one, the certificates in it with
+// Docker's names, for the registry itself: *.crt are authorities, NAME.cert with NAME.key are clients.
 func LoadFolder(folder string) (Config, error) {
 	file := filepath.Join(folder, fileName)
 	data, err := read(file)
@@ -123,7 +123,7 @@ func Folders(dir string) ([]string, error) {
 	return out, err
 }
 
-// names are the folders that containerd looks for, in its order.
+// names are the folders that containerd tries, in its order.
 func names(host string) []string {
 	var out []string
 	if i := strings.LastIndexByte(host, ':'); i > 0 {
@@ -159,7 +159,7 @@ type entry struct {
 	DialTimeout  string         `toml:"dial_timeout"` // read and not used: the client has its own
 }
 
-// Parse reads a hosts.toml. file tells where it is: certificates are found beside it.
+// Parse reads a hosts.toml. file is its path: certificate paths are relative to its folder.
 func Parse(file string, data []byte) (Config, error) {
 	var d document
 	dec := toml.NewDecoder(bytes.NewReader(data)).DisallowUnknownFields()
@@ -171,8 +171,8 @@ func Parse(file string, data []byte) (Config, error) {
 	}
 	folder := filepath.Dir(file)
 	var c Config
-	// What stands above the tables describes the server; without a server line it is the registry itself, which a Host
-	// without address stands for.
+	// Keys above the tables describe the server; without a server line that is the registry itself, as a Host
+	// without address.
 	if d.Server != "" || d.CA != nil || d.Client != nil || d.SkipVerify || len(d.entry.Header) > 0 {
 		h, err := d.entry.host(folder, d.Server)
 		if err != nil {
@@ -186,7 +186,7 @@ func Parse(file string, data []byte) (Config, error) {
 		}
 		h, err := d.Host[address].host(folder, address)
 		if err != nil {
-			// Without what stands before "@": that would be a password.
+			// Without the part before "@", which may contain a password.
 			return Config{}, fmt.Errorf("%s: host %q: %w", file, address[strings.LastIndexByte(address, '@')+1:], err)
 		}
 		if h.Pull || h.Resolve {
@@ -212,8 +212,8 @@ func position(err error) string {
 	return " " + err.Error()
 }
 
-// order lists the host tables as they stand in the file, which a map has forgotten; what the parser's tree does not show
-// as a table of its own follows by name.
+// order lists the host tables in the order of the file, which a map does not keep; tables that the parser's tree does not
+// contain follow by name.
 func order(data []byte, hosts map[string]entry) []string {
 	var out []string
 	add := func(name string) {
@@ -288,7 +288,7 @@ func (e entry) host(folder, address string) (Host, error) {
 	return h, nil
 }
 
-// Address reads the address of a mirror as hosts.toml writes it; it may be asked for everything.
+// Address reads the address of a mirror in the form of hosts.toml; the mirror may be used for everything.
 func Address(s string) (Host, error) {
 	h := Host{Pull: true, Resolve: true}
 	if s == "" {

@@ -17,10 +17,10 @@ import (
 
 const (
 	maxErrorBody    = 64 << 10 // an error answer is a few hundred bytes; the rest is a web page
-	maxErrorMessage = 300      // what of a registry's words is repeated
+	maxErrorMessage = 300      // length of a registry's message in ours
 )
 
-// AnswerError reads an answer that is not what was asked for. It consumes and closes the body.
+// AnswerError turns an unexpected response into an error. It consumes and closes the body.
 func AnswerError(resp *http.Response) error {
 	defer resp.Body.Close()
 	delay, asked := RetryAfter(resp)
@@ -36,7 +36,7 @@ func AnswerError(resp *http.Response) error {
 	return out
 }
 
-// readBody finds the registry's words: its JSON errors, or one line of text. A web page says nothing.
+// readBody finds the registry's message: its JSON errors, or one line of text. A web page is ignored.
 func readBody(contentType string, body []byte) (code, message string) {
 	var answer struct {
 		Errors []struct {
@@ -58,10 +58,10 @@ func readBody(contentType string, body []byte) (code, message string) {
 	return "", Clean(line)
 }
 
-// HintLogin is the hint of an error that says that a registry does not know who asks.
+// HintLogin is the hint of an error about missing or rejected credentials.
 const HintLogin = "log in, or check the user name and password or token for this registry"
 
-// StatusError gives a status its sentinel. code and message are the registry's words, if any.
+// StatusError turns a status into an error with a sentinel. code and message are the registry's, if any.
 func StatusError(status int, code, message string) error {
 	said := fmt.Sprintf("%d %s", status, http.StatusText(status))
 	if code != "" {
@@ -84,8 +84,8 @@ func StatusError(status int, code, message string) error {
 	return err
 }
 
-// full tells that a registry says that its disk or its quota is used up. Harbor says so with 403, others with 500 or 507. A
-// quota of requests (429) is not meant.
+// full reports whether a response means that the registry's disk or quota is used up. Harbor answers 403, others 500 or 507. A
+// quota of requests (429) is a different error.
 func full(status int, lower string) bool {
 	return status == http.StatusInsufficientStorage || strings.Contains(lower, "no space left") || strings.Contains(lower, "quota") ||
 		strings.Contains(lower, "configured upper limit")
@@ -121,7 +121,7 @@ func sentinel(status int, code, message string) error {
 	return fault.ErrUnsupported
 }
 
-// Clean makes foreign words fit for one line of ours: printable, short, without what could move a terminal's cursor.
+// Clean makes a foreign text safe for one line of ours: printable, short, without control characters.
 func Clean(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -138,5 +138,5 @@ func Clean(s string) string {
 	return strings.TrimSpace(s)
 }
 
-// maxRetryAfter bounds what a registry may ask for; more is a mistake or an attempt to silence a device.
+// maxRetryAfter bounds the delay that a registry may request; more is a mistake or an attack.
 const maxRetryAfter = 24 * time.Hour

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// WithLimit lets most requests wait for their answers at a time; 0: any number. The time that one waits for its turn counts
-// for no other limit than its context.
+// WithLimit bounds the concurrent requests to most; 0: any number. The time that a request waits for its turn
+// counts only for its context.
 func WithLimit(base http.RoundTripper, most int) http.RoundTripper {
 	if most <= 0 {
 		return base

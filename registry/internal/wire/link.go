@@ -11,8 +11,8 @@ import (
 )
 
 // NextPage returns the address of the page that follows a page of a list, from the answer's Link headers (RFC 8288): nil for
-// the last page. A relative address counts from resp.Request. An address at another origin, or with user information, is
-// fault.ErrUnsupported: nothing may be requested there in the name of this registry. A header that cannot be read is
+// the last page. A relative address is relative to resp.Request. An address at another origin, or with user information, is
+// fault.ErrUnsupported: no request may be sent there for this registry. A header that cannot be read is
 // fault.ErrInvalid.
 func NextPage(resp *http.Response) (*url.URL, error) {
 	target, err := nextLink(resp.Header.Values("Link"))
@@ -53,8 +53,8 @@ func origin(u *url.URL) string {
 
 var errLink = fmt.Errorf("a Link header that cannot be read: %w", fault.ErrInvalid)
 
-// nextLink finds the target whose relation is "next". A link without any relation is taken when there is no other: some
-// clients have always taken the first link, so some registries may never have named one.
+// nextLink finds the target whose relation is "next". A link without a relation is used if there is no other: some
+// clients always use the first link, so some registries may not set a relation.
 func nextLink(headers []string) (string, error) {
 	unnamed := ""
 	for _, rest := range headers {
@@ -100,13 +100,13 @@ func cutLink(s string) (l link, after string, err error) {
 		if name, value, rest, err = cutParameter(rest[1:]); err != nil {
 			return link{}, "", err
 		}
-		if strings.EqualFold(name, "rel") && l.rel == "" { // of several the first counts
+		if strings.EqualFold(name, "rel") && l.rel == "" { // the first of several is used
 			l.rel = value
 		}
 	}
 }
 
-// cutParameter reads NAME, NAME=TOKEN or NAME="STRING". rest is empty, or begins with what follows the parameter.
+// cutParameter reads NAME, NAME=TOKEN or NAME="STRING". rest is the text after the parameter.
 func cutParameter(s string) (name, value, rest string, err error) {
 	end := strings.IndexAny(s, "=;,")
 	if end < 0 {
@@ -126,7 +126,7 @@ func cutParameter(s string) (name, value, rest string, err error) {
 	return name, strings.TrimSpace(rest[:end]), rest[end:], nil
 }
 
-// cutQuoted reads a quoted string behind its opening quote.
+// cutQuoted reads a quoted string after its opening quote.
 func cutQuoted(s string) (value, rest string, err error) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {

@@ -12,20 +12,20 @@ import (
 )
 
 // WithTokenServers lets a registry on a private network name a token server of another name on that network, as GitLab's
-// does. oras-go refuses every token server whose address is private unless it shares the registry's host name, so that a
-// registry out there cannot have credentials or requests sent to what only this machine can reach. That reason holds for
-// registries out there; one that is itself inside gains nothing.
+// does. oras-go rejects every token server with a private address unless it has the registry's host name, so that a
+// public registry cannot direct credentials or requests to hosts that only this machine can reach. This does not apply to
+// a registry on the private network, which can reach these hosts itself.
 //
-// The challenge is rewritten to a path below the registry's own host, which oras-go takes, and requests for that path go
-// to the real address. Never let through: link-local addresses (where clouds keep their metadata), http from https.
+// The challenge is rewritten to a path below the registry's own host, which oras-go accepts, and requests for that path are sent
+// to the real address. Always rejected: link-local addresses (where clouds keep their metadata), http from https.
 func WithTokenServers(base http.RoundTripper, host string) http.RoundTripper {
 	return &tokenServers{base: base, host: host, lookup: (&net.Resolver{}), real: map[string]*url.URL{}}
 }
 
-// tokenPath is what a rewritten challenge names; no registry has such a path.
+// tokenPath is the path of a rewritten challenge; no registry has such a path.
 const tokenPath = "/.longshore-token-server/"
 
-// maxTokenServers bounds what a registry that names ever new ones can make us remember.
+// maxTokenServers bounds the stored token servers of one registry.
 const maxTokenServers = 16
 
 type tokenServers struct {
@@ -56,13 +56,13 @@ func (t *tokenServers) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// toReal sends a request on to the token server that the number stands for.
+// toReal changes the URL of a request to the token server with its number.
 func (t *tokenServers) toReal(r *http.Request, number string) *http.Request {
 	t.mu.Lock()
 	real := t.real[number]
 	t.mu.Unlock()
 	if real == nil {
-		return r // the registry will say that there is no such thing
+		return r // the registry answers that it does not exist
 	}
 	out := r.Clone(r.Context())
 	u := *real
@@ -75,7 +75,7 @@ func (t *tokenServers) toReal(r *http.Request, number string) *http.Request {
 	return out
 }
 
-// rewrite puts our path into a Bearer challenge whose token server oras-go would refuse and we need not.
+// rewrite sets our path in a Bearer challenge whose token server oras-go rejects although it is safe.
 func (t *tokenServers) rewrite(r *http.Request, header string) (string, bool) {
 	scheme, _, _ := strings.Cut(header, " ")
 	at := regexp.MustCompile(`(?i)[\s,]realm="([^"\\]+)"`).FindStringSubmatchIndex(header)
@@ -86,7 +86,7 @@ func (t *tokenServers) rewrite(r *http.Request, header string) (string, bool) {
 	switch {
 	case err != nil, real.Host == "", real.User != nil, real.Scheme != "https" && real.Scheme != "http",
 		real.Scheme == "http" && r.URL.Scheme == "https", strings.EqualFold(real.Hostname(), r.URL.Hostname()):
-		return "", false // oras-go takes it, or rightly does not
+		return "", false // oras-go accepts it, or rejects it for good reason
 	}
 	if !t.neighbours(r, real.Hostname()) {
 		return "", false
@@ -95,7 +95,7 @@ func (t *tokenServers) rewrite(r *http.Request, header string) (string, bool) {
 	return header[:at[2]] + u.String() + header[at[3]:], true
 }
 
-// neighbours reports whether the token server is on the private network that the registry is on.
+// neighbours reports whether the token server is on the same private network as the registry.
 func (t *tokenServers) neighbours(r *http.Request, server string) bool {
 	registry, other := t.addresses(r, r.URL.Hostname()), t.addresses(r, server)
 	if len(registry) == 0 || len(other) == 0 {

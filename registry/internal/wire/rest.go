@@ -12,12 +12,12 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// errResting keeps others from waiting for what did not answer a moment ago.
+// errResting is returned at once for a place that timed out a moment ago.
 var errResting = fmt.Errorf("it kept a request waiting a moment ago, and is not asked again yet: %w", fault.ErrTemporary)
 
-// WithRest asks nothing for a while after a request or the body of its answer ran into a limit of time. A place that has
-// others behind it must not cost its limit again for each request: one that never answers would keep an update away, however
-// well the others are.
+// WithRest sends no requests for a while after a request or its response body timed out. A place with
+// alternatives must not cost the timeout for each request: if it never answers, an update would be delayed although
+// the others work.
 func WithRest(base http.RoundTripper, rest time.Duration) http.RoundTripper {
 	return &resting{base: base, rest: rest}
 }
@@ -46,7 +46,7 @@ func (r *resting) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// note begins a rest after errors that took their time.
+// note begins a rest after a timeout.
 func (r *resting) note(err error) {
 	var late net.Error
 	if !errors.Is(err, errStalled) && (!errors.As(err, &late) || !late.Timeout()) {
@@ -57,7 +57,7 @@ func (r *resting) note(err error) {
 	}
 }
 
-// noted tells how a body ended.
+// noted reports the end of a body.
 type noted struct {
 	io.ReadCloser
 	r *resting

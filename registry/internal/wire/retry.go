@@ -19,22 +19,22 @@ import (
 
 const (
 	firstWait = 250 * time.Millisecond
-	maxTries  = 32 // of one request, also when the registry keeps asking for tiny delays
+	maxTries  = 32 // of one request, also if the registry requests tiny delays
 )
 
-// RemoteAlert is the Op of a *net.OpError by which crypto/tls tells that the other side ended the handshake.
+// RemoteAlert is the Op of the *net.OpError of crypto/tls if the other side ended the handshake.
 const RemoteAlert = "remote error"
 
 // Budget bounds the retries of one request. The zero value allows none.
 type Budget struct {
 	Attempts int           // further tries without a Retry-After
-	Wait     time.Duration // all waits together, those that the registry asked for included
+	Wait     time.Duration // all waits together, including those that the registry requested
 }
 
-// WithRetry repeats requests that failed for a reason that may pass. What the registry asks for in Retry-After is obeyed, but
-// it makes no wait shorter than [Backoff]; a delay beyond the budget ends the tries and is left for the caller to see. After a request
-// that used up its tries each further one has a single try until the registry answers: a mirror that names content which only an
-// unreachable registry could have must not cost a device the budget for each name.
+// WithRetry repeats requests after temporary errors. A delay in Retry-After is respected, but
+// no wait is shorter than [Backoff]; a delay beyond the budget ends the tries and is returned to the caller. After a request
+// used up its tries, each further one has a single try until the registry answers: if a mirror names much content that only an
+// unreachable registry has, a device must not spend the budget on each name.
 func WithRetry(base http.RoundTripper, b Budget) http.RoundTripper {
 	var silent atomic.Bool
 	return &repeating{base, &retry.Transport{Base: base, Policy: func() retry.Policy {
@@ -47,14 +47,14 @@ func WithRetry(base http.RoundTripper, b Budget) http.RoundTripper {
 
 type onceKey struct{}
 
-// Once keeps [WithRetry] from repeating a PUT, PATCH or DELETE: who sends it looks again first.
+// Once keeps [WithRetry] from repeating a PUT, PATCH or DELETE: the sender checks the result first.
 func Once(ctx context.Context) context.Context { return context.WithValue(ctx, onceKey{}, true) }
 
 type repeating struct{ once, often http.RoundTripper }
 
 func (t *repeating) RoundTrip(r *http.Request) (*http.Response, error) {
 	writes := r.Method == http.MethodPut || r.Method == http.MethodPatch || r.Method == http.MethodDelete
-	if writes && r.Context().Value(onceKey{}) != nil { // what it takes to get a token is not meant
+	if writes && r.Context().Value(onceKey{}) != nil { // requests for a token are repeated all the same
 		return t.once.RoundTrip(r)
 	}
 	return t.often.RoundTrip(r)
@@ -69,7 +69,7 @@ type Tries struct {
 // Tries begins to count.
 func (b Budget) Tries() *Tries { return &Tries{left: b} }
 
-// Next tells how long to wait before another try; false: there is none. asked: the registry said how long.
+// Next returns the wait before another try; false: there is none. asked: the registry requested the delay.
 func (t *Tries) Next(after time.Duration, asked bool) (time.Duration, bool) {
 	if t.done >= maxTries || !asked && t.left.Attempts <= 0 {
 		return 0, false
@@ -87,10 +87,10 @@ func (t *Tries) Next(after time.Duration, asked bool) (time.Duration, bool) {
 // policy is of one request: oras-go asks for a new one for each.
 type policy struct {
 	*Tries
-	silent *atomic.Bool // the last tries of a request gave nothing
+	silent *atomic.Bool // all tries of the last request failed
 }
 
-// Retry decides by class of error; a negative duration ends the tries and hands over what came last.
+// Retry decides by class of error; a negative duration ends the tries and returns the last result.
 func (p *policy) Retry(_ int, resp *http.Response, err error) (time.Duration, error) {
 	if !passing(resp, err) {
 		if err == nil {
@@ -110,14 +110,14 @@ func (p *policy) Retry(_ int, resp *http.Response, err error) (time.Duration, er
 	return -1, nil
 }
 
-// Backoff is the wait before try n+1: 250 ms doubled each time up to 16 s, of which a random half is left out so that a
-// fleet does not come back all at once.
+// Backoff is the wait before try n+1: 250 ms doubled each time up to 16 s, minus up to a half at random, so that the devices of a
+// fleet do not retry at the same time.
 func Backoff(n int) time.Duration {
 	d := firstWait << min(max(n, 0), 6)
 	return d/2 + rand.N(d/2)
 }
 
-// Passing reports whether the same request may work later when it was answered so.
+// Passing reports whether the same request may succeed later after this response.
 func Passing(status int) bool {
 	switch status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusInternalServerError,
@@ -127,9 +127,9 @@ func Passing(status int) bool {
 	return false
 }
 
-// passing reports whether the same request may work later. context.DeadlineExceeded is the caller's, or says that the transport's
-// limit of a dial or of an answer has ended. That took longer than all waits between tries, and the kernel repeats what opens
-// a connection meanwhile: another try would cost the whole limit again.
+// passing reports whether the same request may succeed later. context.DeadlineExceeded is the caller's, or the transport's
+// timeout of a dial or of a response. That took longer than all waits between tries, and the kernel has repeated its connection
+// attempts meanwhile: another try would take the whole timeout again.
 func passing(resp *http.Response, err error) bool {
 	if err == nil {
 		return Passing(resp.StatusCode)

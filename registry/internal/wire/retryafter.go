@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-const maxPeek = 8 << 10 // where in a 429 body GHCR's delay stands: in the first line
+const maxPeek = 8 << 10 // GHCR's delay is in the first line of the body of a 429
 
-// RetryAfter tells the delay that an answer asks for: Retry-After as seconds, as an HTTP date (measured against the
-// answer's own Date, so that a wrong clock here does no harm) or as a Go duration, else GHCR's
+// RetryAfter returns the delay that a response requests: Retry-After as seconds, as an HTTP date (measured against the
+// response's own Date, so that a wrong local clock does not matter) or as a Go duration, else GHCR's
 // "retry-after: 1.16676ms" inside the body of a 429. The body stays readable.
 func RetryAfter(resp *http.Response) (time.Duration, bool) {
 	if v := strings.TrimSpace(resp.Header.Get("Retry-After")); v != "" {
@@ -71,7 +71,7 @@ func delayIn(body []byte) (time.Duration, bool) {
 
 // peek reads up to n bytes of the body and puts them back.
 func peek(resp *http.Response, n int64) []byte {
-	head, _ := io.ReadAll(io.LimitReader(resp.Body, n)) // what could not be read is read again when it is needed
+	head, _ := io.ReadAll(io.LimitReader(resp.Body, n)) // bytes that could not be read are read again when needed
 	resp.Body = struct {
 		io.Reader
 		io.Closer

@@ -11,15 +11,15 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// leastRate is what a body has to bring, in bytes a second: below what the slowest links of devices carry, and enough that
-// a server that drips bytes to keep a device from its update does not keep it for long.
+// leastRate is the minimum rate of a body, in bytes per second: below the slowest links of devices, and high enough that
+// a server cannot delay an update for long by sending single bytes.
 const leastRate = 64
 
-// errStalled ends a body that brings nothing, or next to nothing.
+// errStalled ends a body with no or almost no data.
 var errStalled = fmt.Errorf("next to nothing arrived for too long: %w", fault.ErrTemporary)
 
-// WithStall ends every answer whose body brings less than [leastRate] for limit, and every request of whose body nothing is
-// taken for limit. A reader that is away for so long is not the registry's fault.
+// WithStall ends every response whose body is below [leastRate] for limit, and every request whose body is not read
+// for limit. Time in which the reader of a response does not read does not count.
 func WithStall(base http.RoundTripper, limit time.Duration) http.RoundTripper {
 	return &stall{base, limit}
 }
@@ -34,7 +34,7 @@ func (s *stall) RoundTrip(r *http.Request) (*http.Response, error) {
 	out := r.WithContext(ctx)
 	if r.Body != nil && r.Body != http.NoBody {
 		up := &upload{ReadCloser: r.Body, limit: s.limit, late: time.AfterFunc(s.limit, end)}
-		defer up.stop() // once there is an answer, the rest need not be taken
+		defer up.stop() // after the response, the rest of the body need not be read
 		out.Body = up
 	}
 	resp, err := s.base.RoundTrip(out)
@@ -49,13 +49,13 @@ func (s *stall) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// upload moves the end of its request away each time something of it is taken. What follows its last byte is the answer,
-// which the transport waits for with a limit of its own.
+// upload extends the deadline of its request each time some of it is read. After its last byte
+// the transport waits for the response with a timeout of its own.
 type upload struct {
 	io.ReadCloser
 	limit time.Duration
 
-	mu   sync.Mutex // a transport may go on reading after it has returned an answer
+	mu   sync.Mutex // a transport may continue reading after it has returned a response
 	done bool
 	late *time.Timer
 }
@@ -81,8 +81,8 @@ func (u *upload) stop() {
 	u.late.Stop()
 }
 
-// watched ends its request when its body brings less than least bytes within limit. It is read by one goroutine at a time,
-// as bodies are.
+// watched ends its request when its body has less than least bytes within limit. It is read by one goroutine at a time,
+// like all bodies.
 type watched struct {
 	body  io.ReadCloser
 	limit time.Duration
@@ -114,7 +114,7 @@ func (w *watched) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// begin starts a span with the first read, and anew after a reader that was away for all of one.
+// begin starts a span at the first read, and again after a span without a read.
 func (w *watched) begin() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,7 +129,7 @@ func (w *watched) begin() {
 	}
 }
 
-// over is the end of a span that brought too little.
+// over handles the end of a span with too few bytes.
 func (w *watched) over() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

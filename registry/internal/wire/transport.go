@@ -26,12 +26,12 @@ const (
 	maxAnswerHeader = 64 << 10
 )
 
-// TLS is whom to believe, and who to be.
+// TLS has the trusted roots and the client certificates.
 type TLS struct {
 	CAFiles    []string    // PEM, beside the system's roots
 	Pairs      [][2]string // certificate file, key file (may be the same)
 	SkipVerify bool
-	Now        func() time.Time // that certificates are held against; nil: the system's clock
+	Now        func() time.Time // for the validity of certificates; nil: the system's clock
 }
 
 // Proxy reads the usual variables. Loopback addresses are never sent through a proxy.
@@ -53,7 +53,7 @@ func Proxy(getenv func(string) string) func(*http.Request) (*url.URL, error) {
 
 // Config reads the files.
 func (o TLS) Config() (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: o.SkipVerify, Time: o.Now} // only when spelled out by a person
+	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: o.SkipVerify, Time: o.Now} // only if a user sets it explicitly
 	if len(o.CAFiles) > 0 {
 		pool, err := x509.SystemCertPool()
 		if err != nil {
@@ -82,7 +82,7 @@ func (o TLS) Config() (*tls.Config, error) {
 		}
 		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
-			// The text of X509KeyPair names types and never holds key material.
+			// The error of X509KeyPair names types and never contains key material.
 			err = fmt.Errorf("client certificate %s with key %s: %w: %w", p[0], p[1], err, fault.ErrInvalid)
 			if p[0] == p[1] {
 				err = fault.WithHint(err, "the file has to hold both; hosts.toml names two files by a pair in a list: client = [[\"cert.pem\", \"key.pem\"]]")
@@ -94,7 +94,7 @@ func (o TLS) Config() (*tls.Config, error) {
 	return c, nil
 }
 
-// NewTransport makes a transport of its own; the caller closes its idle connections. answer bounds the wait from the last
+// NewTransport creates a transport; the caller closes its idle connections. answer bounds the wait from the last
 // byte of a request to the first of its answer: a registry stores a blob before it answers.
 func NewTransport(o TLS, answer time.Duration, proxy func(*http.Request) (*url.URL, error)) (*http.Transport, error) {
 	c, err := o.Config()
@@ -111,7 +111,7 @@ func NewTransport(o TLS, answer time.Duration, proxy func(*http.Request) (*url.U
 		ExpectContinueTimeout:  time.Second,
 		IdleConnTimeout:        idleTimeout,
 		MaxIdleConns:           128,
-		MaxIdleConnsPerHost:    128, // publishing a fleet keeps as many busy
+		MaxIdleConnsPerHost:    128, // publishing a fleet uses as many
 		MaxResponseHeaderBytes: maxAnswerHeader,
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true, // sizes, ranges and digests are of the bytes on the wire
@@ -130,7 +130,7 @@ func readFile(path string) ([]byte, error) {
 	return data, err
 }
 
-// Redirect refuses to leave HTTPS, and to go in circles.
+// Redirect rejects redirects from HTTPS to HTTP, and loops.
 func Redirect(next *http.Request, via []*http.Request) error {
 	if via[len(via)-1].URL.Scheme == "https" && next.URL.Scheme != "https" {
 		return fmt.Errorf("it redirects from https to %s: %w", next.URL.Scheme, fault.ErrDenied)
