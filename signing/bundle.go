@@ -16,7 +16,7 @@ const (
 
 	// AnnotationPredicateType is, of a bundle's referrer, the type of its statement before it is fetched.
 	AnnotationPredicateType = "dev.sigstore.bundle.predicateType"
-	// PayloadType is the type of what an envelope holds: an in-toto statement.
+	// PayloadType is the type of an envelope's payload: an in-toto statement.
 	PayloadType = "application/vnd.in-toto+json"
 
 	bundleTypePrefix = "application/vnd.dev.sigstore.bundle" // of every version
@@ -30,8 +30,8 @@ const (
 // isBundleType reports whether a layer is a sigstore bundle of any version.
 func isBundleType(mediaType string) bool { return strings.HasPrefix(mediaType, bundleTypePrefix) }
 
-// openBundle reads a bundle and the statement in it, and believes neither. An error that wraps errNoSignature says that it
-// is well-formed and another kind of thing.
+// openBundle reads a bundle and the statement in it, without verification. An error that wraps errNoSignature means that it
+// is well-formed and of another kind.
 func openBundle(data []byte, subject digest.Digest) (*Evidence, *payload, error) {
 	var b bundlev1.Bundle
 	if err := protojson.Unmarshal(data, &b); err != nil {

@@ -27,7 +27,7 @@ type KeyBundle struct {
 }
 
 // SignStatement signs an in-toto statement with a key that the caller holds, SHA-256 as the hash, and returns the sigstore bundle.
-// This is how a device signs what it says about itself; artifacts are signed at the desk, see package sign.
+// A device signs its current state with it; publishers sign artifacts with package sign.
 func SignStatement(statement []byte, private crypto.Signer) ([]byte, error) {
 	key, err := NewKey("", private.Public())
 	if err != nil {
@@ -46,9 +46,9 @@ func SignStatement(statement []byte, private crypto.Signer) ([]byte, error) {
 	return json.Marshal(b)
 }
 
-// ReadStatement returns the in-toto statement in a sigstore bundle, which one of keys has signed, and that key. What the
-// statement says, and about what, is for the caller to check. Errors wrap fault.ErrInvalid (no bundle), or fault.ErrBadSignature (it
-// is by none of the keys, or does not match).
+// ReadStatement returns the in-toto statement in a sigstore bundle, which one of keys has signed, and that key. The
+// caller checks the content and the subject of the statement. Errors wrap fault.ErrInvalid (not a bundle), or fault.ErrBadSignature
+// (by another key, or it does not match).
 func ReadStatement(ctx context.Context, bundle []byte, keys []Key) (statement []byte, by Key, err error) {
 	if len(bundle) > maxBundleBytes {
 		return nil, Key{}, fmt.Errorf("%w: a bundle of more than %d bytes", fault.ErrTooLarge, maxBundleBytes)

@@ -15,22 +15,22 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Query is what to look for.
+// Query selects signatures or statements.
 type Query struct {
 	PredicateType string // PredicateSign for signatures
 	Verifiers     []Verifier
-	// Enough tells whether what the referrers gave suffices, so that cosign's tag need not be asked for; nil: one does.
+	// Enough reports whether the result of the referrers suffices, so that cosign's tag is not read; nil: one signature does.
 	Enough func([]Signature) bool
 	// Format: where to look; "" and FormatBoth are referrers, then cosign's older tag, ".sig" or of other statements ".att".
 	Format Format
-	// Limit bounds how many referrers are looked at, likely and new ones first; 0: as many as there may be signatures.
+	// Limit bounds the referrers that are read, likely and new ones first; 0: the limit of signatures.
 	Limit int
-	// Stop tells after each referrer that what was found suffices, and no other is looked at; nil: all are.
+	// Stop is called after each referrer and reports whether the result suffices, so that no other is read; nil: all are read.
 	Stop func([]Signature) bool
 }
 
-// Examine looks at everything that may be a signature of subject, or a statement of another type about it. An error says
-// that the question makes no sense; what could not be read is in the answer.
+// Examine reads all possible signatures of subject, or statements of another type about it. An error means
+// an invalid query; read errors are in the result.
 func Examine(ctx context.Context, st Source, subject ocispec.Descriptor, q Query) (*Found, error) {
 	if err := CheckSubject(st, subject); err != nil {
 		return nil, err
@@ -45,8 +45,8 @@ func Examine(ctx context.Context, st Source, subject ocispec.Descriptor, q Query
 	if q.Format != FormatLegacy {
 		e.referrers(ctx)
 	}
-	// What is broken in a verifier's name is a security event; anyone can put a broken one without a name there, and it may not take a
-	// good signature away.
+	// A broken signature in a verifier's name is a security event; anyone can add a broken one without a name, which must not hide a
+	// good signature.
 	alarm := slices.ContainsFunc(e.Bad, func(r Remark) bool { return r.By != "" })
 	if q.Format != FormatBundle && !alarm && !q.Enough(e.Good) {
 		e.legacyTag(ctx)
@@ -54,7 +54,7 @@ func Examine(ctx context.Context, st Source, subject ocispec.Descriptor, q Query
 	return e.Found, nil
 }
 
-// examination collects what is found about one subject.
+// examination collects the results about one subject.
 type examination struct {
 	Query
 	*Found
@@ -63,10 +63,10 @@ type examination struct {
 	budget
 }
 
-// budget is what looking at one subject may cost: the bounds of single things would multiply to gigabytes, again at each try.
+// budget bounds the reads for one subject: without it the limits of single reads would add up to gigabytes, at each try.
 type budget struct {
 	bytes  int64 // that may still be fetched
-	pieces int   // of evidence that may still be looked at
+	pieces int   // of evidence that may still be checked
 	over   bool
 }
 
@@ -77,8 +77,8 @@ func newBudget(predicateType string) budget {
 	return budget{bytes: maxStatementsBytes, pieces: maxPieces}
 }
 
-// afford takes what something costs from the budget. When that is used up it says so as [examination.miss] does, and nothing
-// more is looked at.
+// afford takes the cost of a read from the budget. When that is used up, it reports it like [examination.miss], and nothing
+// more is read.
 func (e *examination) afford(where string, bytes int64, pieces int) bool {
 	e.bytes -= bytes
 	e.pieces -= pieces
@@ -92,9 +92,9 @@ func (e *examination) afford(where string, bytes int64, pieces int) bool {
 	return false
 }
 
-// fetch reads a layer within the budget; false: it was told why not.
+// fetch reads a layer within the budget; false: the reason was recorded.
 func (e *examination) fetch(ctx context.Context, where string, l ocispec.Descriptor, limit int64) ([]byte, bool) {
-	if l.Size <= limit && !e.afford(where, max(0, l.Size), 1) { // what is too large is refused and not fetched
+	if l.Size <= limit && !e.afford(where, max(0, l.Size), 1) { // a layer that is too large is rejected without fetching it
 		return nil, false
 	}
 	data, err := readBlob(ctx, e.st, l, limit)
@@ -104,7 +104,7 @@ func (e *examination) fetch(ctx context.Context, where string, l ocispec.Descrip
 	return data, err == nil
 }
 
-// note sorts the result of one check. by is the verifier in whose name it was, "" if unknown.
+// note records the result of one check. by is the claimed verifier, "" if unknown.
 func (e *examination) note(where, by string, err error) {
 	r := Remark{Where: where, Reason: err.Error()}
 	switch {
@@ -121,8 +121,8 @@ func (e *examination) note(where, by string, err error) {
 	}
 }
 
-// miss keeps why something was not read: what may be there at the next try before what will not, and a bound of ours last,
-// so that filling a list cannot make "could not fetch" look final.
+// miss records why something was not read: temporary errors have precedence over permanent ones, and our own limits come last,
+// so that an attacker who fills a list cannot make "could not fetch" look final.
 func (e *examination) miss(err error) {
 	weight := func(err error) int {
 		switch {
@@ -138,7 +138,7 @@ func (e *examination) miss(err error) {
 	}
 }
 
-// missOrNote sorts the failure of a read.
+// missOrNote records the failure of a read.
 func (e *examination) missOrNote(where string, err error) {
 	if errors.Is(err, errMalformed) {
 		e.note(where, "", err)
@@ -147,8 +147,8 @@ func (e *examination) missOrNote(where string, err error) {
 	e.miss(fmt.Errorf("%s: %w", where, err))
 }
 
-// referrers looks at the lists of one place after the other until there is enough. What counts, besides good signatures, is
-// what the last place shows: a mirror's broken or missing entries are not the registry's word.
+// referrers reads the lists of one place after the other until the result suffices. Besides good signatures, only the
+// results of the last place count: a mirror's broken or missing entries are not final.
 func (e *examination) referrers(ctx context.Context) {
 	err := eachReferrers(ctx, e.st, e.subject, func(listed []ocispec.Descriptor) bool {
 		e.begin(remarks{})
@@ -156,14 +156,14 @@ func (e *examination) referrers(ctx context.Context) {
 		return e.Enough(e.Good)
 	})
 	switch {
-	case errors.Is(err, fault.ErrNotFound): // also said by places that have never heard of the subject
+	case errors.Is(err, fault.ErrNotFound): // also if a place does not have the subject
 		e.begin(remarks{})
 	case err != nil:
 		e.miss(unread(err, "list referrers"))
 	}
 }
 
-// remarks are what an examination found besides good signatures.
+// remarks are the results of an examination besides good signatures.
 type remarks struct {
 	bad, other, beside []Remark
 	unread             error
@@ -171,17 +171,17 @@ type remarks struct {
 
 func (e *examination) remarks() remarks { return remarks{e.Bad, e.Other, e.Beside, e.Unread} }
 
-// begin goes on with another place: with its own budget, so that flooding one list takes nothing from the next.
+// begin continues with another place, with its own budget, so that flooding one list does not affect the next.
 func (e *examination) begin(known remarks) {
 	e.budget = newBudget(e.PredicateType)
 	e.Bad, e.Other, e.Beside, e.Unread = slices.Clip(known.bad), slices.Clip(known.other), slices.Clip(known.beside), known.unread
 }
 
-// list looks at the referrers that one place lists.
+// list reads the referrers in the list of one place.
 func (e *examination) list(ctx context.Context, listed []ocispec.Descriptor) {
-	// What the registry says of types is often wrong and filters nothing out; it only decides what is looked at first. What
-	// a bundle itself declares is another matter: one that says that it is another kind is not fetched here either, so that
-	// any number of other statements leaves room for what is asked for.
+	// Types in the registry's list are often wrong; they only decide the order, and nothing is filtered out by them. The type that
+	// a bundle itself declares is used: a bundle of another declared kind is not fetched, so that
+	// any number of other statements does not use up the budget.
 	listed = slices.DeleteFunc(slices.Clone(listed), func(d ocispec.Descriptor) bool {
 		declared := d.Annotations[AnnotationPredicateType]
 		other := isBundleType(d.ArtifactType) && declared != "" && declared != e.PredicateType
@@ -200,7 +200,7 @@ func (e *examination) list(ctx context.Context, listed []ocispec.Descriptor) {
 	}
 	for _, d := range listed {
 		if slices.ContainsFunc(e.Good, func(s Signature) bool { return s.Format == FormatBundle && s.Digest == d.Digest }) {
-			continue // another place has shown it
+			continue // read from another place already
 		}
 		if e.referrer(ctx, d); e.over {
 			return
@@ -211,7 +211,7 @@ func (e *examination) list(ctx context.Context, listed []ocispec.Descriptor) {
 	}
 }
 
-// likeliness is lower for what may be asked for.
+// likeliness is lower for more likely referrers.
 func (e *examination) likeliness(d ocispec.Descriptor) int {
 	switch {
 	case isBundleType(d.ArtifactType) && d.Annotations[AnnotationPredicateType] == e.PredicateType:
@@ -255,7 +255,7 @@ func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
 			bundles++
 		}
 	}
-	if bundles > 1 { // no tool writes that; each may be large
+	if bundles > 1 { // no tool writes several; each may be large
 		e.Bad = append(e.Bad, Remark{Where: where, Reason: fmt.Sprintf("%d bundles in one", bundles)})
 		return
 	}
@@ -271,8 +271,8 @@ func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
 	}
 }
 
-// bundleLayer looks into a bundle. declared is what the referrer says of its statement: one that says that it is another
-// kind is not fetched, it may be large. Who can write a false one there could as well remove the signature.
+// bundleLayer reads a bundle. declared is the referrer's type of its statement: another
+// kind is not fetched, because it may be large. Whoever can write a false type could also remove the signature.
 func (e *examination) bundleLayer(ctx context.Context, where string, at digest.Digest, declared string, l ocispec.Descriptor) {
 	if declared != "" && declared != e.PredicateType {
 		e.note(where, "", otherKind(declared))
@@ -307,7 +307,7 @@ func otherKind(predicateType string) error {
 	return fmt.Errorf("a statement of type %.200q: %w", predicateType, errNoSignature)
 }
 
-// legacyTag looks at what is under cosign's older tag, at one place after the other.
+// legacyTag reads cosign's older tag, at one place after the other.
 func (e *examination) legacyTag(ctx context.Context) {
 	tag := LegacyTag(e.subject.Digest)
 	if e.PredicateType != PredicateSign {
@@ -328,7 +328,7 @@ func (e *examination) legacyTag(ctx context.Context) {
 	}
 }
 
-// tagged looks at the signatures in the manifest d.
+// tagged reads the signatures in the manifest d.
 func (e *examination) tagged(ctx context.Context, where string, d digest.Digest) {
 	_, m, err := readManifest(ctx, e.st, d)
 	if err != nil {
@@ -395,8 +395,8 @@ func (e *examination) legacyLayer(ctx context.Context, where string, l ocispec.D
 	e.hold(ctx, where, evidence, s, said.digest == e.subject.Digest.String())
 }
 
-// hold asks each trustee about one piece of evidence. about tells whether the signed bytes speak of the subject: without
-// that no signature counts.
+// hold checks one piece of evidence with each verifier. about reports whether the signed bytes name the subject: otherwise
+// no signature counts.
 func (e *examination) hold(ctx context.Context, where string, evidence *Evidence, s Signature, about bool) {
 	s.Format = evidence.Format
 	if t, err := time.Parse(time.RFC3339, s.Annotations[AnnotationTime]); err == nil {

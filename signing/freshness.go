@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	// PredicateFreshness is the in-toto predicate that says for how long a state is the current one.
+	// PredicateFreshness is the in-toto predicate type of freshness statements: until when a state counts as the current one.
 	PredicateFreshness = "https://longshore.dev/freshness/v1"
 
-	// MaxFreshness is the longest life of a freshness statement: who steals its key freezes devices for no longer.
+	// MaxFreshness is the longest validity of a freshness statement, and so the longest time for which a stolen key can freeze devices.
 	MaxFreshness = 400 * 24 * time.Hour
 	minFreshness = time.Minute
-	// MaxAhead is how far ahead of the own clock a statement may be dated, where the own clock may be the one that is wrong.
+	// MaxAhead is how far ahead of the local clock a statement may be dated, because the local clock may be wrong.
 	// It is as far as a device's clock follows one (agent/clock).
 	MaxAhead = 10 * 365 * 24 * time.Hour
 
-	freshnessReferrers = 32 // of one state that are looked at, the newest first
+	freshnessReferrers = 32 // of one state that are read, the newest first
 	maxTagLength       = 128
 )
 
-// Freshness says of a state, at a time, that a tag names it, and until when that may be relied on.
+// Freshness states that a tag names a state at a time, and until when that is valid.
 type Freshness struct {
 	Tag        string    `json:"tag"`
 	Generation uint64    `json:"generation"`
@@ -36,7 +36,7 @@ type Freshness struct {
 	NotAfter   time.Time `json:"notAfter"` // it has ended from then on
 }
 
-// Check refuses a statement that would be refused when it is read.
+// Check rejects a statement that readers would reject.
 func (f Freshness) Check() error {
 	life := f.NotAfter.Sub(f.IssuedAt)
 	switch {
@@ -79,11 +79,11 @@ func ParseFreshness(predicate []byte) (Freshness, error) {
 	return f, f.Check()
 }
 
-// readTime reads a time as [Freshness.Statement] writes it, and in no other way.
+// readTime reads a time only in the format of [Freshness.Statement].
 func readTime(name, s string) (time.Time, error) {
 	const form = "2006-01-02T15:04:05Z"
 	t, err := time.Parse(form, s)
-	if err != nil || t.Format(form) != s { // Parse takes fractions, too
+	if err != nil || t.Format(form) != s { // Parse also accepts fractions
 		return t, fmt.Errorf("freshness: %s: %.64q is no time like 2026-11-20T12:00:00Z: %w", name, s, fault.ErrInvalid)
 	}
 	return t, nil
@@ -95,19 +95,19 @@ type FreshnessSignature struct {
 	Freshness
 }
 
-// FreshnessQuery is about one state, as a tag names it.
+// FreshnessQuery is about the state of a tag.
 type FreshnessQuery struct {
 	Tag        string
 	Generation uint64
 	Verifiers  []Verifier
-	// Enough tells whether no further statement needs to be looked at. They come newest first, as far as the registry tells.
-	// nil: all are.
+	// Enough reports whether no further statement needs to be read. The newest come first, as far as the registry shows it.
+	// nil: all are read.
 	Enough func([]FreshnessSignature) bool
 }
 
-// FindFreshness looks at the newest freshness statements about a state and returns those that a trustee vouches for, and
-// that are about this tag and generation: whether they have ended or not is for the caller. The errors are those of
-// [Verify]; with one, the rest of what was found may be there all the same.
+// FindFreshness reads the newest freshness statements about a state and returns those that a verifier accepts and
+// that are about this tag and generation. The caller checks whether they have expired. The errors are those of
+// [Verify]; other statements may be returned together with an error.
 func FindFreshness(ctx context.Context, st Source, subject ocispec.Descriptor, q FreshnessQuery) ([]FreshnessSignature, error) {
 	var odd error
 	read := func(good []Signature) []FreshnessSignature {

@@ -36,14 +36,14 @@ const (
 	minRSABits = 2048
 )
 
-// Key is a public key under the name that people know it by. It is a [Verifier]; the zero Key vouches for nothing.
+// Key is a public key with a name. It is a [Verifier]; the zero Key verifies nothing.
 type Key struct {
 	Name        string
 	Algorithm   string        // "ECDSA P-256", "RSA 3072", "Ed25519"
 	Fingerprint digest.Digest // SHA-256 of the key's DER
 
-	hint      string               // how a bundle refers to the key
-	verifiers []signature.Verifier // the ways in which cosign's versions sign with this kind of key, usual one first
+	hint      string               // a bundle's reference to the key
+	verifiers []signature.Verifier // the signature schemes of cosign's versions for this kind of key, the usual one first
 }
 
 // ParsePublicKey reads one PEM public key: ECDSA P-256, P-384 or P-521, Ed25519, RSA of 2048 bits or more.
@@ -86,7 +86,7 @@ func NewKey(name string, pub crypto.PublicKey) (Key, error) {
 	switch p := pub.(type) {
 	case *ecdsa.PublicKey:
 		k.Algorithm = "ECDSA " + p.Curve.Params().Name
-		// Newer versions hash as wide as the curve is, older ones always with SHA-256.
+		// Newer versions use a hash of the curve's size, older ones always SHA-256.
 		switch p.Curve {
 		case elliptic.P256():
 		case elliptic.P384():
@@ -118,13 +118,13 @@ func NewKey(name string, pub crypto.PublicKey) (Key, error) {
 	return k, nil
 }
 
-// Hint is how a bundle refers to the key: base64 of the SHA-256 of its DER.
+// Hint is a bundle's reference to the key: base64 of the SHA-256 of its DER.
 func (k Key) Hint() string { return k.hint }
 
 // VerifierName implements [Verifier].
 func (k Key) VerifierName() string { return k.Name }
 
-// hinted is a bundle's hint as people see it elsewhere: cosign's is a key's fingerprint, others' may be anything.
+// hinted is a bundle's hint for display: cosign's is a key's fingerprint, others' may be any text.
 func hinted(hint string) string {
 	if sum, err := base64.StdEncoding.DecodeString(hint); err == nil && len(sum) == digest.SHA256.Size() {
 		return digest.NewDigestFromBytes(digest.SHA256, sum).String()
@@ -139,8 +139,8 @@ func (k otherKey) Error() string { return "by key " + string(k) + ": " + ErrOthe
 
 func (otherKey) Unwrap() error { return ErrOtherSigner }
 
-// Verify implements [Verifier]. A bundle may name its key in another way than cosign does, so the hint of a key decides
-// only whether a signature that does not match is an alarm.
+// Verify implements [Verifier]. A bundle may refer to its key in another way than cosign, so the hint only decides
+// whether a signature that does not match is a security event.
 func (k Key) Verify(_ context.Context, e *Evidence) (Verification, error) {
 	if len(e.Certificates) > 0 {
 		return Verification{}, fmt.Errorf("with a certificate: %w", ErrOtherSigner)

@@ -11,7 +11,7 @@ import (
 )
 
 // Layout reports how the signatures and statements of subject are stored in st: FormatLegacy where all of them are under cosign's
-// older tags, FormatBoth where there are bundles too, else FormatBundle, also when there is nothing.
+// older tags, FormatBoth where there are bundles too, else FormatBundle, also if there is none.
 func Layout(ctx context.Context, st Source, subject ocispec.Descriptor) (Format, error) {
 	older := false
 	for _, tag := range []string{LegacyTag(subject.Digest), AttestationTag(subject.Digest)} {
@@ -43,7 +43,7 @@ func Layout(ctx context.Context, st Source, subject ocispec.Descriptor) (Format,
 	return FormatLegacy, nil
 }
 
-// anyBundle reports whether a list of referrers has a bundle. What lists say of types is often wrong: what may be one is opened.
+// anyBundle reports whether a list of referrers has a bundle. Types in lists are often wrong, so possible bundles are opened.
 func anyBundle(ctx context.Context, st Source, listed []ocispec.Descriptor) (bool, error) {
 	for _, d := range listed {
 		switch d.ArtifactType {

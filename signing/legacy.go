@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// MediaTypeEnvelope is the type of the layers in which cosign's older format keeps statements.
+	// MediaTypeEnvelope is the type of the layers with statements in cosign's older format.
 	MediaTypeEnvelope = "application/vnd.dsse.envelope.v1+json"
 
 	MediaTypeSimpleSigning = "application/vnd.dev.cosign.simplesigning.v1+json"
@@ -26,27 +26,27 @@ const (
 	typeSimpleSigning      = "cosign container image signature"
 
 	maxPayloadBytes = 64 << 10 // cosign writes 250 bytes and the annotations
-	maxLegacyLayers = 64       // signatures, or statements of one type, of one subject that are looked at
+	maxLegacyLayers = 64       // signatures, or statements of one type, of one subject that are read
 )
 
-// LegacyTag is the tag under which cosign's older format keeps the signatures of d.
+// LegacyTag is the tag of the signatures of d in cosign's older format.
 func LegacyTag(d digest.Digest) string {
 	return d.Algorithm().String() + "-" + d.Encoded() + ".sig"
 }
 
-// AttestationTag is the tag under which cosign's older format keeps the statements about d.
+// AttestationTag is the tag of the statements about d in cosign's older format.
 func AttestationTag(d digest.Digest) string {
 	return d.Algorithm().String() + "-" + d.Encoded() + ".att"
 }
 
-// simpleSigning is what is read of a payload of cosign's older format.
+// simpleSigning has the members of a payload of cosign's older format that are read.
 type simpleSigning struct {
 	kind        string
 	digest      string // that it is about
 	annotations map[string]any
 }
 
-// ReadTagged returns the manifest under a tag of signatures as the place itself has it, with its digest; nil when there is none.
+// ReadTagged returns the manifest under a tag of signatures at the place itself, with its digest; nil if there is none.
 func ReadTagged(ctx context.Context, st Source, tag string) (digest.Digest, *ocispec.Manifest, error) {
 	d, err := atPlace(ctx, st, tag)
 	if errors.Is(err, fault.ErrNotFound) {
@@ -65,7 +65,7 @@ func ReadTagged(ctx context.Context, st Source, tag string) (digest.Digest, *oci
 	return d.Digest, m, nil
 }
 
-// openLegacy reads a payload and its signature, and believes neither.
+// openLegacy reads a payload and its signature, without verification.
 func openLegacy(data []byte, annotations map[string]string, subject digest.Digest) (*Evidence, *simpleSigning, error) {
 	said, err := readPayload(data)
 	if err != nil {
@@ -89,7 +89,7 @@ func openLegacy(data []byte, annotations map[string]string, subject digest.Diges
 	return e, said, nil
 }
 
-// openEnvelope reads a statement of cosign's older format and its signature, and believes neither.
+// openEnvelope reads a statement of cosign's older format and its signature, without verification.
 func openEnvelope(data []byte, annotations map[string]string, subject digest.Digest) (*Evidence, *payload, error) {
 	var envelope dsse.Envelope
 	if err := json.Unmarshal(data, &envelope); err != nil {

@@ -25,22 +25,22 @@ const (
 	concurrency   = 4    // components at a time
 )
 
-// Places opens what documents name: a component's or an image's repository, "host/path".
+// Places opens the repositories that documents name, of components and images, "host/path".
 type Places interface {
 	Place(ctx context.Context, repository string) (signing.Source, error)
-	// ImagePlace is Place for an image reference as Compose files write it: where it is.
+	// ImagePlace is Place for an image reference in the form of Compose files.
 	ImagePlace(ctx context.Context, reference string) (signing.Source, error)
 }
 
-// Options say how far an audit goes.
+// Options configure an audit.
 type Options struct {
 	Judge  Judge
 	Places Places
-	Kind   artifacts.Kind // what the first artifact is; "": what it says of itself
-	Alone  bool           // look at nothing below the first artifact
-	Now    time.Time      // that expiries are held against; zero: they are not
-	// Project tells which images a component of a deployment uses, as a device understands its compose.yaml, and refuses what a
-	// device would. nil: the lock alone tells.
+	Kind   artifacts.Kind // expected kind of the first artifact; "": as it declares
+	Alone  bool           // check nothing below the first artifact
+	Now    time.Time      // for expiries; zero: not checked
+	// Project returns the images that a component of a deployment uses, by the same rules for compose.yaml as a device, or the
+	// device's error. nil: only the lock is used.
 	Project func(ctx context.Context, a *artifacts.Archive, u Use) ([]ImageUse, error)
 }
 
@@ -50,25 +50,25 @@ type Use struct {
 	Component  string
 }
 
-// ImageUse is an image that a service runs on, mounts, or runs first.
+// ImageUse is an image of a service: its own, a mounted one, or one of an init container.
 type ImageUse struct {
 	Repository string // "host/path"
 	Tag        string
-	Digest     digest.Digest // "": the tag decides
+	Digest     digest.Digest // "": the tag is used
 }
 
-// Node is one artifact, or one deployment, and what was found out about it.
+// Node is one artifact, or one deployment, with its results.
 type Node struct {
 	Kind      string        `json:"kind"`
 	Name      string        `json:"name,omitempty"`      // of a deployment or a component
-	Reference string        `json:"reference,omitempty"` // where it is: host/path, with a tag where one names it
+	Reference string        `json:"reference,omitempty"` // host/path, with a tag if one names it
 	Digest    digest.Digest `json:"digest,omitempty"`
 	Platforms []string      `json:"platforms,omitempty"` // of an image, as it is locked
 	Checks    []Check       `json:"checks,omitempty"`
 	Below     []*Node       `json:"contains,omitempty"`
 }
 
-// Report is what an audit found.
+// Report is the result of an audit.
 type Report struct {
 	*Node
 	NotChecked []Unchecked `json:"notChecked"`
@@ -81,7 +81,7 @@ func (n *Node) walk(visit func(*Node)) {
 	}
 }
 
-// EachSignature gives visit every good signature, of the artifact and of everything below it, with what it signs.
+// EachSignature calls visit for every good signature of the artifact and of everything below it, with its subject.
 func (r *Report) EachSignature(visit func(of digest.Digest, s Signed)) {
 	r.walk(func(n *Node) {
 		for _, c := range n.Checks {
@@ -92,7 +92,7 @@ func (r *Report) EachSignature(visit func(of digest.Digest, s Signed)) {
 	})
 }
 
-// Insecure reports whether something passed without a signature.
+// Insecure reports whether something was accepted without a signature.
 func (r *Report) Insecure() bool {
 	insecure := false
 	r.walk(func(n *Node) {
@@ -103,7 +103,7 @@ func (r *Report) Insecure() bool {
 	return insecure
 }
 
-// Err joins what speaks against using the artifact; nil: nothing does.
+// Err joins the reasons against using the artifact; nil: none.
 func (r *Report) Err() error {
 	var all []error
 	r.walk(func(n *Node) {
@@ -130,8 +130,8 @@ type verdict struct {
 	checks []Check
 }
 
-// Chain judges what a tag or a digest names, and everything that is reached from there: a state's deployments, their
-// components, their images. An error says that there is nothing to judge; what speaks against an artifact is in the
+// Chain checks the artifact of a tag or a digest, and everything below it: a state's deployments, their
+// components, their images. An error means that there is no artifact to check; the reasons against an artifact are in the
 // report.
 func Chain(ctx context.Context, src signing.Source, target string, o Options) (*Report, error) {
 	d, err := src.Resolve(ctx, target)
@@ -169,13 +169,13 @@ func Chain(ctx context.Context, src signing.Source, target string, o Options) (*
 	return r, ctx.Err()
 }
 
-// OfFile judges a file by the signatures that src has of it.
+// OfFile checks a file by its signatures in src.
 func OfFile(ctx context.Context, src signing.Source, file ocispec.Descriptor, j Judge) *Report {
 	root := &Node{Kind: "file", Reference: src.Name(), Digest: file.Digest, Checks: j.Judge(ctx, src, Subject{Descriptor: file})}
 	return &Report{Node: root, NotChecked: j.Unchecked()}
 }
 
-// judge asks about one artifact once, however often it is used.
+// judge checks one artifact once, however often it is used.
 func (a *audit) judge(ctx context.Context, src signing.Source, s Subject) []Check {
 	key := fmt.Sprint(s.Kind, " ", src.Name(), "@", s.Descriptor.Digest)
 	a.mu.Lock()
@@ -189,7 +189,7 @@ func (a *audit) judge(ctx context.Context, src signing.Source, s Subject) []Chec
 	return append([]Check(nil), v.checks...)
 }
 
-// open looks into an artifact and goes on below it.
+// open reads an artifact and continues below it.
 func (a *audit) open(ctx context.Context, src signing.Source, n *Node, manifest []byte) {
 	blob := func(d ocispec.Descriptor) ([]byte, error) { return src.Blob(ctx, d, artifacts.MaxArchive) }
 	var all []artifacts.Deployment
@@ -226,7 +226,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// state reads a state as a device does, but for what only the device knows.
+// state checks a state like a device, except for the order of generations.
 func (a *audit) state(ctx context.Context, src signing.Source, n *Node, manifest []byte, blob func(ocispec.Descriptor) ([]byte, error)) ([]artifacts.Deployment, error) {
 	x, err := artifacts.OpenState(manifest)
 	if err != nil {
@@ -259,7 +259,7 @@ func (a *audit) state(ctx context.Context, src signing.Source, n *Node, manifest
 	return s.Deployments, nil
 }
 
-// deployments hangs them below n, with what they are made of.
+// deployments adds them below n, with their components.
 func (a *audit) deployments(ctx context.Context, n *Node, all []artifacts.Deployment) {
 	if a.Alone {
 		return
@@ -284,10 +284,10 @@ func (a *audit) deployments(ctx context.Context, n *Node, all []artifacts.Deploy
 			})
 		}
 	}
-	_ = g.Wait() // each tells in its own node
+	_ = g.Wait() // errors are in the nodes
 }
 
-// pinned goes to a component that a deployment names.
+// pinned checks a component that a deployment names.
 func (a *audit) pinned(ctx context.Context, n *Node, c Pinned, use *Use) {
 	src, err := a.Places.Place(ctx, c.Repository)
 	if err != nil {
@@ -316,8 +316,8 @@ func (a *audit) pinned(ctx context.Context, n *Node, c Pinned, use *Use) {
 	}
 }
 
-// component looks into a Compose Archive, at the images of its lock, and at what the project uses beside them. use is nil
-// for a component that is looked at by itself: then its parameters are unknown, and only the lock is read.
+// component checks a Compose Archive, the images of its lock, and other images of the project. use is nil
+// for a component without a deployment: then its parameters are unknown, and only the lock is read.
 func (a *audit) component(ctx context.Context, src signing.Source, n *Node, manifest []byte, use *Use) error {
 	if o, err := artifacts.ReadOutline(manifest); err == nil && o.ArtifactType == artifacts.TypeChartConfig {
 		return a.chart(ctx, src, n, manifest)
@@ -360,7 +360,7 @@ func (a *audit) component(ctx context.Context, src signing.Source, n *Node, mani
 	return nil
 }
 
-// chart looks into a Helm chart. Which images its templates name, only Helm can tell.
+// chart checks a Helm chart. The images of its templates are unknown without Helm.
 func (a *audit) chart(ctx context.Context, src signing.Source, n *Node, manifest []byte) error {
 	x, err := artifacts.OpenChart(manifest)
 	if err != nil || a.Alone {
@@ -374,7 +374,7 @@ func (a *audit) chart(ctx context.Context, src signing.Source, n *Node, manifest
 	return nil
 }
 
-// unlocked asks about an image that a project uses and its lock does not name.
+// unlocked checks an image that a project uses and its lock does not name.
 func (a *audit) unlocked(ctx context.Context, u ImageUse) *Node {
 	n := &Node{Kind: string(artifacts.KindImage), Reference: u.Repository, Digest: u.Digest}
 	if u.Tag != "" {
@@ -402,7 +402,7 @@ func (a *audit) unlocked(ctx context.Context, u ImageUse) *Node {
 	return n
 }
 
-// image asks about an image that a lock names.
+// image checks an image that a lock names.
 func (a *audit) image(ctx context.Context, i artifacts.LockedImage) *Node {
 	n := &Node{Kind: string(artifacts.KindImage), Reference: i.Reference, Digest: i.Digest}
 	for _, p := range i.Platforms {

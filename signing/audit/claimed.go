@@ -13,11 +13,11 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 )
 
-// maxClaimed bounds how many referrers of one subject [Claimed] opens.
+// maxClaimed bounds the referrers of one subject that [Claimed] opens.
 const maxClaimed = 4
 
-// Claimed reads who says to have signed subject. Nothing of it is checked, and of many referrers only the newest are opened; none
-// means that there is no signature. An error says that some could not be read; what could be read is returned with it.
+// Claimed reads the claimed signers of subject. Nothing is verified, and of many referrers only the newest are opened; an empty result
+// means that there is no signature. With an error, which is about signatures that could not be read, the others are returned too.
 func Claimed(ctx context.Context, src signing.Source, subject ocispec.Descriptor) ([]Statement, error) {
 	listed, err := signing.AllReferrers(ctx, src, subject)
 	if errors.Is(err, fault.ErrNotFound) {
@@ -46,7 +46,7 @@ func Claimed(ctx context.Context, src signing.Source, subject ocispec.Descriptor
 	return out, err
 }
 
-// signatures are what an opened referrer says as a signature of subject; why it could not be read joins err.
+// signatures are the claims of an opened referrer as a signature of subject; a read error joins err.
 func signatures(r Referrer, subject digest.Digest, err *error) []Statement {
 	if r.Fault != "" {
 		*err = errors.Join(*err, errors.New(r.Fault))

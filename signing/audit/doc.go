@@ -1,7 +1,7 @@
-// Package audit looks at what is in a registry from outside: what an artifact is and holds, who says to have signed it,
-// and, down from a device's state to its last image, what a device would find when it checks.
+// Package audit inspects and checks artifacts in a registry: their type and content, their claimed signers,
+// and, from a device's state down to its last image, the results of a device's checks.
 //
-// [Inspect] reads and believes: it checks digests and documents, and no signature. [Chain] asks a [Judge] about every
-// artifact on the way and tells what was checked, by which key, and what was not. Neither changes anything, and neither
-// opens a connection of its own: bytes come through signing.Source.
+// [Inspect] checks digests and documents, but no signatures. [Chain] calls a [Judge] for every
+// artifact and reports what was checked, by which key, and what was not. Neither changes anything or
+// opens a connection: both read through signing.Source.
 package audit

@@ -11,9 +11,9 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-// fresher is a judge that can ask whether a state is the current one.
+// fresher is a judge that can check whether a state is the current one.
 type fresher interface {
-	// fresh holds a state against what is asked of its freshness; ok is false when nothing is.
+	// fresh checks a state's freshness; ok is false if none is required.
 	fresh(ctx context.Context, src signing.Source, s Subject, tag string, generation uint64) (c Check, ok bool)
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 )
 
-// Inspection is what one artifact is and holds. Its digests and documents are checked, its signatures are not.
+// Inspection is the type and content of one artifact. Its digests and documents are checked, its signatures are not.
 type Inspection struct {
 	Digest       digest.Digest     `json:"digest"`
 	Kind         artifacts.Kind    `json:"kind,omitempty"`
@@ -28,13 +28,13 @@ type Inspection struct {
 	Manifests    []Blob            `json:"manifests,omitempty"` // of an index
 	Content
 	Referrers []Referrer `json:"referrers"` // nil: they could not be listed
-	// Unlisted is how many more referrers there are.
+	// Unlisted is the number of further referrers.
 	Unlisted int `json:"unlistedReferrers,omitempty"`
-	// Faults are what does not hold, and what could not be read.
+	// Faults are errors in the artifact, and read errors.
 	Faults []string `json:"faults,omitempty"`
 }
 
-// Blob is a piece of an artifact as its manifest tells.
+// Blob is a blob of an artifact, by its manifest.
 type Blob struct {
 	Digest       digest.Digest     `json:"digest"`
 	MediaType    string            `json:"mediaType,omitempty"`
@@ -60,8 +60,8 @@ func platform(os, architecture, variant string) string {
 	return s
 }
 
-// Inspect reads what a tag or a digest names. Artifacts of other tools are shown as far as possible; what is wrong with
-// one of ours is among the Faults. An error says that there is nothing to show.
+// Inspect reads the artifact of a tag or a digest. Artifacts of other tools are shown as far as possible; errors in
+// ours are in Faults. It returns an error if there is nothing to show.
 func Inspect(ctx context.Context, src signing.Source, target string) (*Inspection, error) {
 	d, err := src.Resolve(ctx, target)
 	if err != nil {
@@ -106,7 +106,7 @@ func Inspect(ctx context.Context, src signing.Source, target string) (*Inspectio
 	return i, ctx.Err()
 }
 
-// Content is what is inside an artifact that we know; nothing of it is set for others.
+// Content is the content of an artifact of a known type; it is empty for others.
 type Content struct {
 	State       *State       `json:"state,omitempty"`
 	Deployments []Deployment `json:"deployments,omitempty"` // of a state or a bundle
@@ -118,7 +118,7 @@ type Content struct {
 	Document    string       `json:"document,omitempty"` // of a trust policy or a current state: its text
 }
 
-// State is what a device's state says of itself.
+// State has the annotations of a device's state.
 type State struct {
 	Device     artifacts.DeviceID `json:"device"`
 	Generation uint64             `json:"generation"`
@@ -126,7 +126,7 @@ type State struct {
 	Expires    string             `json:"expires,omitempty"`
 }
 
-// Trust is what a trust policy that travels says of itself.
+// Trust has the annotations of a trust policy in a registry.
 type Trust struct {
 	Version     uint64        `json:"version"`
 	Previous    digest.Digest `json:"previous,omitempty"`
@@ -141,7 +141,7 @@ type Deployment struct {
 	Components []Pinned      `json:"components"`
 }
 
-// Pinned is a component as a deployment names it. Without a digest it is not pinned.
+// Pinned is a component in a deployment. Without a digest it is not pinned.
 type Pinned struct {
 	Name       string        `json:"name"`
 	Repository string        `json:"repository"`
@@ -149,12 +149,12 @@ type Pinned struct {
 	Digest     digest.Digest `json:"digest,omitempty"`
 }
 
-// Component is what a Compose Archive holds.
+// Component is the content of a Compose Archive.
 type Component struct {
 	Version string        `json:"version,omitempty"`
 	Root    string        `json:"root"` // the archive's one folder
 	Files   []File        `json:"files"`
-	Locked  bool          `json:"locked"` // there is a lock of its images
+	Locked  bool          `json:"locked"` // it has a lock of its images
 	Images  []LockedImage `json:"images"`
 }
 
@@ -167,7 +167,7 @@ type File struct {
 // LockedImage is one image of a component's lock.
 type LockedImage = artifacts.LockedImage
 
-// Package is what an application package describes.
+// Package is the content of an application package.
 type Package struct {
 	ID        string   `json:"id"`
 	Name      string   `json:"name"`
@@ -176,7 +176,7 @@ type Package struct {
 	Resources []string `json:"resources"`
 }
 
-// Image is what an image's configuration says.
+// Image is an image's configuration.
 type Image struct {
 	Platform string            `json:"platform,omitempty"`
 	Created  string            `json:"created,omitempty"`

@@ -18,44 +18,44 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 )
 
-// Subject is one artifact to be judged.
+// Subject is one artifact to check.
 type Subject struct {
 	Kind       artifacts.Kind
 	Descriptor ocispec.Descriptor
-	Below      bool // reached by its digest from something that was judged before
+	Below      bool // named by digest in an artifact that was checked before
 }
 
-// Judge says of artifacts whether they may be used. It is safe for concurrent use.
+// Judge decides whether artifacts may be used. It is safe for concurrent use.
 type Judge interface {
-	// Judge holds one artifact against what is asked of it, and says what it found. src is where the artifact is.
+	// Judge checks one artifact, which is in src, and returns the results.
 	Judge(ctx context.Context, src signing.Source, s Subject) []Check
-	// Unchecked is what no check of this judge looks at, whatever the artifact.
+	// Unchecked lists what this judge never checks, for any artifact.
 	Unchecked() []Unchecked
 }
 
-// Result is how a check ended.
+// Result is the result of a check.
 type Result string
 
 // Results of checks.
 const (
 	Passed   Result = "passed"
 	Failed   Result = "failed"
-	Unknown  Result = "unknown"   // it could not be found out
-	NotAsked Result = "not-asked" // no rule demands it
-	Insecure Result = "insecure"  // the policy lets it pass without a signature
+	Unknown  Result = "unknown"   // it could not be checked
+	NotAsked Result = "not-asked" // no rule requires it
+	Insecure Result = "insecure"  // the policy accepts it without a signature
 )
 
-// Check is one thing that was looked at.
+// Check is one check and its result.
 type Check struct {
 	Name       string   `json:"check"` // "signature", "content", "pin", "expiry", "attestation", "freshness"
 	Result     Result   `json:"result"`
 	Detail     string   `json:"detail,omitempty"`
 	Signatures []Signed `json:"signatures,omitempty"`
 	Ruling     *Ruling  `json:"ruling,omitempty"` // why a policy decides so
-	Err        error    `json:"-"`                // why, of what failed or is unknown
+	Err        error    `json:"-"`                // the reason of failed and unknown
 }
 
-// fails makes a check of an error.
+// fails turns an error into a check.
 func fails(name string, err error) Check {
 	c := Check{Name: name, Result: Failed, Detail: fault.Summary(err), Err: err}
 	for _, open := range []error{fault.ErrTemporary, fault.ErrUnauthenticated, fault.ErrDenied, context.Canceled, context.DeadlineExceeded} {
@@ -66,15 +66,15 @@ func fails(name string, err error) Check {
 	return c
 }
 
-// Unchecked is something that was not looked at, and why.
+// Unchecked is something that was not checked, and why.
 type Unchecked struct {
 	What string `json:"what"`
 	Why  string `json:"why"`
 }
 
-// Signed is a signature, or another statement, that was found good.
+// Signed is a good signature or other statement.
 type Signed struct {
-	By            string            `json:"key"` // the name that the trustee goes by
+	By            string            `json:"key"` // name of the verifier
 	Algorithm     string            `json:"algorithm,omitempty"`
 	Fingerprint   digest.Digest     `json:"fingerprint,omitempty"`
 	Identity      string            `json:"identity,omitempty"`
@@ -82,7 +82,7 @@ type Signed struct {
 	Format        signing.Format    `json:"format,omitempty"`
 	Digest        digest.Digest     `json:"digest,omitempty"` // of the referrer, or of the signed payload
 	Time          string            `json:"time,omitempty"`   // as the signer claims
-	Proven        string            `json:"proven,omitempty"` // as a timestamp authority or a log says
+	Proven        string            `json:"proven,omitempty"` // by a timestamp authority or a log
 	Checked       []string          `json:"checked,omitempty"`
 	Annotations   map[string]string `json:"annotations,omitempty"`
 	PredicateType string            `json:"predicateType,omitempty"`
@@ -107,12 +107,12 @@ func signed(all []signing.Signature, predicateType string) []Signed {
 	return out
 }
 
-// Keys judges by who signed: one of Verifiers must have signed what the audit begins with. What is reached from there by
-// its digest needs no signature of its own.
+// Keys is a judge without a policy: one of Verifiers must have signed the first artifact. Artifacts that it names
+// by digest need no signature of their own.
 type Keys struct {
 	Verifiers   []signing.Verifier
 	Annotations map[string]string // that must be signed with the digest
-	// Attestation is a predicate type: then a statement of that type by one of Verifiers is what is asked for, in the place
+	// Attestation is a predicate type: then a statement of that type by one of Verifiers is required instead
 	// of a signature.
 	Attestation string
 }
@@ -136,13 +136,13 @@ func (k Keys) Judge(ctx context.Context, src signing.Source, s Subject) []Check 
 		return []Check{fails("signature", err)}
 	case len(found.Good) > 0:
 		return []Check{{Name: "signature", Result: Passed, Signatures: signed(found.Good, "")}}
-	case found.Unread == nil && len(found.Bad) == 0: // in the name of others, at most
+	case found.Unread == nil && len(found.Bad) == 0: // at most by other signers
 		return []Check{{Name: "signature", Result: NotAsked, Detail: "not required: the artifact above names its digest"}}
 	}
 	return []Check{fails("signature", found.Of(src, s.Descriptor))}
 }
 
-// claimed keeps what says all that has to be said.
+// claimed keeps the signatures with all required annotations.
 func (k Keys) claimed(name string, found []signing.Signature, err error, src signing.Source, s Subject) Check {
 	if err != nil {
 		return fails(name, err)
@@ -161,7 +161,7 @@ func (k Keys) claimed(name string, found []signing.Signature, err error, src sig
 	return Check{Name: name, Result: Passed, Signatures: signed(found, k.Attestation)}
 }
 
-// spelled writes claims as --annotation takes them.
+// spelled writes claims in the syntax of --annotation.
 func spelled(claims map[string]string) string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(claims)) {

@@ -12,19 +12,19 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-// Policy judges as a device with this trust policy does.
+// Policy is a judge that decides like a device with this trust policy.
 type Policy struct {
 	*trust.Policy
-	Now time.Time // that signers' times are held against
-	// Elsewhere opens the repository in which a rule says that signatures are; nil: there is no way.
+	Now time.Time // for the validity of signers
+	// Elsewhere opens the repository of signatures that a rule names; nil: not supported.
 	Elsewhere func(ctx context.Context, repository string) (signing.Source, error)
-	// Attestation is a predicate type: then only what the rule says of such statements is looked at.
+	// Attestation is a predicate type: then only the rule's requirement for such statements is checked.
 	Attestation string
 }
 
-// Ruling is why a policy decides so: the rule, and how each of its signers stands.
+// Ruling is the reason of a policy's decision: the rule, and the state of each of its signers.
 type Ruling struct {
-	Rule      *trust.Choice `json:"rule,omitempty"` // nil: none speaks about it
+	Rule      *trust.Choice `json:"rule,omitempty"` // nil: no rule matches
 	Threshold int           `json:"threshold,omitempty"`
 	Counted   int           `json:"counted"`
 	Signers   []Standing    `json:"signers,omitempty"`
@@ -55,7 +55,7 @@ func (p Policy) Judge(ctx context.Context, src signing.Source, s Subject) []Chec
 	return checks
 }
 
-// signature tells what the rule says of signatures. Where they are fine, and the decision is no, it is about attestations.
+// signature is the result for signatures. If they are sufficient and the decision is negative, that is because of attestations.
 func (p Policy) signature(d *trust.Decision, s Subject) Check {
 	c := Check{Name: "signature", Ruling: &Ruling{Rule: d.Rule}}
 	switch {
@@ -68,7 +68,7 @@ func (p Policy) signature(d *trust.Decision, s Subject) Check {
 		switch {
 		case d.Signatures != nil:
 			c.Ruling = ruling(d.Rule, d.Signatures)
-		case d.Revoked == nil: // else no rule was asked
+		case d.Revoked == nil: // otherwise no rule was evaluated
 			c.Ruling = &Ruling{Rule: d.Rule}
 		}
 	default:
@@ -77,7 +77,7 @@ func (p Policy) signature(d *trust.Decision, s Subject) Check {
 	return c
 }
 
-// attestation tells what the rule says of one type of statements.
+// attestation is the result for one type of statements.
 func (p Policy) attestation(d *trust.Decision) Check {
 	for _, t := range d.Attestations {
 		if t.Type == p.Attestation {
@@ -92,7 +92,7 @@ func (p Policy) attestation(d *trust.Decision) Check {
 	return fails("attestation", err)
 }
 
-// tallied tells how far a quorum is reached, and why each of its signers counts or does not.
+// tallied describes the count of a quorum, and why each of its signers counts or does not.
 func tallied(name string, d *trust.Decision, t *trust.Tally, predicateType string) Check {
 	c := Check{Name: name, Result: Passed, Signatures: signed(t.Statements(), predicateType)}
 	if t.Err != nil {

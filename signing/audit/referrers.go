@@ -24,18 +24,18 @@ const (
 // Referrer is something that refers to an artifact: a signature, an attestation, an SBOM.
 type Referrer struct {
 	Digest       digest.Digest `json:"digest"`
-	Tag          string        `json:"tag,omitempty"` // where cosign's older format keeps it
+	Tag          string        `json:"tag,omitempty"` // tag of cosign's older format
 	ArtifactType string        `json:"artifactType,omitempty"`
 	Size         int64         `json:"size"` // of its manifest
-	// Statements are what it says, unchecked. An artifact that is no signature has none.
+	// Statements are its statements, unchecked. An artifact that is not a signature has none.
 	Statements []Statement `json:"statements,omitempty"`
 	Fault      string      `json:"fault,omitempty"` // why it could not be read
 }
 
-// olderTags are the endings under which cosign's older format keeps what refers to a digest.
+// olderTags are the suffixes of the tags of cosign's older format.
 var olderTags = []string{".sig", ".att", ".sbom"}
 
-// referrers lists what refers to subject. What cannot be read is told, and is no reason to show nothing.
+// referrers lists the referrers of subject. A read error is reported, and the others are still listed.
 func (i *Inspection) referrers(ctx context.Context, src signing.Source, subject ocispec.Descriptor) {
 	listed, err := signing.AllReferrers(ctx, src, subject)
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
@@ -79,7 +79,7 @@ func openReferrer(ctx context.Context, src signing.Source, d digest.Digest, told
 		r.Fault = err.Error()
 		return r
 	}
-	r.ArtifactType = cmp.Or(o.ArtifactType, told) // lists of older tools tell a wrong type
+	r.ArtifactType = cmp.Or(o.ArtifactType, told) // lists of older tools have a wrong type
 	if o.Kind == artifacts.KindSignature {
 		if r.Statements, err = statements(ctx, src, o); err != nil {
 			r.Fault = err.Error()
@@ -88,7 +88,7 @@ func openReferrer(ctx context.Context, src signing.Source, d digest.Digest, told
 	return r
 }
 
-// statements reads what the layers of a signature say.
+// statements reads the layers of a signature.
 func statements(ctx context.Context, src signing.Source, o *artifacts.Outline) ([]Statement, error) {
 	var out []Statement
 	var faults []error

@@ -24,22 +24,22 @@ const (
 	maxClaims     = 64                     // shown of one statement
 )
 
-// Statement is what a bundle contains, signed or not: nothing in it is checked.
+// Statement is the content of a bundle, without any verification.
 type Statement struct {
 	// Kind is "signature", "freshness" or "attestation".
 	Kind          string            `json:"kind"`
 	PredicateType string            `json:"predicateType,omitempty"`
-	Subject       digest.Digest     `json:"subject,omitempty"`     // what it is about, by its own word
-	Key           digest.Digest     `json:"key,omitempty"`         // fingerprint that the signer told
+	Subject       digest.Digest     `json:"subject,omitempty"`     // its subject, unverified
+	Key           digest.Digest     `json:"key,omitempty"`         // claimed fingerprint
 	Identity      string            `json:"identity,omitempty"`    // of the signer's certificate
 	Issuer        string            `json:"issuer,omitempty"`      // of that identity
 	Time          string            `json:"time,omitempty"`        // when, as the signer claims
-	Logged        string            `json:"logged,omitempty"`      // when, as an entry of a transparency log in the bundle says
+	Logged        string            `json:"logged,omitempty"`      // when, by an entry of a transparency log in the bundle
 	Annotations   map[string]string `json:"annotations,omitempty"` // what else is signed with the digest
 	Predicate     json.RawMessage   `json:"-"`
 }
 
-// bundle is what is read of a sigstore bundle of any version.
+// bundle has the members of a sigstore bundle of any version that are read.
 type bundle struct {
 	Material struct {
 		PublicKey *struct {
@@ -50,7 +50,7 @@ type bundle struct {
 			Certificates []certificate `json:"certificates"`
 		} `json:"x509CertificateChain"`
 		Entries []struct {
-			IntegratedTime json.RawMessage `json:"integratedTime"` // a number in quotes, mostly
+			IntegratedTime json.RawMessage `json:"integratedTime"` // usually a number in quotes
 		} `json:"tlogEntries"`
 	} `json:"verificationMaterial"`
 	Envelope *envelope `json:"dsseEnvelope"`
@@ -65,7 +65,7 @@ type envelope struct {
 	Payload     []byte `json:"payload"`
 }
 
-// statement is what is read of an in-toto statement of any version.
+// statement has the members of an in-toto statement of any version that are read.
 type statement struct {
 	Subject []struct {
 		Digest      map[string]string `json:"digest"`
@@ -75,7 +75,7 @@ type statement struct {
 	Predicate     json.RawMessage `json:"predicate"`
 }
 
-// ReadBundle tells what a sigstore bundle says, without checking any of it.
+// ReadBundle reads a sigstore bundle without verifying it.
 func ReadBundle(data []byte) (*Statement, error) {
 	if len(data) > maxStatement {
 		return nil, fmt.Errorf("read bundle: %d bytes, more than %d: %w", len(data), maxStatement, fault.ErrTooLarge)
@@ -107,7 +107,7 @@ func ReadBundle(data []byte) (*Statement, error) {
 	return s, nil
 }
 
-// read takes what the envelope's payload says.
+// read reads the envelope's payload.
 func (s *Statement) read(e envelope) error {
 	if e.PayloadType != inTotoPayload {
 		return fmt.Errorf("a payload of type %.100q: %w", e.PayloadType, fault.ErrUnsupported)
@@ -133,7 +133,7 @@ func (s *Statement) read(e envelope) error {
 	return nil
 }
 
-// claims keeps what a person wrote: claims are strings. Of too many the first ones by name are kept, and the time always.
+// claims keeps claims, which are strings. Of too many the first ones by name are kept, and always the time.
 func (s *Statement) claims(all map[string]any) {
 	for _, k := range slices.Sorted(maps.Keys(all)) {
 		text, ok := all[k].(string)
@@ -150,7 +150,7 @@ func (s *Statement) claims(all map[string]any) {
 	}
 }
 
-// fingerprint reads how a bundle refers to a key; "" when it is no SHA-256.
+// fingerprint reads a bundle's reference to a key; "" if it is not a SHA-256.
 func fingerprint(hint string) digest.Digest {
 	sum, err := base64.StdEncoding.DecodeString(hint)
 	if err != nil || len(sum) != digest.SHA256.Size() {
@@ -159,13 +159,13 @@ func fingerprint(hint string) digest.Digest {
 	return digest.NewDigestFromBytes(digest.SHA256, sum)
 }
 
-// The extensions in which Fulcio writes who vouched for an identity: as DER, and older, as bare text.
+// Fulcio's certificate extensions with the issuer of an identity: as DER, and an older one as plain text.
 var (
 	issuerExtension      = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 8}
 	olderIssuerExtension = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 1}
 )
 
-// identity reads who a signing certificate is for. It trusts no chain.
+// identity reads the subject of a signing certificate, without verifying its chain.
 func identity(der []byte) (subject, issuer string) {
 	c, err := x509.ParseCertificate(der)
 	if err != nil {
@@ -195,7 +195,7 @@ func identity(der []byte) (subject, issuer string) {
 	return subject, issuer
 }
 
-// readSimple tells what a simple signing payload says: cosign's older signatures.
+// readSimple reads a simple signing payload: cosign's older signatures.
 func readSimple(data []byte) (*Statement, error) {
 	var p struct {
 		Critical struct {
@@ -213,7 +213,7 @@ func readSimple(data []byte) (*Statement, error) {
 	return s, nil
 }
 
-// readEnvelope tells what a bare DSSE envelope says: cosign's older attestations.
+// readEnvelope reads a DSSE envelope without a bundle: cosign's older attestations.
 func readEnvelope(data []byte) (*Statement, error) {
 	var e envelope
 	if err := json.Unmarshal(data, &e); err != nil {

@@ -1,7 +1,7 @@
-// Package current reads what devices say about themselves from where they put it, and says what is wrong with it: another
-// signer, another device, an old report shown again, reports in between that were not seen.
+// Package current reads and verifies the current states that devices push. It detects another
+// signer, another device, an old report shown again, and missed reports.
 //
-// The entry point is [Read]. A [Memory] remembers what was seen before.
+// The entry point is [Read]. A [Memory] has the newest verified reports.
 package current
 
 import (
@@ -39,7 +39,7 @@ type Report struct {
 
 // Read reads the report under the device tag ("press-07") of a repository: one that one of keys has signed and that is of this
 // device. Errors wrap fault.ErrNotFound (it never reported there), fault.ErrBadSignature (signed by another key, altered, or of
-// another device), or fault.ErrInvalid and its kind (it is no report).
+// another device), or fault.ErrInvalid and its kind (it is not a report).
 func Read(ctx context.Context, from Source, tag string, keys []signing.Key) (*Report, error) {
 	r, err := read(ctx, from, tag, keys)
 	if err != nil {
@@ -78,7 +78,7 @@ func read(ctx context.Context, from Source, tag string, keys []signing.Key) (*Re
 	return r, nil
 }
 
-// Seen is the newest report of a device that was looked at.
+// Seen is the newest verified report of a device.
 type Seen struct {
 	Epoch   string        `json:"epoch"`
 	Counter uint64        `json:"counter"`
@@ -89,10 +89,10 @@ type Seen struct {
 
 const maxEarlier = 64 // epochs that are remembered of one device
 
-// Memory is what was seen of devices, by id.
+// Memory has the newest verified report of each device, by id.
 type Memory map[artifacts.DeviceID]Seen
 
-// ParseMemory reads what [Memory.Encode] writes; nothing is an empty memory.
+// ParseMemory reads what [Memory.Encode] writes; empty input is an empty memory.
 func ParseMemory(file string, data []byte) (Memory, error) {
 	m := Memory{}
 	if len(data) == 0 {
@@ -110,9 +110,9 @@ func (m Memory) Encode() ([]byte, error) {
 	return append(data, '\n'), err
 }
 
-// Take holds a report against what was seen before, and remembers it. An error wraps fault.ErrRollback: it is older than one that
-// was seen, or fault.ErrConflict: another one with the same number was seen. notes tell what is no error: a gap, a database
-// that began anew.
+// Take compares a report with the newest one before, and stores it. An error wraps fault.ErrRollback: it is older than a
+// verified one, or fault.ErrConflict: another one with the same number was verified. notes are not errors: a gap, a new
+// database.
 func (m Memory) Take(r *Report) (notes []string, err error) {
 	now := Seen{Epoch: r.Epoch, Counter: r.Counter, Digest: r.Digest, Time: r.Time}
 	before, known := m[r.Device]
@@ -139,7 +139,7 @@ func (m Memory) Take(r *Report) (notes []string, err error) {
 
 const hintReplay = "an old report is shown: find out who writes to the repository, or which mirror is not up to date"
 
-// gap reports that reports between two were not seen.
+// gap reports that reports between two were missed.
 func gap(before, now uint64) []string {
 	if now <= before+1 {
 		return nil

@@ -29,7 +29,7 @@ const (
 	maxBundles = 64 // beside one file
 )
 
-// Store is the place of one file. It implements signing.Store: the bundles are the referrers of the file's digest.
+// Store is the store of one file. It implements signing.Store: the bundles are the referrers of the file's digest.
 type Store struct {
 	path  string
 	blobs map[digest.Digest][]byte // manifests and blobs
@@ -87,10 +87,10 @@ func (s *Store) Referrers(_ context.Context, subject ocispec.Descriptor) ([]ocis
 	return out, nil
 }
 
-// bundles are the names of what may be a bundle of the file, sorted.
+// bundles are the names of possible bundles of the file, sorted.
 func (s *Store) bundles() ([]string, error) { return Names(s.path) }
 
-// Names lists what may be bundles of a file, which need not be there: paths, sorted. More than 64 are fault.ErrTooLarge.
+// Names lists the paths of possible bundles of a file, which need not exist, sorted. More than 64 are fault.ErrTooLarge.
 func Names(path string) ([]string, error) {
 	dir, base := filepath.Split(path)
 	entries, err := os.ReadDir(filepath.Clean(dir))
@@ -122,7 +122,7 @@ func (s *Store) keep(mediaType string, data []byte) ocispec.Descriptor {
 	return d
 }
 
-// Manifest returns what Referrers has listed.
+// Manifest returns a manifest that Referrers has listed.
 func (s *Store) Manifest(_ context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error) {
 	data, ok := s.blobs[d]
 	if !ok {
@@ -131,7 +131,7 @@ func (s *Store) Manifest(_ context.Context, d digest.Digest) (ocispec.Descriptor
 	return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: d, Size: int64(len(data))}, data, nil
 }
 
-// Blob returns a bundle that Referrers has read, or what PushBlob took.
+// Blob returns a bundle that Referrers has read, or a blob of PushBlob.
 func (s *Store) Blob(ctx context.Context, d ocispec.Descriptor, _ int64) ([]byte, error) {
 	_, data, err := s.Manifest(ctx, d.Digest)
 	return data, err
@@ -143,7 +143,7 @@ func (s *Store) PushBlob(_ context.Context, d ocispec.Descriptor, data []byte) e
 	return nil
 }
 
-// PushManifest refuses cosign's older format, which needs tags. Errors wrap fault.ErrUnsupported.
+// PushManifest rejects cosign's older format, which needs tags. Errors wrap fault.ErrUnsupported.
 func (s *Store) PushManifest(context.Context, ocispec.Descriptor, []byte, string) error {
 	return fault.WithHint(fmt.Errorf("%s: %w: a file's signatures are bundles", s.path, fault.ErrUnsupported), "leave out --signature-format")
 }
@@ -181,7 +181,7 @@ func (s *Store) write(kind string, data []byte) error {
 		}
 		_, err = f.Write(append(data, '\n'))
 		if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-			err = errors.Join(err, os.Remove(name)) // a bundle that is not whole would fail every check
+			err = errors.Join(err, os.Remove(name)) // an incomplete bundle would fail every check
 		}
 		return err
 	}

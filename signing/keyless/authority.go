@@ -22,19 +22,19 @@ import (
 // MaxAuthorityBytes bounds a file of certificate authorities.
 const MaxAuthorityBytes = 256 << 10
 
-// AuthorityOptions say whom an [Authority] lets sign.
+// AuthorityOptions define the signers of an [Authority].
 type AuthorityOptions struct {
-	Name string // what people call it
-	// Certificates are PEM: each of them is trusted to say who holds a key.
+	Name string // for display
+	// Certificates are PEM: each of them is trusted to certify keys.
 	Certificates []byte
 	Subject      Pattern // one of the certificate's names: an address, a URL, a host; needed
-	// Root's logs and timestamp authorities can prove when a signature was made, so that it outlives its certificate; nil
-	// is nobody can.
+	// Root's logs and timestamp authorities can prove when a signature was made, so that it is valid after its certificate has expired; nil:
+	// none.
 	Root *Root
 }
 
-// Authority is a certificate authority of one's own, and who of those it knows may sign. It is a trustee at a time: see
-// [Authority.At].
+// Authority is the user's own certificate authority with a pattern for its signers. [Authority.At] returns a verifier for a
+// time.
 type Authority struct {
 	options AuthorityOptions
 	anchors *x509.CertPool
@@ -42,8 +42,8 @@ type Authority struct {
 	digest  digest.Digest
 }
 
-// NewAuthority reads the certificates of an authority. Expired ones are taken: what they vouched for may have been signed
-// in time.
+// NewAuthority reads the certificates of an authority. Expired ones are accepted, because signatures may have been made
+// before their expiry.
 func NewAuthority(o AuthorityOptions) (*Authority, error) {
 	if len(o.Certificates) > MaxAuthorityBytes {
 		return nil, fmt.Errorf("authority %s: %w: more than %d bytes", o.Name, fault.ErrTooLarge, MaxAuthorityBytes)
@@ -72,10 +72,10 @@ func NewAuthority(o AuthorityOptions) (*Authority, error) {
 	return a, nil
 }
 
-// Digest is that of the file of certificates.
+// Digest is the digest of the file of certificates.
 func (a *Authority) Digest() digest.Digest { return a.digest }
 
-// At makes a trustee that holds certificates against now where nothing in a signature proves when it was made.
+// At returns a verifier that uses now for the validity of certificates if a signature has no proven time.
 func (a *Authority) At(now time.Time) signing.Verifier { return authorityAt{a, now} }
 
 type authorityAt struct {
@@ -86,7 +86,7 @@ type authorityAt struct {
 // VerifierName is the name in the options.
 func (a authorityAt) VerifierName() string { return a.options.Name }
 
-// Verify holds a signature against the authority.
+// Verify verifies a signature with the authority.
 func (a authorityAt) Verify(_ context.Context, e *signing.Evidence) (signing.Verification, error) {
 	return guarded(func() (signing.Verification, error) { return a.vouch(e) })
 }
@@ -133,12 +133,12 @@ func (a authorityAt) vouch(e *signing.Evidence) (signing.Verification, error) {
 	if err := found.same(e); err != nil {
 		return signing.Verification{}, err
 	}
-	// By the file and not by who issued it: an authority that is renewed has two certificates there, and a person stays one.
+	// By the file and not by the issuer: a renewed authority has two certificates there, and one person must count once.
 	v.Principal = "certificate " + a.digest.String() + " " + subject
 	return v, nil
 }
 
-// times are when it was signed, if a trusted authority says so; else now, without a type.
+// times are the proven signing times by trusted authorities; otherwise now, without a type.
 func (a authorityAt) times(found *entity) ([]verify.TimestampVerificationResult, error) {
 	stamped, _, err := verify.VerifySignedTimestamp(found, a.clocks)
 	if err != nil {
@@ -148,7 +148,7 @@ func (a authorityAt) times(found *entity) ([]verify.TimestampVerificationResult,
 	for _, t := range stamped {
 		times = append(times, verify.TimestampVerificationResult{Type: "TimestampAuthority", URI: t.URI, Timestamp: t.Time})
 	}
-	// An entry that a log of the root does not confirm proves nothing, and does no harm: it was not asked for.
+	// An entry that no log of the root confirms proves nothing, but is not an error, because none is required.
 	if logged, err := verify.VerifyTlogEntry(found, a.clocks, 1, true); err == nil {
 		for _, t := range logged {
 			times = append(times, verify.TimestampVerificationResult{Type: "Tlog", URI: t.URI, Timestamp: t.Time})
@@ -160,7 +160,7 @@ func (a authorityAt) times(found *entity) ([]verify.TimestampVerificationResult,
 	return times, nil
 }
 
-// chain checks that the authority vouched for the certificate, and that everyone on the way was in time.
+// chain checks that the authority issued the certificate, and that all certificates of the chain were valid at the time.
 func (a authorityAt) chain(found *entity, at time.Time) error {
 	between := x509.NewCertPool()
 	for _, c := range found.chain {
@@ -189,7 +189,7 @@ func (a authorityAt) chain(found *entity, at time.Time) error {
 	return nil
 }
 
-// checkSignature holds the bytes against the certificate's key, in the ways in which cosign's versions sign with its kind.
+// checkSignature verifies the bytes with the certificate's key, with the signature schemes of cosign's versions for its kind.
 func checkSignature(leaf *x509.Certificate, e *signing.Evidence) error {
 	ways := [][]signature.LoadOption{nil, {options.WithED25519ph()}}
 	for _, o := range ways {

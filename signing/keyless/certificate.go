@@ -24,7 +24,7 @@ const (
 	minRSABits      = 2048
 )
 
-// inTime tells whether a certificate was valid at t.
+// inTime reports whether a certificate was valid at t.
 func inTime(c *x509.Certificate, t time.Time) error {
 	if !t.Before(c.NotBefore) && !t.After(c.NotAfter) {
 		return nil
@@ -53,12 +53,12 @@ func subjects(c *x509.Certificate) []string {
 	return append(all, c.DNSNames...)
 }
 
-// issuedBy tells whether any authority of the root signed the certificate, at whatever time.
+// issuedBy reports whether any authority of the root signed the certificate, at any time.
 func issuedBy(c *x509.Certificate, r *Root) bool {
 	for _, a := range r.material.FulcioCertificateAuthorities() {
 		f, ok := a.(*root.FulcioCertificateAuthority)
 		if !ok {
-			return true // cannot be told
+			return true // unknown
 		}
 		for _, parent := range append([]*x509.Certificate{f.Root}, f.Intermediates...) {
 			if c.CheckSignatureFrom(parent) == nil {
@@ -69,7 +69,7 @@ func issuedBy(c *x509.Certificate, r *Root) bool {
 	return false
 }
 
-// certLogs are the ids of the logs that say in the certificate that they saw it.
+// certLogs are the ids of the logs with a timestamp (SCT) in the certificate.
 func certLogs(c *x509.Certificate) ([][]byte, error) {
 	scts, err := x509util.ParseSCTsFromCertificate(c.Raw)
 	if err != nil {
@@ -101,7 +101,7 @@ func algorithm(pub crypto.PublicKey) string {
 	return fmt.Sprintf("%T", pub)
 }
 
-// checkKey refuses what is too weak to sign with.
+// checkKey rejects keys that are too weak.
 func checkKey(pub crypto.PublicKey) error {
 	switch p := pub.(type) {
 	case *ecdsa.PublicKey:
@@ -119,7 +119,7 @@ func checkKey(pub crypto.PublicKey) error {
 	return nil
 }
 
-// parsePEM reads the certificates of a PEM file, and refuses anything else in it.
+// parsePEM reads the certificates of a PEM file, and rejects any other content.
 func parsePEM(data []byte) ([]*x509.Certificate, error) {
 	var all []*x509.Certificate
 	for rest := data; len(bytes.TrimSpace(rest)) > 0; {

@@ -31,7 +31,7 @@ const (
 	maxAnnotationBytes = 256 << 10 // a chain has 3 KiB, a log entry 2
 )
 
-// entity is evidence in the form that sigstore's verifier takes.
+// entity is evidence in the form of sigstore's verifier.
 type entity struct {
 	*bundle.Bundle
 	leaf   *x509.Certificate
@@ -39,13 +39,13 @@ type entity struct {
 	policy verify.ArtifactPolicyOption
 }
 
-// VerificationContent gives the one leaf that everything here speaks about.
+// VerificationContent returns the leaf certificate of the evidence.
 func (e *entity) VerificationContent() (verify.VerificationContent, error) {
 	return bundle.NewCertificate(e.leaf), nil
 }
 
-// signer reads the certificate that a signature comes with, which says in whose name it is and proves nothing. A signature
-// by a key is another signer's.
+// signer reads the certificate of a signature, unverified: it shows only the claimed signer. A signature
+// by a key is of another signer.
 func signer(e *signing.Evidence) (*x509.Certificate, error) {
 	if e.Format != signing.FormatLegacy {
 		if len(e.Certificates) == 0 {
@@ -84,7 +84,7 @@ func annotated(e *signing.Evidence, name string) ([]*x509.Certificate, error) {
 	return all, nil
 }
 
-// open reads everything that came with a signature by leaf.
+// open reads all verification material of a signature by leaf.
 func open(e *signing.Evidence, leaf *x509.Certificate) (*entity, error) {
 	if e.Format == signing.FormatLegacy {
 		return openLegacy(e, leaf)
@@ -128,7 +128,7 @@ func certificates(b *protobundle.Bundle) [][]byte {
 	return all
 }
 
-// same makes sure that what was verified is what the caller goes on with, however the two of us read JSON.
+// same checks that the verified bytes are those that the caller uses, in case two JSON readers differ.
 func (e *entity) same(found *signing.Evidence) error {
 	content, err := e.SignatureContent()
 	if err != nil {
@@ -206,7 +206,7 @@ func openLegacy(e *signing.Evidence, leaf *x509.Certificate) (*entity, error) {
 	return out, nil
 }
 
-// legacyEntry reads what a Rekor log promised, as cosign keeps it.
+// legacyEntry reads a Rekor log's promise in cosign's older format.
 func legacyEntry(said string) (*protorekor.TransparencyLogEntry, error) {
 	var promise struct {
 		SignedEntryTimestamp []byte
@@ -243,8 +243,8 @@ func legacyEntry(said string) (*protorekor.TransparencyLogEntry, error) {
 	}, nil
 }
 
-// guarded makes a refusal of a panic: the libraries below read what strangers wrote, and decoders of log entries have
-// panicked on what no log would write.
+// guarded turns a panic into an error: the libraries below read untrusted input, and decoders of log entries have
+// panicked on malformed entries.
 func guarded(vouch func() (signing.Verification, error)) (v signing.Verification, err error) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -12,30 +12,30 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 )
 
-// Why a signature in the right name is not believed. Each error of [Identity.Verify] and of an authority's Verify that says
-// so wraps one of these, or none when the signature itself does not match.
+// Reasons why a signature with the right name is rejected. Such an error of [Identity.Verify] and of an authority's Verify
+// wraps one of these, or none if the signature itself does not match.
 var (
 	// ErrOutOfTime: the certificate was not valid yet, or no longer, when it signed.
 	ErrOutOfTime = errors.New("certificate out of time")
-	// ErrNoTime: no authority that the root trusts says when it was signed, and the certificate is valid for minutes.
+	// ErrNoTime: no authority of the root proves when it was signed, and the certificate is valid for minutes.
 	ErrNoTime = errors.New("no trusted timestamp")
-	// ErrNoSCT: no certificate log saw the certificate.
+	// ErrNoSCT: the certificate is in no certificate log.
 	ErrNoSCT = errors.New("certificate is in no certificate log")
-	// ErrNotLogged: no transparency log saw the signature.
+	// ErrNotLogged: the signature is in no transparency log.
 	ErrNotLogged = errors.New("signature is in no transparency log")
-	// ErrOldRoot: a log or an authority that the trusted root does not know, as a root of another instance, or one that
-	// was replaced since, does not.
+	// ErrOldRoot: a log or an authority is not in the trusted root, because the root is of another instance, or
+	// outdated.
 	ErrOldRoot = errors.New("not in the trusted root")
 )
 
-// IdentityOptions say who an [Identity] is.
+// IdentityOptions define an [Identity].
 type IdentityOptions struct {
-	Name    string  // what people call it
+	Name    string  // for display
 	Issuer  Pattern // the identity provider's URL; needed
-	Subject Pattern // who it says it was: an address, a URL of a workflow; needed
+	Subject Pattern // the authenticated subject: an address, a URL of a workflow; needed
 	// Unlogged accepts signatures that are in no transparency log, with certificates that are in no certificate log; a
-	// timestamp of the root's timestamp authorities is then needed. Instances without logs sign so, GitHub's for private
-	// repositories among them.
+	// timestamp of the root's timestamp authorities is then needed. Instances without logs do this, for example GitHub's for private
+	// repositories.
 	Unlogged bool
 }
 
@@ -48,7 +48,7 @@ type Identity struct {
 
 var _ signing.Verifier = (*Identity)(nil)
 
-// NewIdentity makes a trustee whose signatures are held against root.
+// NewIdentity creates a verifier whose signatures are verified with root.
 func NewIdentity(o IdentityOptions, root *Root) (*Identity, error) {
 	switch {
 	case o.Issuer.IsZero():
@@ -75,7 +75,7 @@ func NewIdentity(o IdentityOptions, root *Root) (*Identity, error) {
 // VerifierName is the name in the options.
 func (i *Identity) VerifierName() string { return i.options.Name }
 
-// Verify holds a signature against the identity.
+// Verify verifies a signature with the identity.
 func (i *Identity) Verify(_ context.Context, e *signing.Evidence) (signing.Verification, error) {
 	return guarded(func() (signing.Verification, error) { return i.vouch(e) })
 }
@@ -141,8 +141,8 @@ func by(t verify.TimestampVerificationResult) string {
 	return kind + " " + t.URI
 }
 
-// explain finds the reason why sigstore's verifier said no, so that a person knows what to do about it. Whatever it finds,
-// the answer stays no.
+// explain finds the reason for a rejection by sigstore's verifier, for the error message. It never changes
+// the result.
 func (i *Identity) explain(found *entity, cause error) error {
 	for _, look := range []func(*entity) error{i.explainAuthority, i.explainLog, i.explainTime, i.explainSCT} {
 		if err := look(found); err != nil {

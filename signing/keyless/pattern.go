@@ -9,13 +9,13 @@ import (
 
 const maxPatternBytes = 1 << 10
 
-// Pattern is what one name must be. The zero value matches nothing.
+// Pattern is an exact name or an expression. The zero value matches nothing.
 type Pattern struct {
 	exact string
 	expr  *regexp.Regexp
 }
 
-// Exact matches one name and no other.
+// Exact matches only one name.
 func Exact(name string) (Pattern, error) {
 	if name == "" {
 		return Pattern{}, fmt.Errorf("%w: is empty", fault.ErrInvalid)
@@ -23,13 +23,13 @@ func Exact(name string) (Pattern, error) {
 	return Pattern{exact: name}, nil
 }
 
-// Matching matches all names that the RE2 expression describes from their first byte to their last. What describes the
-// empty name too is refused: such an expression mostly describes everything.
+// Matching matches all names that the RE2 expression matches completely. An expression that matches the
+// empty name is rejected, because it usually matches everything.
 func Matching(expr string) (Pattern, error) {
 	if len(expr) > maxPatternBytes {
 		return Pattern{}, fmt.Errorf("%w: more than %d bytes", fault.ErrTooLarge, maxPatternBytes)
 	}
-	if _, err := regexp.Compile(expr); err != nil { // alone: a pair of brackets around it could mend it
+	if _, err := regexp.Compile(expr); err != nil { // without brackets around it, which could hide an error
 		return Pattern{}, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	anchored, err := regexp.Compile(`\A(?:` + expr + `)\z`)
@@ -43,7 +43,7 @@ func Matching(expr string) (Pattern, error) {
 	return Pattern{exact: expr, expr: anchored}, nil
 }
 
-// Match tells whether a name fits.
+// Match reports whether a name matches.
 func (p Pattern) Match(name string) bool {
 	if p.expr != nil {
 		return p.expr.MatchString(name)
@@ -51,7 +51,7 @@ func (p Pattern) Match(name string) bool {
 	return p.exact != "" && name == p.exact
 }
 
-// IsZero tells whether the pattern was never set.
+// IsZero reports whether the pattern is not set.
 func (p Pattern) IsZero() bool { return p.exact == "" && p.expr == nil }
 
 // String is the name, or the expression between slashes.

@@ -19,7 +19,7 @@ import (
 // MaxRootBytes bounds a trusted root. That of sigstore's public instance has 7 KiB.
 const MaxRootBytes = 1 << 20
 
-// Root says whose certificates, logs and clocks count: sigstore's trusted_root.json, as cosign and sigstore write it.
+// Root has the trusted certificate authorities, logs and timestamp authorities: sigstore's trusted_root.json.
 // It is read only, and safe for concurrent use.
 type Root struct {
 	material root.TrustedMaterial
@@ -39,14 +39,14 @@ const (
 // Member is one service that a root trusts.
 type Member struct {
 	Kind string // one of the constants above
-	URI  string // where it is, or was; "" where the root does not tell
+	URI  string // its address, maybe a former one; "" if the root has none
 	Name string // the subject of an authority's certificate, the id of a log, shortened
-	// From and Until are when its word counts. A zero Until is open.
+	// From and Until are its validity. A zero Until has no end.
 	From, Until time.Time
 }
 
-// ParseRoot reads a trusted_root.json. Neither the time nor any of its members is required: a root without clocks makes
-// signatures fail that need one, and not the root.
+// ParseRoot reads a trusted_root.json. None of its members is required: without timestamp authorities the root is valid, but
+// signatures that need one fail.
 func ParseRoot(data []byte) (*Root, error) {
 	if len(data) > MaxRootBytes {
 		return nil, fmt.Errorf("trusted root: %w: more than %d bytes", fault.ErrTooLarge, MaxRootBytes)
@@ -72,14 +72,14 @@ func ParseRoot(data []byte) (*Root, error) {
 	return r, nil
 }
 
-// Dated is when the newest member began; nothing that began later can be known to this root. It is zero when no member
-// tells.
+// Dated is the start of the newest member; the root cannot have services that started later. It is zero if no member has a
+// start.
 func (r *Root) Dated() time.Time { return r.dated }
 
-// Digest is that of the document.
+// Digest is the digest of the document.
 func (r *Root) Digest() digest.Digest { return r.digest }
 
-// Members lists what the root trusts, in the order of kinds above, oldest first.
+// Members lists the members of the root, in the order of kinds above, oldest first.
 func (r *Root) Members() []Member { return slices.Clone(r.members) }
 
 // aged describes the root in an error.
@@ -130,7 +130,7 @@ func window(w *protocommon.TimeRange) (from, until time.Time) {
 	return from, until
 }
 
-// chainName is the subject of the certificate that signs others, or clocks: the first of the chain.
+// chainName is the subject of the certificate that signs certificates or timestamps: the first of the chain.
 func chainName(chain *protocommon.X509CertificateChain) string {
 	for _, raw := range chain.GetCertificates() {
 		if c, err := x509.ParseCertificate(raw.GetRawBytes()); err == nil {
@@ -142,7 +142,7 @@ func chainName(chain *protocommon.X509CertificateChain) string {
 
 const shortIDBytes = 6
 
-// shortID names a log in a text for people.
+// shortID is a short name of a log for messages.
 func shortID(id []byte) string {
 	if len(id) > shortIDBytes {
 		return hex.EncodeToString(id[:shortIDBytes]) + "…"
