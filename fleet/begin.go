@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Beginning is what is known of a fleet whose files do not exist yet.
+// Beginning has the initial values of a fleet whose files do not exist yet.
 type Beginning struct {
 	Name      string
 	Registry  string   // "host/path"; "": to be filled in
@@ -84,7 +84,7 @@ func (b Beginning) application(base string) (text, name string, err error) {
 	if at := strings.LastIndexByte(reference, ':'); at > strings.LastIndexByte(reference, '/') {
 		repository, version, ok = strings.TrimPrefix(reference[:at], "oci://"), reference[at+1:], true
 	}
-	// Written with the registry, it is below it.
+	// If it contains the registry, it is relative to that.
 	below, inside := strings.CutPrefix(repository, base+"/")
 	full := repository
 	if inside {
@@ -109,5 +109,5 @@ func (b Beginning) deployment(name string) string {
 	return fmt.Sprintf("  %s:\n    application: %s\n    select: \"*\"\n    # parameters: {KEY: value}\n", name, name)
 }
 
-// yamlWord is a scalar that no reader of YAML takes for anything but a string.
+// yamlWord is a scalar that every YAML reader reads as a string.
 func yamlWord(s string) string { return fmt.Sprintf("%q", s) }

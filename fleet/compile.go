@@ -16,33 +16,33 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-// Compiled is what every device of a fleet is to run.
+// Compiled has the assignments of all devices of a fleet.
 type Compiled struct {
 	Fleet       *Fleet
 	Releases    map[string]*Release // by application
 	Assignments []*Assignment       // by device id
 }
 
-// Assignment is what one device is to run. With Unfit it cannot run all of it, and gets nothing new.
+// Assignment has the deployments of one device. With Unfit it cannot run all of them, and gets no new state.
 type Assignment struct {
 	Device     *Device
 	Repository string // of its states
 	Placements []Placement
-	Unfit      []string // why it cannot run something, a sentence each
+	Unfit      []string // reasons why it cannot run something, one sentence each
 
-	repeats *published // the earlier state whose content this is; nil: it is made of the files
+	repeats *published // the earlier state with this content; nil: it is made of the files
 }
 
-// Placement is one deployment on a device. Devices of the same parameters share what is behind the pointers.
+// Placement is one deployment on a device. Devices with the same parameters share the values of the pointers.
 type Placement struct {
 	Deployment *Deployment
 	Release    *Release
 	Profile    *margo.DeploymentProfile // with every component pinned
 	Parameters map[string]margo.Parameter
 
-	kept  *artifacts.Deployment // the document, where it was published before; nil: it is made
-	named bool                  // by the change of one device: each of its parameters must have an effect
-	said  map[string]bool       // parameters that the files give a value, which must have an effect
+	kept  *artifacts.Deployment // the document, if it was published before; nil: it is created
+	named bool                  // in a change of one device: each of its parameters must have an effect
+	said  map[string]bool       // parameters with a value in the files, which must have an effect
 }
 
 // Document is the ApplicationDeployment of a placement.
@@ -76,7 +76,7 @@ func (a *Assignment) packages() map[string]artifacts.ApplicationVersion {
 	return out
 }
 
-// Documents are the ApplicationDeployments of a device, as they travel.
+// Documents are the ApplicationDeployments of a device, as they are published.
 func (a *Assignment) Documents(f *Fleet) ([][]byte, error) {
 	out := make([][]byte, 0, len(a.Placements))
 	for _, p := range a.Placements {
@@ -93,8 +93,8 @@ func (a *Assignment) Documents(f *Fleet) ([][]byte, error) {
 	return out, nil
 }
 
-// Unfit is an error of every device that cannot run what the files put on it, devices of one reason together; nil when
-// each can. It wraps fault.ErrUnfit.
+// Unfit is an error about all devices that cannot run their deployments, grouped by reason; nil if
+// all can. It wraps fault.ErrUnfit.
 func (c *Compiled) Unfit() error {
 	devices := map[string][]string{}
 	var reasons []string
@@ -117,7 +117,7 @@ func (c *Compiled) Unfit() error {
 	return errors.Join(all...)
 }
 
-// Sum is all documents of the device in one digest, as in [DevicePlan.Documents]; "" when the device cannot run them.
+// Sum is all documents of the device in one digest, as in [DevicePlan.Documents]; "" if the device cannot run them.
 func (a *Assignment) Sum(f *Fleet) (digest.Digest, error) {
 	if len(a.Unfit) > 0 {
 		return "", nil
@@ -156,7 +156,7 @@ type compiler struct {
 	byName   map[string]*Deployment
 	fits     map[fitKey]string
 	profiles map[profileKey]*pinnedProfile
-	sets     map[string]*effective      // parameters by where they come from
+	sets     map[string]*effective      // parameters by their source
 	runs     map[*Group]map[string]bool // deployments that members of a group run
 }
 
@@ -176,7 +176,7 @@ type pinnedProfile struct {
 }
 
 // Compile places every deployment of the fleet on the devices that it selects, and sets its parameters. The error is a
-// *[strict.Error] of everything that is wrong in the files; devices that cannot run something are no error of it, see
+// *[strict.Error] with all errors in the files; for devices that cannot run something see
 // [Compiled.Unfit].
 func Compile(f *Fleet, releases map[string]*Release) (*Compiled, error) {
 	c := &compiler{
@@ -241,7 +241,7 @@ func (c *compiler) fault(at place, hint, format string, args ...any) {
 	}
 }
 
-// once calls do the first time for a place and a word: a fault of thousands of devices is reported for one of them.
+// once calls do only for the first use of a place and a word: a fault of thousands of devices is reported for one of them.
 func (c *compiler) once(at place, word string, do func()) {
 	key := strict.Fault{File: at.file, Line: at.line, Column: at.column, Hint: word}
 	if !c.found[key] {
@@ -250,7 +250,7 @@ func (c *compiler) once(at place, word string, do func()) {
 	}
 }
 
-// firstPlace is where the first value of a set stands.
+// firstPlace is the position of the first value of a set.
 func firstPlace(all Values, otherwise place) place {
 	at := otherwise
 	for _, v := range all {
@@ -289,7 +289,7 @@ func (c *compiler) place(a *Assignment, dep *Deployment) {
 		c.values(dep, v)
 	}
 	p, reasons := c.choose(a.Device, dep, r)
-	if p != nil { // the device's profile does not depend on what a registry has at the moment
+	if p != nil { // the device's profile does not depend on the current content of a registry
 		pinned := c.pinned(r, p)
 		if pinned.err == nil {
 			set := c.parameters(a.Device, dep, r, p)
@@ -310,8 +310,8 @@ func (c *compiler) place(a *Assignment, dep *Deployment) {
 	}
 }
 
-// choose finds the profile that a deployment has on a device: the one that is named, or the first that the device can run;
-// nil, and why, where it can run none.
+// choose finds the profile of a deployment for a device: the named one, or the first that the device can run;
+// nil and the reason if it can run none.
 func (c *compiler) choose(d *Device, dep *Deployment, r *Release) (p *margo.DescribedProfile, reasons []string) {
 	want := dep.Profile
 	if want == "" {
@@ -344,7 +344,7 @@ func (c *compiler) pinned(r *Release, p *margo.DescribedProfile) *pinnedProfile 
 	return c.profiles[key]
 }
 
-// fit says why a device cannot run a profile; "" when it can.
+// fit is the reason why a device cannot run a profile; "" if it can.
 func (c *compiler) fit(d *Device, p *margo.DescribedProfile) string {
 	switch {
 	case d.Unchecked:
@@ -382,7 +382,7 @@ func fit(d *Device, p *margo.DescribedProfile) string {
 	return ""
 }
 
-// asksForID reports whether constraints can differ between devices of the same capabilities.
+// asksForID reports whether constraints can differ between devices with the same capabilities.
 func asksForID(c *margo.DeviceConstraints) bool {
 	if c == nil {
 		return false
@@ -402,7 +402,7 @@ func asksForID(c *margo.DeviceConstraints) bool {
 
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// values checks what one level says of a deployment's parameters.
+// values checks the values of a deployment's parameters on one level.
 func (c *compiler) values(dep *Deployment, all Values) {
 	if dep == nil || c.releases[dep.Application] == nil {
 		return
@@ -436,11 +436,11 @@ func (c *compiler) values(dep *Deployment, all Values) {
 // effective are the parameters of a deployment on a device.
 type effective struct {
 	parameters map[string]margo.Parameter
-	said       map[string]bool // of these, that the files give a value; the others have the package's
+	said       map[string]bool // of these, with a value in the files; the others have the package's
 }
 
 // parameters are the effective parameters of a deployment on a device: the package's own, the deployment's, those of the
-// device's groups, the device's; each wins over what stands before it.
+// device's groups, the device's; each overrides the previous ones.
 func (c *compiler) parameters(d *Device, dep *Deployment, r *Release, p *margo.DescribedProfile) *effective {
 	key := dep.Name + "\n" + p.ID
 	for _, g := range d.Groups {
@@ -507,7 +507,7 @@ func (c *compiler) clash(d *Device, dep *Deployment, r *Release, values Values, 
 	})
 }
 
-// grouped adds what the groups of a device say; two that say different things are a fault, unless the device decides.
+// grouped adds the values of a device's groups; different values in two groups are a fault, unless the device sets its own.
 func (c *compiler) grouped(d *Device, dep *Deployment, values Values) {
 	from := map[string]*Group{}
 	for _, g := range d.Groups {
@@ -525,7 +525,7 @@ func (c *compiler) grouped(d *Device, dep *Deployment, values Values) {
 	}
 }
 
-// targets are where a parameter goes in a profile.
+// targets are the targets of a parameter in a profile.
 func (r *Release) targets(name string, p *margo.DescribedProfile) []margo.ParameterTarget {
 	if r.free {
 		return []margo.ParameterTarget{{Pointer: name, Components: []string{p.Components[0].Name}}}

@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// once keeps what was found for a key, and lets one caller look for it while the others wait.
+// once caches the value of a key; one caller looks it up while the others wait.
 type once[T any] struct {
 	mu  sync.Mutex
 	all map[string]*found[T]
@@ -93,14 +93,14 @@ func (a *archives) get(ctx context.Context, c margo.Component) (*openedArchive, 
 	})
 }
 
-// load is what a device fetches for a component: blobs by digest, with their sizes.
+// load has the content that a device fetches for a component: blobs by digest, with their sizes.
 type load struct {
 	blobs   map[digest.Digest]int64
-	atMost  bool   // an image's layers could not be looked at: it counts as a whole
+	atMost  bool   // an image's layers could not be read: its total size counts
 	missing string // why the device could not load it
 }
 
-// platformOf is a device's platform; "" when it is not known.
+// platformOf is a device's platform; "" if unknown.
 func platformOf(d *Device) string {
 	if d.Capabilities == nil || len(d.Capabilities.Properties.CPUs) == 0 {
 		return ""
@@ -111,7 +111,7 @@ func platformOf(d *Device) string {
 	return ""
 }
 
-// loads is what a device of a platform fetches for a component.
+// loads returns the content that a device of a platform fetches for a component.
 func (p *planner) loads(ctx context.Context, c margo.Component, platform string) (*load, error) {
 	return p.cost.get(ctx, c.Properties.Repository+"@"+pinOf(c).String()+" "+platform, func(ctx context.Context) (*load, error) {
 		archive, err := p.archives.get(ctx, c)
@@ -139,7 +139,7 @@ func (p *planner) image(ctx context.Context, l *load, image artifacts.LockedImag
 	for i, x := range image.Platforms {
 		there = append(there, x.Platform)
 		switch {
-		case platform == "" && (at == nil || x.Size > at.Size): // the largest: the platform is not known
+		case platform == "" && (at == nil || x.Size > at.Size): // the largest, if the platform is unknown
 			at = &image.Platforms[i]
 			l.atMost = len(image.Platforms) > 1 || l.atMost
 		case platform != "" && at == nil && (x.Platform == platform || strings.HasPrefix(x.Platform, platform+"/")):
@@ -160,7 +160,7 @@ func (p *planner) image(ctx context.Context, l *load, image artifacts.LockedImag
 		l.missing = fmt.Sprintf("image %s@%s is not at its registry", image.Reference, at.Digest)
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case err != nil: // its registry cannot be asked from here: that need not keep devices from it
+	case err != nil: // its registry does not answer here, but may answer the devices
 		l.blobs[at.Digest], l.atMost = at.Size, true
 	}
 	for _, d := range layers {
@@ -169,15 +169,15 @@ func (p *planner) image(ctx context.Context, l *load, image artifacts.LockedImag
 	return nil
 }
 
-// Cost is what a change brings over the network to one device.
+// Cost is the content that a change transfers to one device.
 type Cost struct {
 	Bytes  int64 `json:"bytes"`
 	Blobs  int   `json:"blobs"`            // that the device lacks
-	Kept   int   `json:"kept"`             // of the same, that it has
-	AtMost bool  `json:"atMost,omitempty"` // an image's layers could not be looked at, it counts as a whole
+	Kept   int   `json:"kept"`             // of the same blobs, that it has
+	AtMost bool  `json:"atMost,omitempty"` // an image's layers could not be read, so its total size counts
 }
 
-// price is what a device must fetch to run profiles, when it has what had needs.
+// price is the content that a device must fetch for profiles, if it has the content of had.
 func (p *planner) price(ctx context.Context, platform string, had, now []margo.DeploymentProfile) (c Cost, missing string, err error) {
 	has, wants := map[digest.Digest]int64{}, map[digest.Digest]int64{}
 	sum := func(into map[digest.Digest]int64, all []margo.DeploymentProfile, strict bool) error {
@@ -188,7 +188,7 @@ func (p *planner) price(ctx context.Context, platform string, had, now []margo.D
 			for _, component := range profile.Components {
 				l, err := p.loads(ctx, component, platform)
 				if err != nil && !strict && ctx.Err() == nil {
-					continue // its registry does not have it, or does not answer: then nothing of it is counted as there
+					continue // its registry does not have it, or does not answer: its content counts as missing
 				}
 				if err != nil {
 					return err

@@ -29,15 +29,15 @@ func (s *published) is() digest.Digest {
 	return s.digest
 }
 
-// standing is what a device has in the registry, and which generation is next.
+// standing has a device's states in the registry, and the next generation.
 type standing struct {
 	*release.Head[*published]
-	base  *published // what the next generation follows; nil: nothing
-	said  bool       // the next number is asked for, or the device says it: what was interrupted is not taken up
-	notes []string   // what is unusual about the next number, in sentences
+	base  *published // predecessor of the next generation; nil: none
+	said  bool       // the next number is given by the user or the device: interrupted publications are not continued
+	notes []string   // notes about an unusual next number, in sentences
 }
 
-// chain is that of a device's states.
+// chain is the chain of a device's states.
 func (p *planner) chain(a *Assignment) *release.Chain[*published] {
 	c := &release.Chain[*published]{Repository: a.Repository, Tag: a.Device.ID.Tag()}
 	c.Resolve = func(ctx context.Context, tag string) (ocispec.Descriptor, error) {
@@ -51,7 +51,7 @@ func (p *planner) chain(a *Assignment) *release.Chain[*published] {
 		return x, x.index.Generation, nil
 	}
 	c.Verify = func(ctx context.Context, d digest.Digest) error { return p.trusted(ctx, a, d) }
-	// The tags are listed once for all devices of a plan whose own tag is gone, or that are new.
+	// The tags are listed once for all devices of a plan that are new or whose tag was deleted.
 	c.Generations = func(ctx context.Context) ([]uint64, error) {
 		all, err := p.histories.get(ctx, a.Repository, func(ctx context.Context) (map[string][]uint64, error) {
 			tags, err := p.from.Tags(ctx, a.Repository)
@@ -65,7 +65,7 @@ func (p *planner) chain(a *Assignment) *release.Chain[*published] {
 	return c
 }
 
-// look reads what a device's tag names.
+// look reads the state of a device's tag.
 func (p *planner) look(ctx context.Context, a *Assignment) (*standing, error) {
 	h, err := p.chain(a).Look(ctx)
 	if err != nil {
@@ -82,21 +82,21 @@ func (p *planner) look(ctx context.Context, a *Assignment) (*standing, error) {
 	return s, nil
 }
 
-// climb goes up the history from there. Its error is [Conclusive] where it is of the device alone.
+// climb follows the history upwards from there. Its error is [Conclusive] if it is about this device only.
 func (p *planner) climb(ctx context.Context, a *Assignment, s *standing) error {
 	c := p.chain(a)
 	if err := s.up(ctx, c.Climb); err != nil {
 		return err
 	}
-	if s.Current == nil && len(s.Skipped) > 0 && !s.Has(1) { // else nothing is missing below them
+	if s.Current == nil && len(s.Skipped) > 0 && !s.Has(1) { // otherwise none below them is missing
 		return fault.WithHint(fmt.Errorf("the device's tag is gone, and no generation of its history can be followed: %w", s.Reason),
 			verifyKeyHint+"; remove the tags of states that none of your publishers has made")
 	}
 	return p.exceed(ctx, a, s, c)
 }
 
-// lost is the generation that a device reports as accepted, where the registry has no such one any more: it lost its newest ones to
-// a clean-up rule, or is restored from a backup. 0: there is none. The note says why the device's word does not count.
+// lost is the generation that a device reports as accepted, if the registry no longer has it, because a clean-up rule deleted the newest
+// ones or the registry was restored from a backup. 0: none. The note is the reason why the report is not used.
 func (p *planner) lost(ctx context.Context, a *Assignment, s *standing) (n uint64, note string) {
 	if p.o.Accepted == nil {
 		return 0, ""
@@ -105,7 +105,7 @@ func (p *planner) lost(ctx context.Context, a *Assignment, s *standing) (n uint6
 	switch {
 	case err != nil && s.Current == nil:
 		return 0, fmt.Sprintf("whether the device has accepted a generation could not be found out: %v", err)
-	case err != nil, n <= s.Number(), n < s.Next: // where the registry has generations, it is not likely that it lost newer ones
+	case err != nil, n <= s.Number(), n < s.Next: // if the registry has generations up to there, it has probably lost none
 		return 0, ""
 	case n > artifacts.MaxReportedGeneration:
 		return 0, fmt.Sprintf("the device reports that it has accepted generation %d: this is no number that is published, and ignored", n)
@@ -113,8 +113,8 @@ func (p *planner) lost(ctx context.Context, a *Assignment, s *standing) (n uint6
 	return n, ""
 }
 
-// exceed makes the generation above what the device has accepted the next one, where the registry lost that: the device would take no
-// older number. The history is gone up from there.
+// exceed makes the generation above the accepted one the next one, if the registry has lost that, because the device rejects
+// older numbers. The history is followed upwards from there.
 func (p *planner) exceed(ctx context.Context, a *Assignment, s *standing, c *release.Chain[*published]) error {
 	n, note := p.lost(ctx, a, s)
 	if note != "" {
@@ -125,7 +125,7 @@ func (p *planner) exceed(ctx context.Context, a *Assignment, s *standing, c *rel
 	}
 	was := s.Current
 	s.Next = n + 1
-	if err := s.up(ctx, c.Ascend); err != nil || s.Current != was { // it has one after all
+	if err := s.up(ctx, c.Ascend); err != nil || s.Current != was { // the registry has it
 		return err
 	}
 	there := "no generation"
@@ -136,7 +136,7 @@ func (p *planner) exceed(ctx context.Context, a *Assignment, s *standing, c *rel
 	return nil
 }
 
-// up goes up the history, and bases the next generation on what is the newest then.
+// up follows the history upwards, and bases the next generation on the newest one.
 func (s *standing) up(ctx context.Context, climb func(context.Context, *release.Head[*published]) error) error {
 	if err := climb(ctx, s.Head); err != nil {
 		return err
@@ -173,7 +173,7 @@ func (p *planner) read(ctx context.Context, a *Assignment, d digest.Digest) (*pu
 	return &published{digest: d, manifest: manifest, index: x}, nil
 }
 
-// deployments reads those documents of a state whose digests are not among known.
+// deployments reads the documents of a state, except those with a digest in known.
 func (p *planner) deployments(ctx context.Context, a *Assignment, s *published, known map[digest.Digest]bool) ([]artifacts.Deployment, error) {
 	blob := func(d ocispec.Descriptor) ([]byte, error) {
 		return p.from.Blob(ctx, a.Repository, d, artifacts.MaxArchive)
@@ -212,14 +212,14 @@ func (p *planner) deployments(ctx context.Context, a *Assignment, s *published, 
 	return out, nil
 }
 
-// lasts reports whether a state ends late enough if an end is asked for: after half of the time until then, so that
-// publishing again and again with a duration changes nothing each time, and lets no state expire.
+// lasts reports whether a state expires late enough if an expiry is required: after half of the time until then, so that
+// frequent publishing with a duration changes nothing each time, and no state expires.
 func (s *published) lasts(now, asked time.Time) bool {
 	end := s.index.Expires
 	return asked.IsZero() || !end.IsZero() && end.Sub(now) >= asked.Sub(now)/2
 }
 
-// ends says when a state that gets another end would have ended.
+// ends describes the former expiry of a state that gets another one.
 func (s *published) ends() string {
 	if s.index.Expires.IsZero() {
 		return "it has no end, and gets one"
@@ -227,7 +227,7 @@ func (s *published) ends() string {
 	return "it would end at " + s.index.Expires.UTC().Format(time.RFC3339) + ", and gets a later end"
 }
 
-// holds reports whether a state is of exactly these documents.
+// holds reports whether a state has exactly these documents.
 func (s *published) holds(documents []digest.Digest) bool {
 	if s == nil || len(s.index.Deployments) != len(documents) || (s.index.Bundle == nil) != (len(documents) == 0) {
 		return false

@@ -12,17 +12,17 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 )
 
-// DocumentDiff is what changes in the documents of devices.
+// DocumentDiff has the changes in the documents of devices.
 type DocumentDiff struct {
 	Devices []string `json:"devices"`
 	Lines   []string `json:"lines"` // of a unified diff
 }
 
-// maxDiffLines bounds what two documents are compared by; beyond it all of one is replaced by all of the other.
+// maxDiffLines bounds the comparison of two documents; above it all lines of one are replaced by all lines of the other.
 const maxDiffLines = 2000
 
 // Diffs compares the ApplicationDeployments that the registry has with those that the plan publishes, line by line; devices
-// of which the same lines change are together, and those whose documents stay are left out.
+// with the same changed lines are grouped, and those without changes are left out.
 func (p *Plan) Diffs(ctx context.Context, from Registry) ([]*DocumentDiff, error) {
 	reader := &planner{c: p.c, from: from, o: p.o}
 	changed := make([][]string, len(p.Devices))
@@ -83,7 +83,7 @@ func (p *planner) diff(ctx context.Context, d *DevicePlan) ([]string, error) {
 	}
 	if s.base != nil {
 		before, err := p.deployments(ctx, a, s.base, known)
-		if permanent(err) { // lines of other devices do not depend on it
+		if permanent(err) { // it does not affect other devices
 			out, before, err = append(out, fmt.Sprintf("# what it has could not be read, and counts as nothing: %v", err)), nil, nil
 		}
 		if err != nil {
@@ -109,7 +109,7 @@ func (p *planner) diff(ctx context.Context, d *DevicePlan) ([]string, error) {
 	return out, nil
 }
 
-// DiffDocuments is a unified diff of documents by name; nil when nothing differs.
+// DiffDocuments is a unified diff of documents by name; nil if they are equal.
 func DiffDocuments(was, now map[string][]byte) []string {
 	names := sortedKeys(was)
 	for _, n := range sortedKeys(now) {
@@ -125,7 +125,7 @@ func DiffDocuments(was, now map[string][]byte) []string {
 	return out
 }
 
-// namesOf are the deployments that are there and no longer wanted.
+// namesOf are the deployments that exist and are removed.
 func namesOf(before []artifacts.Deployment, now map[string]string) []string {
 	var out []string
 	for _, b := range before {

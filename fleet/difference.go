@@ -15,14 +15,14 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// What happens to a deployment.
+// Kinds of changes of a deployment.
 const (
 	New     = "new"
 	Changed = "changed"
 	Removed = "removed"
 )
 
-// Change is what a plan does to one deployment of a device.
+// Change is a plan's change of one deployment of a device.
 type Change struct {
 	Deployment string            `json:"deployment"`
 	Change     string            `json:"change"` // new, changed, removed
@@ -34,30 +34,30 @@ type Change struct {
 	Starts     []string          `json:"starts,omitempty"`   // services
 	Restarts   []string          `json:"restarts,omitempty"` // services that are replaced
 	Stops      []string          `json:"stops,omitempty"`
-	Keeps      []string          `json:"keeps,omitempty"` // services that run on untouched
+	Keeps      []string          `json:"keeps,omitempty"` // services that continue unchanged
 	Note       string            `json:"note,omitempty"`
 }
 
-// ComponentChange is a component that is another one now.
+// ComponentChange is a changed component.
 type ComponentChange struct {
 	Name      string        `json:"name"`
 	Was       string        `json:"was,omitempty"` // version; "": it is new
 	WasDigest digest.Digest `json:"wasDigest,omitempty"`
-	Version   string        `json:"version,omitempty"` // "": it goes
+	Version   string        `json:"version,omitempty"` // "": it is removed
 	Digest    digest.Digest `json:"digest,omitempty"`
 }
 
-// ParameterChange is a parameter that has another value now.
+// ParameterChange is a parameter with a new value.
 type ParameterChange struct {
 	Name  string `json:"name"`
 	Was   any    `json:"was"` // null: there was none
 	Value any    `json:"value"`
 }
 
-// ImageChange is an image of a service that is another one now.
+// ImageChange is a changed image of a service.
 type ImageChange struct {
 	Service   string        `json:"service"`
-	WasImage  string        `json:"wasImage,omitempty"` // as people write it
+	WasImage  string        `json:"wasImage,omitempty"` // its reference in the Compose file
 	Image     string        `json:"image"`
 	WasDigest digest.Digest `json:"wasDigest,omitempty"`
 	Digest    digest.Digest `json:"digest,omitempty"`
@@ -66,14 +66,14 @@ type ImageChange struct {
 // Service is a service of a component, as a device would run it.
 type Service struct {
 	Name   string
-	Image  string        // as people write it
+	Image  string        // its reference in the Compose file
 	Digest digest.Digest // of the image
-	Hash   string        // another one means that the service is replaced
-	Claims []Claim       // what it has for itself on a device; of a project's networks with its first service
+	Hash   string        // a different hash means that the service is replaced
+	Claims []Claim       // exclusive resources on a device; those of a project's networks are listed with its first service
 }
 
-// Compare says what became of a device's deployments, by their documents alone: it asks no registry, so which services restart is
-// not known. A document that is the same is left out.
+// Compare lists the changes of a device's deployments by their documents alone: it does not query a registry, so the restarting services
+// are unknown. Equal documents are left out.
 func Compare(ctx context.Context, before, now []artifacts.Deployment) ([]Change, error) {
 	a := assigned(nil, now)
 	same := map[digest.Digest]bool{}
@@ -91,8 +91,8 @@ func Compare(ctx context.Context, before, now []artifacts.Deployment) ([]Change,
 	return all, err
 }
 
-// compare says what becomes of a device's deployments: before are those that differ, unchanged
-// has the ids of those that stay as they are.
+// compare lists the changes of a device's deployments: before are those that differ, unchanged
+// has the ids of the others.
 func (p *planner) compare(ctx context.Context, a *Assignment, platform string, before []artifacts.Deployment, unchanged map[string]bool) ([]Change, []string, error) {
 	var out []Change
 	var cannot []string
@@ -147,7 +147,7 @@ func immutable(at Placement, was *margo.ApplicationDeployment) string {
 	return ""
 }
 
-// change is one deployment, against what it was; nil: it was not there.
+// change compares one deployment with its previous one; nil: it is new.
 func (p *planner) change(ctx context.Context, a *Assignment, platform string, at Placement, was *margo.ApplicationDeployment) (Change, string, error) {
 	c := Change{Deployment: at.Deployment.Name, Change: New, Version: versions(*at.Profile)}
 	services, err := p.services(ctx, platform, *at.Profile, at.Parameters)
@@ -169,7 +169,7 @@ func (p *planner) change(ctx context.Context, a *Assignment, platform string, at
 	} else {
 		c.components(nil, at.Profile.Components)
 	}
-	if c.Note == "" { // else what starts and what stays is not known
+	if c.Note == "" { // otherwise starting and unchanged services are unknown
 		c.running(before, services)
 	}
 	if was != nil && c.Note == "" && len(c.Parameters)+len(c.Components)+len(c.Images)+len(c.Starts)+len(c.Restarts)+len(c.Stops) == 0 {
@@ -178,8 +178,8 @@ func (p *planner) change(ctx context.Context, a *Assignment, platform string, at
 	return c, why, nil
 }
 
-// ran are the services of a deployment that a device has, or a note of why they are not known: whatever is wrong with what a device
-// had keeps neither it nor another one from what comes. The error says that the caller ended it.
+// ran are the services of a deployment that a device has, or a note why they are unknown: errors in a device's previous
+// deployment do not block the new one. The error is ctx's.
 func (p *planner) ran(ctx context.Context, platform string, was *margo.ApplicationDeployment) (map[string]Service, string, error) {
 	services, err := p.services(ctx, platform, was.Spec.DeploymentProfile, was.Spec.Parameters)
 	switch {
@@ -229,7 +229,7 @@ func (c *Change) components(was, now []margo.Component) {
 	}
 }
 
-// running compares what the services are before and now.
+// running compares the services before and after.
 func (c *Change) running(before, now map[string]Service) {
 	for _, name := range slices.Sorted(maps.Keys(now)) {
 		n, b := now[name], before[name]
@@ -252,8 +252,8 @@ func (c *Change) running(before, now map[string]Service) {
 	}
 }
 
-// services are what the components of a profile run, by name; of several components by "component/service". Components
-// that are no Compose projects run nothing that is known here.
+// services are the services of a profile's components, by name; with several components by "component/service". Components
+// that are not Compose projects have none.
 func (p *planner) services(ctx context.Context, platform string, profile margo.DeploymentProfile, parameters map[string]margo.Parameter) (map[string]Service, error) {
 	if p.o.Services == nil || profile.Type != "compose" {
 		return nil, nil
@@ -294,7 +294,7 @@ func pinOf(c margo.Component) digest.Digest {
 	return d
 }
 
-// versions says which version a profile has: of its one component, or of each.
+// versions is the version of a profile: of its only component, or of each.
 func versions(p margo.DeploymentProfile) string {
 	if len(p.Components) == 1 {
 		return p.Components[0].Properties.Revision
@@ -306,7 +306,7 @@ func versions(p margo.DeploymentProfile) string {
 	return strings.Join(out, ", ")
 }
 
-// value is a parameter's value for people, and to compare by: files and documents read 1 and 1.0 as different types.
+// value is a parameter's value for display and comparison: files and documents read 1 and 1.0 as different types.
 func value(v any) string {
 	if v == nil {
 		return "not set"

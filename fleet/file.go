@@ -15,7 +15,7 @@ import (
 // planVersion is the version of the plan file.
 const planVersion = 1
 
-// Document is a plan as JSON: what is shown, and what [ReadSavedPlan] reads to publish exactly that.
+// Document is a plan as JSON, for display, and for [ReadSavedPlan], to publish exactly this plan.
 type Document struct {
 	Version int           `json:"version"`
 	Fleet   string        `json:"fleet"`
@@ -41,7 +41,7 @@ type SavedState struct {
 	Device     string        `json:"device"`
 	Repository string        `json:"repository"`
 	Tag        string        `json:"tag"`
-	Tagged     digest.Digest `json:"tagged,omitempty"` // what the tag names; left out: it is not there
+	Tagged     digest.Digest `json:"tagged,omitempty"` // digest of the tag; missing: there is no tag
 	Generation uint64        `json:"generation"`
 	Digest     digest.Digest `json:"digest"`            // of the state that is published
 	Content    digest.Digest `json:"content,omitempty"` // what Digest would be if the state did not say of which commit it is; left out: the same
@@ -79,7 +79,7 @@ func (p *Plan) Document() *Document {
 // MaxPlan bounds a plan file: one of 100,000 devices has 40 MB.
 const MaxPlan = 64 << 20
 
-// SavedPlan is what a plan file says will be published.
+// SavedPlan is the content of a plan file.
 type SavedPlan struct {
 	Fleet   string
 	Expires time.Time // of the states; zero: never
@@ -87,7 +87,7 @@ type SavedPlan struct {
 	states map[string]*SavedState
 }
 
-// State is what is promised of a device; nil: nothing.
+// State is the planned state of a device; nil: none.
 func (p *SavedPlan) State(id artifacts.DeviceID) *SavedState { return p.states[string(id)] }
 
 // ReadSavedPlan reads a plan file.

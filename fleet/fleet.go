@@ -1,4 +1,4 @@
-// Package fleet turns a directory of files into what every device of a fleet is to run, shows what that changes, and
+// Package fleet computes the state of every device of a fleet from a directory of files, shows the changes, and
 // publishes it.
 //
 // [Read] reads the directory (strict YAML, every fault with its position). [Resolve] looks up the applications that it
@@ -29,11 +29,11 @@ const (
 	maxReportKey = 64 << 10 // bytes of a device's public key
 )
 
-// Fleet is what the files say.
+// Fleet is the content of the files.
 type Fleet struct {
 	Name         string // of the fleet; {fleet} in States, and part of the tag of its rollout
 	Namespace    string // of the deployments; else artifacts.DefaultNamespace
-	Registry     string // "host/path": what references without a host are below
+	Registry     string // "host/path": references without a host are relative to it
 	States       string // repository of the states, "host/path", may have {fleet} and {labels.KEY}
 	Endpoint     string // URL of the fleet endpoint that devices report to; "": none
 	Reports      *Reports
@@ -42,13 +42,13 @@ type Fleet struct {
 	Applications []*Application
 	Deployments  []*Deployment
 	Devices      []*Device // sorted by id
-	Lock         Lock      // exact versions of applications; nil: there is none
+	Lock         Lock      // exact versions of applications; nil: no lock
 
 	files map[string]string // digests of the files that were read, by name
 	byID  map[string]*Device
 }
 
-// Reports says that devices report through the registry, signed with keys of their own.
+// Reports: devices report through the registry, signed with their own keys.
 type Reports struct {
 	Repository string // "host/path", may have {fleet} and {labels.KEY}
 	Keys       string // directory, from the fleet's, with the public keys of devices: DEVICE-TAG.pub
@@ -73,7 +73,7 @@ type Application struct {
 	Version   string  // exact, or a SemVer range; "": Channel
 	Channel   string  // a tag that moves; "": Version
 	Profile   string  // id of the profile to use; "": the first that fits a device
-	Locked    *Locked // the exact version that it has; nil: what Version or Channel means now
+	Locked    *Locked // the locked version; nil: Version or Channel is resolved
 
 	at, version place
 }
@@ -112,13 +112,13 @@ type Device struct {
 // Values are parameters by name, as the files give them.
 type Values map[string]Value
 
-// Value is one parameter's value and where it stands.
+// Value is one parameter's value and its position.
 type Value struct {
-	Value any // string, int64, uint64, float64, bool, []any; nil takes away what a wider level gives
+	Value any // string, int64, uint64, float64, bool, []any; nil removes the value of a wider level
 	at    place
 }
 
-// Rollout says in which steps a change reaches devices.
+// Rollout has the steps in which a change reaches devices.
 type Rollout struct {
 	Waves     []Wave
 	OnFailure string // halt (also ""), rollback
@@ -138,7 +138,7 @@ type Wave struct {
 	selected place
 }
 
-// place is where something stands in the files.
+// place is a position in the files.
 type place struct {
 	file, path   string
 	line, column int
@@ -155,7 +155,7 @@ func keyPlace(file string, n *strict.Node) place {
 	return place{file: file, path: n.Path(), line: n.KeyLine, column: n.KeyColumn}
 }
 
-// Device finds a device; nil when there is none.
+// Device finds a device; nil if there is none.
 func (f *Fleet) Device(id string) *Device { return f.byID[id] }
 
 // Repository is where a device's states are. Values of its labels fill the template in; false names a label that the

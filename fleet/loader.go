@@ -6,11 +6,11 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 )
 
-// Loader looks whether devices could load and run what is published. It is safe for concurrent use, and asks for each
+// Loader checks whether devices could load and run published states. It is safe for concurrent use, and asks for each
 // thing once.
 type Loader struct{ p *planner }
 
-// NewLoader looks as plans with these options do: see [Options.Content] and [Options.Trusted].
+// NewLoader creates a loader with the checks of plans with these options: see [Options.Content] and [Options.Trusted].
 func NewLoader(from Registry, o Options) *Loader { return &Loader{newPlanner(nil, from, o)} }
 
 // Look returns what of the deployments a device could not load. d is nil if nothing is known of the device. The error says that

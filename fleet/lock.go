@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-// LockFile is the file beside fleet.yaml that says which exact versions its applications have.
+// LockFile is the file beside fleet.yaml with the exact versions of its applications.
 const LockFile = "fleet.lock"
 
 // lockVersion is the version of the file's form.
@@ -28,17 +28,17 @@ type Lock map[string]*Locked // by application
 
 // Locked is the exact version of one application.
 type Locked struct {
-	Version    string                      // its tag, which has to name Digest
+	Version    string                      // its tag, which must name Digest
 	Digest     digest.Digest               // of the package or the component
 	Components map[string]*LockedComponent // of a package: by "host/path:revision", as the package names them
 
 	at place
 }
 
-// LockedComponent is what a component of a package means.
+// LockedComponent is the locked version of a package's component.
 type LockedComponent struct {
 	Digest     digest.Digest
-	Repository string // "host/path" where devices get it; "": where the package says
+	Repository string // "host/path" from which devices get it; "": the package's
 }
 
 // ParseLock reads a fleet.lock. file is its name in errors; the error is a *[strict.Error] with every fault.
@@ -128,7 +128,7 @@ func (l Lock) Encode() []byte {
 	return []byte(b.String())
 }
 
-// lockKey is a name as a key: no reader of YAML takes it for anything but a string.
+// lockKey is a name as a key that every YAML reader reads as a string.
 func lockKey(name string) string {
 	if strings.Trim(name, "0123456789-") == "" || slices.Contains([]string{"y", "n", "yes", "no", "on", "off", "true", "false", "null"}, name) {
 		return fmt.Sprintf("%q", name)

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-// One is a change of what one device runs, in place of a fleet's files: a fleet of one device.
+// One is a change of the state of one device, without a fleet's files: a fleet of one device.
 type One struct {
 	Device     artifacts.DeviceID
 	Repository string // of its states, "host/path"
@@ -37,7 +37,7 @@ type One struct {
 type Edit struct {
 	Deployments []release.Document // new ones, and those in place of others of the same id
 	Remove      []string           // ids of those that are removed
-	Notes       []string           // what is unusual, in sentences
+	Notes       []string           // notes about unusual values, in sentences
 }
 
 // Next is the next generation of one device, ready to be published. Reasons are what is unusual, in sentences.
@@ -55,7 +55,7 @@ type Next struct {
 // Details writes what the next generation changes on the device, for people: as a plan of many devices does.
 func (n *Next) Details(w io.Writer) { n.plan.Details(w) }
 
-// Registries is what [PlanOne] asks: of the tags of a repository it lists those of the device only.
+// Registries is the registry access of [PlanOne]: it lists only the device's tags of a repository.
 type Registries interface {
 	Registry
 	TagsWithPrefix(ctx context.Context, repository, prefix string) ([]string, error)
@@ -140,7 +140,7 @@ type onePlan struct {
 	kept   []string        // names of the others
 	notes  []string
 
-	proposal *published // what is published; nil: what is packed
+	proposal *published // the published artifact; nil: the packed one
 }
 
 // edited are the deployments of the next state: what the change says, and the others unless they are replaced.
@@ -181,7 +181,7 @@ func (x *onePlan) edited(ctx context.Context) ([]artifacts.Deployment, error) {
 	return out, nil
 }
 
-// lose says how to go on where what the device has cannot be kept.
+// lose adds a hint if the device's deployments cannot be kept.
 func (x *onePlan) lose(err error) error {
 	hint := "say all that the device is to run with longshore state push --replace"
 	if x.s.Current == nil {
@@ -198,7 +198,7 @@ func (x *onePlan) lose(err error) error {
 
 const verifyKeyHint = "if another key of yours signed it, name it with --verify-key FILE"
 
-// check refuses to go on from what cannot be verified.
+// check returns an error if the current state cannot be verified.
 func (x *onePlan) check() error {
 	const number = "say which number is next with --generation"
 	const other = verifyKeyHint + "; else "
@@ -299,7 +299,7 @@ func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) 
 	return n, nil
 }
 
-// unfit says why no device could run or load the deployments.
+// unfit is the reason why no device could run or load the deployments.
 func (x *onePlan) unfit(why []string) error {
 	all := strings.Join(why, "; ")
 	if x.one.To != 0 {
@@ -336,7 +336,7 @@ func (x *onePlan) free(ctx context.Context, n *Next) error {
 	return err
 }
 
-// reasons lists what was unusual.
+// reasons lists unusual values.
 func (x *onePlan) reasons(resumed bool) []string {
 	h, tag := x.s.Head, x.one.Device.Tag()
 	var out []string

@@ -14,13 +14,13 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Origin is where a state comes from.
+// Origin is the source of a state.
 type Origin struct {
 	Source   string // address of the repository; "": it does not say
 	Revision string // the commit, with "-dirty" behind it when its files were not as committed; "": it does not say
 }
 
-// origin reads what a state says of itself; s may be nil.
+// origin reads the annotations of a state; s may be nil.
 func (s *published) origin() Origin {
 	if s == nil {
 		return Origin{}

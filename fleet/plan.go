@@ -20,7 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// DefaultConcurrency is how many devices are looked at at a time.
+// DefaultConcurrency is the number of devices that are processed at a time.
 const DefaultConcurrency = 48
 
 // inFlight is how many states are being published for each device that is looked at at a time: most of them wait until it
@@ -30,8 +30,8 @@ const inFlight = 4
 // What a plan does with a device.
 const (
 	Publish = "publish" // its state becomes another one
-	Same    = "same"    // it has what the files say
-	Cannot  = "cannot"  // it cannot run what the files put on it, or its state cannot be followed
+	Same    = "same"    // its state matches the files
+	Cannot  = "cannot"  // it cannot run its deployments, or its state has no acceptable successor
 )
 
 // Options of a plan.
@@ -44,7 +44,7 @@ type Options struct {
 	// fault's kinds keeps the component from devices. nil: plans do not say what restarts.
 	Services func(ctx context.Context, archive *artifacts.Archive, env map[string]string, platform string) ([]Service, error)
 	// Unused lists those of names that nothing in a component refers to, and the variables that its compose.yaml refers to. nil: every
-	// parameter is taken for used.
+	// parameter counts as used.
 	Unused func(archive *artifacts.Archive, names []string) (unused, known []string, err error)
 	// Layers lists what a pull of an image moves, as Compose files name it. nil: images count as a whole.
 	Layers func(ctx context.Context, reference string, d digest.Digest) ([]ocispec.Descriptor, error)
@@ -56,7 +56,7 @@ type Options struct {
 	Trusted func(ctx context.Context, c Content) error
 	// Accepted returns the newest generation that a device has reported as accepted; 0: it has reported none. A registry that was
 	// restored from a backup may have only older ones: the next generation is above both. An error keeps no device from what
-	// comes. nil: what devices have accepted is not known.
+	// comes. nil: the accepted generations of devices are unknown.
 	Accepted    func(ctx context.Context, device artifacts.DeviceID) (uint64, error)
 	Resign      bool      // ask Verify of states that stay as well, and sign those again that it does not let pass
 	Expires     time.Time // of the states; zero: never. A state that ends in less than half of the time until then is published again
@@ -67,7 +67,7 @@ type Options struct {
 	Keep        int // bytes of artifacts that a plan keeps for Publish, which makes the others again; 0: none
 }
 
-// Plan is what publishing a fleet would change, and everything that publishing it needs.
+// Plan has the changes of publishing a fleet, and everything that is needed for it.
 type Plan struct {
 	Fleet   string
 	Devices []*DevicePlan // by id
@@ -77,15 +77,15 @@ type Plan struct {
 	compressors *artifacts.Compressors
 }
 
-// DevicePlan is what happens to one device.
+// DevicePlan is the plan of one device.
 type DevicePlan struct {
 	Device           artifacts.DeviceID
 	Repository       string
 	Action           string        // publish, same, cannot
-	Tagged           digest.Digest // what the device's tag names; "": nothing
+	Tagged           digest.Digest // digest of the device's tag; "": none
 	TaggedGeneration uint64        // generation that the device's tag names; 0: none
 	Generation       uint64        // the next one; of Same the one that is there, 0 when there is none
-	Previous         digest.Digest // what it follows; "": nothing
+	Previous         digest.Digest // its predecessor; "": none
 	Digest           digest.Digest // of the state that is published, or is there
 	Content          digest.Digest // what Digest would be if the state did not say of which commit it is
 	Documents        digest.Digest // of the documents that the files make, whatever is published; "": they make none
@@ -95,8 +95,8 @@ type DevicePlan struct {
 	Reasons          []string // of Cannot; notes otherwise
 
 	assignment *Assignment
-	undone     bool                // it went back already from the revision that is asked for
-	fresh      bool                // what is published was not there when it was planned
+	undone     bool                // it was already rolled back from the requested revision
+	fresh      bool                // the published artifact did not exist when it was planned
 	held       []digest.Digest     // blobs of its that are in the repository: what it follows has them
 	resigned   []byte              // manifest of what is there and gets another signature; nil: something else is published
 	artifact   *artifacts.Artifact // what is published, while there is room for it; nil: it is made again
@@ -117,7 +117,7 @@ type planner struct {
 	idle     once[[]string]
 	kept     atomic.Int64 // bytes of artifacts
 
-	histories once[map[string][]uint64] // by repository; only asked where a device's tag is gone
+	histories once[map[string][]uint64] // by repository; only used if a device's tag was deleted
 
 	compressors *artifacts.Compressors
 }
@@ -244,7 +244,7 @@ func contentOf(documents []digest.Digest) digest.Digest {
 	return digest.FromString(b.String())
 }
 
-// publication settles which artifact is published, as which generation.
+// publication decides which artifact is published, as which generation.
 func (p *planner) publication(d *DevicePlan, a *Assignment, s *standing, documents [][]byte, digests []digest.Digest) error {
 	d.Action, d.Generation = Publish, s.Next
 	if s.base != nil {
@@ -306,7 +306,7 @@ func stateOptions(o Options, compressors *artifacts.Compressors, a *Assignment, 
 	return so
 }
 
-// explain says what the publication changes on the device, and what it costs.
+// explain adds the changes on the device, and their cost.
 func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tagged *published, digests []digest.Digest) error {
 	known := make(map[digest.Digest]bool, len(digests))
 	for _, x := range digests {
@@ -357,7 +357,7 @@ func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tag
 	if err != nil {
 		return err
 	}
-	if missing != "" && len(found.Wrong) == 0 { // else it says more
+	if missing != "" && len(found.Wrong) == 0 { // otherwise that has more details
 		cannot = append(cannot, missing)
 	}
 	for _, w := range found.Wrong {
@@ -398,7 +398,7 @@ func (p *Plan) Only(chosen func(*DevicePlan) bool) *Plan {
 // Definition is the fleet that the plan is of.
 func (p *Plan) Definition() *Fleet { return p.c.Fleet }
 
-// Count says how many devices have an action.
+// Count is the number of devices with an action.
 func (p *Plan) Count(action string) int {
 	n := 0
 	for _, d := range p.Devices {
@@ -411,7 +411,7 @@ func (p *Plan) Count(action string) int {
 
 var digests = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
 
-// Unfit is an error of every device that cannot get what the files say, devices of one reason together; nil when each can.
+// Unfit is an error about all devices that cannot get their deployments, grouped by reason; nil if all can.
 // It wraps fault.ErrUnfit, or why the device's state in the registry cannot be followed.
 func (p *Plan) Unfit() error {
 	return p.unfit("change the files; or leave such devices as they are with --skip-unfit")

@@ -43,10 +43,10 @@ func (c Content) Name() string {
 	return "component " + c.Repository + at
 }
 
-// Finding is what was found out about content. The zero value: all is well.
+// Finding is the result of a check of content. The zero value: no problems.
 type Finding struct {
 	Wrong []string // why devices must not get it, a sentence each
-	Notes []string // what could not be found out
+	Notes []string // failed checks
 }
 
 func (f *Finding) add(more Finding) {
@@ -72,7 +72,7 @@ func (c Claim) clashes(o Claim) bool {
 	return c.What == o.What && (!c.At.IsValid() || !o.At.IsValid() || c.At.Overlaps(o.At))
 }
 
-// prefetch looks at everything that a device of a platform would load for its placements.
+// prefetch checks everything that a device of a platform would load for its placements.
 func (p *planner) prefetch(ctx context.Context, a *Assignment, platform string) (all Finding, err error) {
 	for _, at := range a.Placements {
 		for _, c := range at.Profile.Components {
@@ -86,7 +86,7 @@ func (p *planner) prefetch(ctx context.Context, a *Assignment, platform string) 
 	return all, nil
 }
 
-// contents looks at a component and its images.
+// contents checks a component and its images.
 func (p *planner) contents(ctx context.Context, kind string, c margo.Component, platform string) (Finding, error) {
 	if p.o.Content == nil && p.o.Trusted == nil {
 		return Finding{}, nil
@@ -104,7 +104,7 @@ func (p *planner) contents(ctx context.Context, kind string, c margo.Component, 
 		}
 		archive, err := p.archives.get(ctx, c)
 		if permanent(err) {
-			if len(all.Wrong) == 0 { // else it was reported
+			if len(all.Wrong) == 0 { // otherwise it was reported
 				all.Wrong = append(all.Wrong, fault.Summary(err))
 			}
 			return all, nil
@@ -138,7 +138,7 @@ func loadable(image artifacts.LockedImage, platform string) []digest.Digest {
 	return out
 }
 
-// content asks about one thing once.
+// content checks one thing once.
 func (p *planner) content(ctx context.Context, c Content) (Finding, error) {
 	key := strings.Join([]string{c.Kind, c.Type, c.Repository, c.Reference, c.Digest.String(), c.Platform.String()}, " ")
 	return p.single.get(ctx, key, func(ctx context.Context) (found Finding, err error) {
@@ -159,7 +159,7 @@ func (p *planner) content(ctx context.Context, c Content) (Finding, error) {
 	})
 }
 
-// claimed is who wants something of a device.
+// claimed is the owner of a claim on a device.
 type claimed struct {
 	Claim
 	deployment, component string
@@ -337,7 +337,7 @@ func likeness(a *Assignment) string {
 	return key
 }
 
-// check is runnable, and what a plan finds out on its way.
+// check is runnable, with the other checks of a plan.
 func (p *planner) check(ctx context.Context, a *Assignment) (Finding, error) {
 	all, err := p.runnable(ctx, a)
 	if err != nil {

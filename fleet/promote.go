@@ -62,7 +62,7 @@ func (c *Compiled) Published(
 	return out, errors.Join(waiting...)
 }
 
-// promoter finds out what an environment has.
+// promoter finds the versions of an environment.
 type promoter struct {
 	c    *Compiled
 	from Registry
@@ -70,14 +70,14 @@ type promoter struct {
 	has  map[*Device]*had
 }
 
-// had is what is published for a device.
+// had is the published state of a device.
 type had struct {
 	state     artifacts.RolloutTarget
 	documents map[string]*artifacts.Deployment // by id
 	packages  map[string]artifacts.ApplicationVersion
 }
 
-// read reads what is published for the devices.
+// read reads the published states of the devices.
 func (p *promoter) read(ctx context.Context) error {
 	look := &planner{c: p.c, from: p.from, o: p.o}
 	var mu sync.Mutex
@@ -112,7 +112,7 @@ func (p *promoter) read(ctx context.Context) error {
 	return nil
 }
 
-// device reads what is published for one device.
+// device reads the published state of one device.
 func (p *promoter) device(ctx context.Context, look *planner, a *Assignment) (*had, error) {
 	s, err := look.look(ctx, a)
 	if err == nil && s.Refused != nil {
@@ -181,7 +181,7 @@ func (p *promoter) published(d *Device, deployment string) *artifacts.Deployment
 	return p.has[d].documents[artifacts.DeploymentID(d.ID, deployment)]
 }
 
-// find finds the version of an application that makes what is published.
+// find finds the version of an application that produces the published documents.
 func (p *promoter) find(ctx context.Context, a *Application, at []*Assignment) (*Promoted, error) {
 	pins, err := p.pins(a, at)
 	if err != nil {
@@ -348,20 +348,20 @@ func promoted(a *Application, r *Release, pins map[string]digest.Digest, devices
 	return out
 }
 
-// Carrier brings what is promoted to where another environment has it.
+// Carrier copies promoted content to the repositories of another environment.
 type Carrier interface {
 	// Carry brings an artifact with its signatures from one repository to another, by digest, and sets tag there. Where both
 	// are the same it makes sure that the tag names the digest. Another digest there is fault.ErrConflict.
 	Carry(ctx context.Context, from, to string, d digest.Digest, tag string) error
 }
 
-// Promotion is what an application becomes in another environment.
+// Promotion is the new version of an application in another environment.
 type Promotion struct {
 	*Promoted
 	To   string  // "host/path" of the package or the component there
 	Was  string  // version in the lock until now; "": none
-	Now  *Locked // what the lock says then
-	Same bool    // it said so already
+	Now  *Locked // the new entry in the lock
+	Same bool    // the lock had it already
 }
 
 // Promote settles what the versions of another environment become in this fleet. only names applications, nil means all that
@@ -493,7 +493,7 @@ func (p *Promotion) Carry(ctx context.Context, by Carrier) error {
 	return nil
 }
 
-// Locks is the fleet's lock with what was promoted in it.
+// Locks is the fleet's lock with the promoted versions.
 func (f *Fleet) Locks(all []*Promotion) Lock {
 	out := Lock{}
 	maps.Copy(out, f.Lock)

@@ -90,7 +90,7 @@ func (x *onePlan) overtaken(p *published) error {
 		"propose it again with longshore state push: the signatures of the old proposal do not count")
 }
 
-// adopt makes the proposal what is published.
+// adopt makes the proposal the published artifact.
 func (x *onePlan) adopt(n *Next) {
 	p := x.proposal
 	n.Action, n.Generation, n.Previous, n.Digest, n.Repeats = Publish, p.index.Generation, p.index.Previous, p.digest, p.index.Repeats

@@ -22,10 +22,10 @@ type Publisher interface {
 	Publish(ctx context.Context, repository string, a *artifacts.Artifact, p Publication) error
 }
 
-// Publication is where a state goes.
+// Publication is the destination of a state.
 type Publication struct {
 	Tag        string        // moving
-	Tagged     digest.Digest // what Tag must name until now; "": nothing
+	Tagged     digest.Digest // required previous digest of Tag; "": none
 	HistoryTag string
 	Held       []digest.Digest // blobs that what it follows has, in the same repository
 	New        bool            // nothing of it was there when it was planned: it cannot be signed yet
@@ -41,7 +41,7 @@ type Progress struct {
 	Device    artifacts.DeviceID
 }
 
-// Report is what became of a plan.
+// Report is the result of a publication.
 type Report struct {
 	Published []*DevicePlan
 	Failed    map[artifacts.DeviceID]error
@@ -125,7 +125,7 @@ func (p *Plan) publish(ctx context.Context, to Publisher, d *DevicePlan) (int64,
 	return a.Size(), to.Publish(ctx, d.Repository, a, d.publication(p.o))
 }
 
-// publication is where the state goes.
+// publication is the destination of the state.
 func (d *DevicePlan) publication(o Options) Publication {
 	tag := d.Device.Tag()
 	return Publication{
@@ -134,7 +134,7 @@ func (d *DevicePlan) publication(o Options) Publication {
 	}
 }
 
-// VerifyAt is verify of one repository; nil where verify is nil.
+// VerifyAt is verify for one repository; nil if verify is nil.
 func VerifyAt(repository string, verify func(context.Context, string, digest.Digest) error) func(context.Context, digest.Digest) error {
 	if verify == nil {
 		return nil

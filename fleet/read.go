@@ -79,7 +79,7 @@ func Read(fsys fs.FS) (*Fleet, error) {
 	return f, nil
 }
 
-// part is what one file says.
+// part is the content of one file.
 type part struct {
 	name         string
 	digest       string
@@ -181,7 +181,7 @@ func readFile(fsys fs.FS, name string, f *Fleet) *part {
 	return p
 }
 
-// head reads what only fleet.yaml has.
+// head reads the members that only fleet.yaml has.
 func (f *Fleet) head(root *strict.Node) {
 	name := root.Need("fleet")
 	if f.Name = name.Matching(nameFormat, nameWords); strings.HasPrefix(f.Name, signaturePrefix) {
@@ -261,7 +261,7 @@ func validRepository(s string, hostOnly bool) bool {
 	return hostFormat.MatchString(host) && repositoryFormat.MatchString(rest)
 }
 
-// sections reads what every file may have.
+// sections reads the members that every file may have.
 func (p *part) sections(root *strict.Node) {
 	for _, n := range members(root.Get("applications")) {
 		p.applications = append(p.applications, p.application(n))
@@ -477,7 +477,7 @@ func rollout(file string, n *strict.Node) *Rollout {
 	return r
 }
 
-// capabilities is what a file says of devices; several devices may share it.
+// capabilities is a file with the capabilities of devices; several devices may share it.
 type capabilities struct {
 	file      string // "": unchecked or reported
 	unchecked bool

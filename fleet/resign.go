@@ -48,7 +48,7 @@ func (p *planner) resign(ctx context.Context, d *DevicePlan, a *Assignment, s *p
 	return nil
 }
 
-// Resigned reports whether only a signature is published: what the device has stays.
+// Resigned reports whether only a signature is published, and the state stays.
 func (d *DevicePlan) Resigned() bool { return d.resigned != nil }
 
 // there is the state that gets another signature; a has the same blobs.

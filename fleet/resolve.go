@@ -21,7 +21,7 @@ import (
 // lookups at a time, of applications and components.
 const lookups = 4
 
-// Registry is what a fleet asks of registries. Repositories are "host/path".
+// Registry is a fleet's read access to registries. Repositories are "host/path".
 type Registry interface {
 	Tags(ctx context.Context, repository string) ([]string, error)
 	Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error)
@@ -41,7 +41,7 @@ type Release struct {
 	pins map[string]*pinnedRelease // components by "repository:revision"
 }
 
-// pinnedRelease is what a component's tag means now.
+// pinnedRelease is the current version of a component's tag.
 type pinnedRelease struct {
 	repository, revision string
 	digest               digest.Digest
@@ -84,7 +84,7 @@ func Resolve(ctx context.Context, f *Fleet, from Registry) (map[string]*Release,
 	return all, sink.err()
 }
 
-// permanent reports whether an error says what something is, and not that this could not be found out.
+// permanent reports whether an error is about the content itself, not about a failed query.
 func permanent(err error) bool {
 	if errors.Is(err, fault.ErrTemporary) {
 		return false
@@ -160,7 +160,7 @@ func (r *Release) find(ctx context.Context, from Registry) error {
 	return err
 }
 
-// offered says which versions there are.
+// offered lists the existing versions.
 func offered(tags []string) string {
 	const most = 5
 	all := slices.DeleteFunc(slices.Clone(tags), func(t string) bool { return strings.HasPrefix(t, "sha256-") })
@@ -315,7 +315,7 @@ func (r *Release) pinned(p margo.DeploymentProfile) (margo.DeploymentProfile, er
 	return p, nil
 }
 
-// Version is what people call the release.
+// Version is the display name of the release.
 func (r *Release) Version() string { return r.Description.Metadata.Version }
 
 // Conclusive reports whether an error says what something is, or that no trusted key has signed it, and not that this could not be

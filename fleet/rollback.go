@@ -18,7 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// maxBack bounds how many generations of a device are gone back over.
+// maxBack bounds the generations of a device that are followed backwards.
 const maxBack = 1000
 
 // Back says what devices go back to. The zero Back is what each had before the generation that it has now; a device that
@@ -124,7 +124,7 @@ func (d *DevicePlan) cannot(err error) (*DevicePlan, error) {
 	return d, nil
 }
 
-// again plans to publish what a device had.
+// again plans to publish an earlier state of a device.
 func (p *planner) again(ctx context.Context, d *DevicePlan, a *Assignment, s *standing, tagged, goal *published) error {
 	kept, err := p.deployments(ctx, a, goal, nil)
 	if err != nil {
@@ -165,7 +165,7 @@ func placementOf(d *artifacts.Deployment) Placement {
 	}
 }
 
-// earlier finds the state that a device goes back to, or why it stays.
+// earlier finds the state to which a device is rolled back, or the reason why it is not.
 func (p *planner) earlier(ctx context.Context, a *Assignment, s *standing, b Back) (goal *published, stays string, err error) {
 	base := s.base
 	if s.Lags() && base.index.Repeats != "" { // going back was interrupted before the tag moved

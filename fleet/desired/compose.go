@@ -13,8 +13,8 @@ import (
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
-// manifestOf makes the State Manifest of a client that was given head last (zero: nothing) from the states of its devices: that of
-// a single state as it is, else a composed one, and where no state has the bundle already, an archive. The same states and
+// manifestOf creates the State Manifest of a client whose last one was head (zero: none) from the states of its devices: that of
+// a single state unchanged, otherwise a composed one, and an archive if no state has the bundle already. The same states and
 // version give the same bytes.
 func manifestOf(states []*artifacts.State, of []artifact, head store.Manifest) (m *margo.StateManifest, data, archive []byte, err error) {
 	if len(states) == 1 {
@@ -27,7 +27,7 @@ func manifestOf(states []*artifacts.State, of []artifact, head store.Manifest) (
 	if m.Bundle, m.Deployments, archive, err = union(states, of); err != nil {
 		return nil, nil, nil, err
 	}
-	if m.ManifestVersion = head.Version; head.Version > 0 { // after the disk was lost, the same content again
+	if m.ManifestVersion = head.Version; head.Version > 0 { // the same content again, after a loss of the disk
 		if data, err = m.Encode(); err != nil || digest.FromBytes(data).String() == head.Digest {
 			return m, data, archive, err
 		}
@@ -42,8 +42,8 @@ func manifestOf(states []*artifacts.State, of []artifact, head store.Manifest) (
 	return m, data, archive, err
 }
 
-// nextVersion is above all versions before: by head, or when the database was lost, by the generations of the states, of which
-// each change has taken one.
+// nextVersion is above all previous versions: by head, or, if the database was lost, by the generations of the states, because
+// each change has used one.
 func nextVersion(head uint64, of []artifact) (uint64, error) {
 	version := uint64(1)
 	for _, a := range of {
@@ -57,7 +57,7 @@ func nextVersion(head uint64, of []artifact) (uint64, error) {
 	return max(version, head+1), nil
 }
 
-// union is what several devices are to run. archive is nil where one of the states has the bundle.
+// union has the deployments of several devices. archive is nil if one of the states has the bundle.
 func union(states []*artifacts.State, of []artifact) (*margo.BundleRef, []margo.DeploymentRef, []byte, error) {
 	var out []margo.DeploymentRef
 	var documents [][]byte

@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
-// look asks the registry what a client's devices are to run, unless that was done within the interval.
+// look reads the states of a client's devices from the registry, unless that was done within the interval.
 func (v *View) look(ctx context.Context, x *client) error {
 	leave, err := x.enter(ctx)
 	if err != nil {
@@ -66,7 +66,7 @@ func (v *View) withChildren(ctx context.Context, devices []string) ([]string, er
 	return out, nil
 }
 
-// looked notes what came of a look.
+// looked records the result of a look.
 func (v *View) looked(x *client, next *served, err error) {
 	now := v.o.Now()
 	x.mu.Lock()
@@ -81,7 +81,7 @@ func (v *View) looked(x *client, next *served, err error) {
 		}
 	case next != nil:
 		if x.served != nil {
-			before := *x.served // others read the one that was served
+			before := *x.served // others read the served one
 			before.before = nil
 			next.before = &before
 		}
@@ -109,7 +109,7 @@ func (v *View) reached(err error) {
 	}
 }
 
-// next is what a client is to be served instead of s; nil: that is still right, which a wrong one is not.
+// next is the content that replaces s for a client; nil: s is still current and valid.
 func (v *View) next(ctx context.Context, x *client, devices []string, s *served, wrong bool) (*served, error) {
 	now, err := v.find(ctx, x, devices, s)
 	if err != nil {
@@ -171,13 +171,13 @@ func (s *served) artifact(device artifacts.DeviceID) (artifact, bool) {
 	return s.Artifacts[i], true
 }
 
-// found is a device's state and where it is.
+// found is a device's state and its source.
 type found struct {
 	artifact
-	source Source // nil: its tag is gone, and its content here
+	source Source // nil: its tag was deleted, and its content is on disk
 }
 
-// find asks the sources which states devices have now. A device whose tag is gone keeps its state: to remove
+// find reads the current states of devices from the sources. A device whose tag was deleted keeps its state: to remove
 // everything, publish a state without deployments.
 func (v *View) find(ctx context.Context, x *client, devices []string, s *served) ([]found, error) {
 	var out []found
@@ -225,7 +225,7 @@ func (v *View) findOne(ctx context.Context, id artifacts.DeviceID) (found, error
 	return found{}, none
 }
 
-// read reads a state, from disk where it is there, and puts what of it is served on disk. f gets size and generation.
+// read reads a state, from disk if possible, and stores its served content on disk. It sets size and generation of f.
 func (v *View) read(ctx context.Context, f *found) (*artifacts.StateIndex, *artifacts.State, error) {
 	manifest, err := v.manifest(ctx, f)
 	if err != nil {
@@ -254,7 +254,7 @@ func (v *View) read(ctx context.Context, f *found) (*artifacts.StateIndex, *arti
 	return x, state, nil
 }
 
-// manifest is that of a state which may be served.
+// manifest is the manifest of a state that may be served.
 func (v *View) manifest(ctx context.Context, f *found) ([]byte, error) {
 	if f.Size > 0 {
 		data, err := v.o.Content.Get(ctx, ocispec.Descriptor{Digest: f.Digest, Size: f.Size})

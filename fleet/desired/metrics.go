@@ -8,7 +8,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// metrics counts requests for new states by outcome. Without a registerer nothing reads the counters.
+// metrics counts requests for new states by outcome. Without a registerer the counters are not read.
 type metrics struct{ looks *prometheus.CounterVec }
 
 func newMetrics(r prometheus.Registerer, v *View) *metrics {

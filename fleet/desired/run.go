@@ -18,7 +18,7 @@ const (
 	collectEvery = time.Hour
 )
 
-// Run looks for new states of the clients that have asked, spread over time, until ctx ends; and removes content from disk that is no
+// Run looks for new states of the clients that have polled, spread over time, until ctx ends, and removes content from disk that is no
 // longer served.
 func (v *View) Run(ctx context.Context) error {
 	var g errgroup.Group
@@ -41,7 +41,7 @@ func (v *View) Run(ctx context.Context) error {
 			g.Go(func() error {
 				ctx, cancel := context.WithTimeout(ctx, readTimeout)
 				defer cancel()
-				_ = v.look(ctx, x) // it is noted and logged
+				_ = v.look(ctx, x) // recorded and logged
 				return nil
 			})
 		}
@@ -75,7 +75,7 @@ func (v *View) waiting(now time.Time) []*client {
 	return out
 }
 
-// jitter is the time to the next look, so that looks spread.
+// jitter is the random time to the next look, to spread them.
 func (v *View) jitter(times int) time.Duration {
 	every := v.o.Every * time.Duration(times)
 	return every - every/10 + rand.N(every/5+1)
@@ -84,7 +84,7 @@ func (v *View) jitter(times int) time.Duration {
 // collect removes content that is not served to any client; false: not now.
 func (v *View) collect(ctx context.Context) bool {
 	if !v.loading.TryLock() {
-		return false // something is being read, which nothing names yet
+		return false // content is being read that is not referenced yet
 	}
 	defer v.loading.Unlock()
 	heads, err := v.o.Manifests.ListManifests(ctx)
@@ -101,7 +101,7 @@ func (v *View) collect(ctx context.Context) bool {
 	return true
 }
 
-// kept is what a client needs on disk. One that has not asked since the start may do so while the registry is away.
+// kept is the content that a client needs on disk. A client that has not polled since the start may do so while the registry is unavailable.
 func (v *View) kept(ctx context.Context, head store.Manifest) (keep []digest.Digest) {
 	v.mu.Lock()
 	x := v.clients[head.Client]
@@ -116,7 +116,7 @@ func (v *View) kept(ctx context.Context, head store.Manifest) (keep []digest.Dig
 			return keep
 		}
 	}
-	if s, err := v.restore(ctx, head); err == nil { // else there is nothing to keep
+	if s, err := v.restore(ctx, head); err == nil { // otherwise there is no content to keep
 		keep = s.keep
 	}
 	return keep

@@ -28,12 +28,12 @@ type artifact struct {
 	Generation uint64             `json:"generation"`
 }
 
-// made is what a State Manifest was made of, as the store remembers it.
+// made lists the artifacts of a State Manifest, as stored.
 type made struct {
 	Artifacts []artifact `json:"artifacts"` // in order of the client's devices
 }
 
-// served is what a client is given. It never changes.
+// served is the content for a client. It is immutable.
 type served struct {
 	made
 	version     uint64
@@ -76,7 +76,7 @@ func (s *served) has(id string, d digest.Digest) bool {
 	return there
 }
 
-// of fills in what follows from a State Manifest.
+// of fills in the values that follow from a State Manifest.
 func (s *served) of(m *margo.StateManifest, data []byte) error {
 	s.version, s.manifest = m.ManifestVersion, digest.FromBytes(data)
 	s.keep = append(s.keep, s.manifest)
@@ -96,8 +96,8 @@ func (s *served) of(m *margo.StateManifest, data []byte) error {
 	return nil
 }
 
-// restore finds on disk what a client was served before a restart. Only the manifests are read; what they name is verified when
-// it is served.
+// restore finds on disk the content that a client was served before a restart. Only the manifests are read; the content that they name is
+// verified when it is served.
 func (v *View) restore(ctx context.Context, head store.Manifest) (*served, error) {
 	s := &served{}
 	if err := json.Unmarshal([]byte(head.Made), &s.made); err != nil {
@@ -130,7 +130,7 @@ func (v *View) restore(ctx context.Context, head store.Manifest) (*served, error
 	return s, s.of(m, data)
 }
 
-// layersOf are a state and what is read of it.
+// layersOf are a state and the layers that are read.
 func layersOf(d digest.Digest, x *artifacts.StateIndex) []digest.Digest {
 	out := []digest.Digest{d, x.Manifest.Digest}
 	if x.Bundle != nil {

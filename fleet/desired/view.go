@@ -1,16 +1,16 @@
 // Package desired is a read-only view of the states in a registry, as the Margo management API serves them to clients: State
 // Manifests, bundles and single deployments, with the bytes and digests that were pushed.
 //
-// [New] makes a [View]; [View.Run] looks for new states, one request for each device, and [View.Manifest] answers from memory. A
-// new state is served once everything that it names is here, verified and on disk, and until then the one before: a registry that
-// is away, or lacks something, changes nothing for clients. What was served is served after a restart, too, without the registry.
+// [New] creates a [View]; [View.Run] looks for new states, with one request per device, and [View.Manifest] answers from memory. A
+// new state is served when everything that it names is verified and on disk, and until then the previous one: an unavailable or incomplete
+// registry changes nothing for clients. After a restart the same content is served, also without the registry.
 //
 // # Versions
 //
-// manifestVersion rises with each manifest of a client. Where one state is all that a client has, its State Manifest is served as
-// it is, and the version is its generation. The manifest of a client of several devices is composed here; the one of a client
-// whose devices have no state yet is empty, and has version 1. Whatever follows has a higher version than what was served before,
-// which [store.Manifests] remembers.
+// manifestVersion rises with each manifest of a client. If a client has a single state, its State Manifest is served
+// unchanged, and the version is its generation. The manifest of a client of several devices is composed here; the one of a client
+// whose devices have no state yet is empty, and has version 1. Each new manifest has a higher version than the previous one,
+// which is in [store.Manifests].
 package desired
 
 import (
@@ -34,11 +34,11 @@ import (
 
 const (
 	defaultEvery = 30 * time.Second
-	lookTimeout  = 10 * time.Second // of a look that a client waits for; what it has fetched is kept
+	lookTimeout  = 10 * time.Second // of a look that a client waits for; fetched content is kept
 	looksAtOnce  = 16               // at the registry
 	maxBackOff   = 16               // times Every, for a client whose states cannot be read
 	stale        = 4                // times Every after which a client waits for a look
-	maxRaise     = 1 << 32          // versions above the known one that a client may report: there must be some above
+	maxRaise     = 1 << 32          // versions above the known one that a client may report, so that higher ones are left
 )
 
 // Source is a repository of states. [registry.Repository] is one.
@@ -49,21 +49,21 @@ type Source interface {
 	Blob(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error)
 }
 
-// Content is a store of content by digest. [registry.Layout] is one. What is there was verified and is durable.
+// Content is a store of content by digest. [registry.Layout] is one. Its content is verified and durable.
 type Content interface {
 	Put(ctx context.Context, desc ocispec.Descriptor, data []byte) error
 	Get(ctx context.Context, desc ocispec.Descriptor) ([]byte, error)
-	// Open verifies content and opens it. fault.ErrNotFound: it is not there, or damaged.
+	// Open verifies content and opens it. fault.ErrNotFound: it is missing or damaged.
 	Open(ctx context.Context, d digest.Digest) (io.ReadSeekCloser, error)
 	Retain(ctx context.Context, keep []digest.Digest) error
 }
 
 // Options make a [View]. Sources, Content, Manifests, Now and Logger must be set.
 type Options struct {
-	Sources   []Source // the first that has a device's state counts
+	Sources   []Source // the first that has a device's state is used
 	Content   Content  // used by this view only
 	Manifests store.Manifests
-	// Verify decides whether a state may be served. nil: each one may, and devices verify.
+	// Verify returns an error if a state must not be served. nil: each one may, and devices verify.
 	Verify  func(ctx context.Context, from Source, d digest.Digest) error
 	Every   time.Duration // between looks for a device's state; 0: 30 s
 	Now     func() time.Time
@@ -77,7 +77,7 @@ type View struct {
 	looks   chan struct{}
 	metrics *metrics
 
-	loading sync.RWMutex // held for reading while content is put that nothing names yet
+	loading sync.RWMutex // held for reading while content is stored that is not referenced yet
 
 	mu      sync.Mutex
 	clients map[string]*client
@@ -86,7 +86,7 @@ type View struct {
 
 var _ status.Desired = (*View)(nil)
 
-// New makes a view. It opens no connection.
+// New creates a view. It opens no connection.
 func New(o Options) *View {
 	if o.Every <= 0 {
 		o.Every = defaultEvery
@@ -96,7 +96,7 @@ func New(o Options) *View {
 	return v
 }
 
-// client is what is known of one client.
+// client is the state of one client.
 type client struct {
 	id   string
 	busy chan struct{} // has a value while a goroutine checks or loads
@@ -104,17 +104,17 @@ type client struct {
 	mu      sync.Mutex
 	devices []string
 	served  *served   // nil: nothing yet
-	loaded  bool      // what was served before a restart was looked for
+	loaded  bool      // the content from before a restart was looked up
 	looked  time.Time // the last time that the registry answered
 	due     time.Time // when to look again
-	failed  int       // looks in a row
-	err     error     // of the last look; nil: served is what the registry has
+	failed  int       // consecutive failed looks
+	err     error     // of the last look; nil: served is current
 	damaged bool      // the disk has lost something of served
-	gone    []string  // devices whose tag was there before
+	gone    []string  // devices whose tag was deleted
 	adopted uint64    // highest manifestVersion that the client has reported; 0: none
 }
 
-// known finds a client, and notes which devices it has now.
+// known finds a client, and updates its list of devices.
 func (v *View) known(c status.Client) *client {
 	v.mu.Lock()
 	x := v.clients[c.ID]
@@ -169,7 +169,7 @@ func (v *View) Bundle(ctx context.Context, c status.Client, d digest.Digest) err
 	return v.names(ctx, c, func(s *served) bool { return s.bundle == d && d != "" })
 }
 
-// names reports whether what a client was given last, or before that, names something: it may fetch what it has just read of.
+// names reports whether the last manifest of a client, or the one before it, names a digest: the client may still fetch that.
 func (v *View) names(ctx context.Context, c status.Client, is func(*served) bool) error {
 	s, err := v.load(ctx, v.known(c))
 	for range 2 {
@@ -190,13 +190,13 @@ func (v *View) names(ctx context.Context, c status.Client, is func(*served) bool
 // Open implements [status.Desired].
 func (v *View) Open(ctx context.Context, d digest.Digest) (io.ReadSeekCloser, error) {
 	f, err := v.o.Content.Open(ctx, d)
-	if errors.Is(err, fault.ErrNotFound) { // it was there: the disk has lost it, and the next look brings it again
+	if errors.Is(err, fault.ErrNotFound) { // the disk has lost it, and the next look reads it again
 		v.forget(d)
 	}
 	return f, err
 }
 
-// forget lets everything be read again that names what the disk has lost.
+// forget marks everything that names lost content to be read again.
 func (v *View) forget(d digest.Digest) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -209,7 +209,7 @@ func (v *View) forget(d digest.Digest) {
 	}
 }
 
-// Adopted implements [status.Desired]. A client that has not asked for its state since the start is no client of the view.
+// Adopted implements [status.Desired]. A client that has not polled since the start is not in the view.
 func (v *View) Adopted(c status.Client, version uint64) {
 	v.mu.Lock()
 	x := v.clients[c.ID]
@@ -225,7 +225,7 @@ func (v *View) Adopted(c status.Client, version uint64) {
 	}
 }
 
-// load returns what a client is served: after a restart what it was served before; nil: nothing.
+// load returns the content for a client: after a restart the previous one; nil: none.
 func (v *View) load(ctx context.Context, x *client) (*served, error) {
 	x.mu.Lock()
 	s, loaded := x.served, x.loaded
@@ -241,7 +241,7 @@ func (v *View) load(ctx context.Context, x *client) (*served, error) {
 	return v.recall(ctx, x)
 }
 
-// recall is load by who has entered.
+// recall is load for a caller that has entered.
 func (v *View) recall(ctx context.Context, x *client) (*served, error) {
 	x.mu.Lock()
 	s, loaded := x.served, x.loaded
@@ -263,7 +263,7 @@ func (v *View) recall(ctx context.Context, x *client) (*served, error) {
 	defer x.mu.Unlock()
 	x.served, x.loaded = s, true
 	if s != nil {
-		x.looked = v.o.Now() // the registry is asked in the background first
+		x.looked = v.o.Now() // the registry is queried in the background first
 	}
 	return s, nil
 }

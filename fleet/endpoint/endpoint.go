@@ -1,8 +1,8 @@
-// Package endpoint reads what devices have reported from a fleet endpoint: the JSON views of longshore-fleet, for
-// publishing in waves and for looking. The entry point is [New].
+// Package endpoint reads the reports of devices from a fleet endpoint: the JSON views of longshore-fleet, for
+// waves and for display. The entry point is [New].
 //
-// Answers are bounded, and what they say of devices that were not asked about is dropped. A server that cannot be reached,
-// or breaks, is fault.ErrTemporary; one that rejects the credentials is fault.ErrUnauthenticated or fault.ErrDenied; what is no
+// Responses are bounded, and entries of other devices than the requested ones are dropped. An unreachable or failing server
+// is fault.ErrTemporary; rejected credentials are fault.ErrUnauthenticated or fault.ErrDenied; a server that is not a
 // fleet endpoint is fault.ErrInvalid.
 package endpoint
 
@@ -31,13 +31,13 @@ import (
 
 // Limits.
 const (
-	fewDevices   = 16       // devices that are asked for one by one
+	fewDevices   = 16       // devices that are requested one by one
 	manyAtOnce   = 4        // requests for single devices at a time
-	pageSize     = 1000     // what longshore-fleet gives at most
-	equippedPage = 200      // what it gives at most with capabilities, of which each may have 256 KiB
+	pageSize     = 1000     // limit of longshore-fleet
+	equippedPage = 200      // its limit with capabilities, each up to 256 KiB
 	maxPages     = 10_000   // of one listing
 	maxAnswer    = 64 << 20 // bytes of a page: 1000 devices that have long errors, or 200 with capabilities
-	maxDetail    = 300      // bytes of an answer that get into an error
+	maxDetail    = 300      // bytes of a response in an error
 	callTimeout  = 30 * time.Second
 	maxRetryWait = time.Hour
 )
@@ -45,7 +45,7 @@ const (
 // Options make a [Client].
 type Options struct {
 	URL       string // of the endpoint: https://host[:port][/prefix]
-	Password  string // of viewers, as longshore-fleet asks for it; "": none
+	Password  string // of viewers of longshore-fleet; "": none
 	Token     string // bearer token, for a proxy in front of it, instead of Password; "": none
 	CA        []byte // PEM of certificates to trust beside the system's; nil: none
 	UserAgent string
@@ -92,20 +92,20 @@ func New(o Options) (*Client, error) {
 	}
 	return &Client{o: o, base: base, http: &http.Client{
 		Transport: t, Timeout: o.Timeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a password goes nowhere else
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // a password is sent nowhere else
 	}}, nil
 }
 
-// Close lets go of idle connections.
+// Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // device is a device in an answer of the views. Unknown members are ignored.
 type device struct {
 	ID           string    `json:"id"`
 	LastHeard    time.Time `json:"lastHeard"`
-	OfflineSince time.Time `json:"offlineSince"` // left out: it reports
+	OfflineSince time.Time `json:"offlineSince"` // missing: it is online
 	Ago          int64     `json:"lastHeardSecondsAgo"`
-	Every        int64     `json:"reportIntervalSeconds"` // 0: it does not say
+	Every        int64     `json:"reportIntervalSeconds"` // 0: unknown
 	AgentVersion string    `json:"agentVersion"`
 	Accepted     uint64    `json:"acceptedGeneration"`
 	Digest       string    `json:"digest"`
@@ -115,10 +115,10 @@ type device struct {
 	rollout.Waits
 	Capabilities json.RawMessage `json:"capabilities"`
 	Details      []deployment    `json:"deploymentDetails"`
-	Next         *cursor         `json:"next"` // where not all details fit in
+	Next         *cursor         `json:"next"` // if not all details fit
 }
 
-// cursor says after which deployment the next page begins.
+// cursor is the deployment after which the next page begins.
 type cursor struct {
 	Device     string `json:"afterDevice"`
 	Deployment string `json:"afterDeployment"`
@@ -165,7 +165,7 @@ func (d deployment) seen() rollout.DeploymentReport {
 	return out
 }
 
-// Look implements [rollout.Endpoint]: a few devices are asked for one by one, for more all are listed.
+// Look implements [rollout.Endpoint]: few devices are requested one by one, for more all are listed.
 func (c *Client) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
 	if len(devices) <= fewDevices {
 		return c.some(ctx, devices)
@@ -185,7 +185,7 @@ func (c *Client) some(ctx context.Context, devices []artifacts.DeviceID) (map[ar
 	return out, nil
 }
 
-// each asks for devices one by one; one that never has reported is not in the answer.
+// each requests devices one by one; a device that has never reported is not in the result.
 func (c *Client) each(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*device, error) {
 	found := make([]*device, len(devices))
 	g, ctx := errgroup.WithContext(ctx)
@@ -212,8 +212,8 @@ func (c *Client) each(ctx context.Context, devices []artifacts.DeviceID) (map[ar
 	return out, nil
 }
 
-// all lists devices first and deployments then: the deployments of a device are then never older than what it reports
-// of itself.
+// all lists devices first and deployments then: the deployments of a device are then never older than its own
+// entry.
 func (c *Client) all(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
 	out := make(map[artifacts.DeviceID]*rollout.DeviceReport, len(devices))
 	err := c.list(ctx, url.Values{"limit": {strconv.Itoa(pageSize)}}, devices, func(id artifacts.DeviceID, d device) { out[id] = d.sighting() })
@@ -223,7 +223,7 @@ func (c *Client) all(ctx context.Context, devices []artifacts.DeviceID) (map[art
 	return out, c.deployments(ctx, out)
 }
 
-// list pages through all devices, and gives visit those that are wanted.
+// list reads all pages of devices, and calls visit for the requested ones.
 func (c *Client) list(ctx context.Context, q url.Values, devices []artifacts.DeviceID, visit func(artifacts.DeviceID, device)) error {
 	wanted := make(map[artifacts.DeviceID]bool, len(devices))
 	for _, id := range devices {
@@ -261,7 +261,7 @@ func (c *Client) deployments(ctx context.Context, out map[artifacts.DeviceID]*ro
 	})
 }
 
-// pages pages through deployments.
+// pages reads all pages of deployments.
 func (c *Client) pages(ctx context.Context, q url.Values, visit func(deployment)) error {
 	for page := 0; ; page++ {
 		var list struct {
@@ -286,8 +286,8 @@ func (c *Client) pages(ctx context.Context, q url.Values, visit func(deployment)
 	}
 }
 
-// Capabilities implements [rollout.Endpoint]: a few devices are asked for one by one, for more all are listed. What an
-// endpoint does not list, or lists at too great a length, is asked for one by one as well.
+// Capabilities implements [rollout.Endpoint]: few devices are requested one by one, for more all are listed. Devices that an
+// endpoint does not list, or whose entry is too large, are requested one by one as well.
 func (c *Client) Capabilities(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID][]byte, error) {
 	out, ask := make(map[artifacts.DeviceID][]byte, len(devices)), devices
 	if len(devices) > fewDevices {
@@ -344,7 +344,7 @@ func (c *Client) device(ctx context.Context, id artifacts.DeviceID) (*device, er
 	return &d, nil
 }
 
-// get asks for one answer.
+// get sends one request.
 func (c *Client) get(ctx context.Context, path string, query url.Values, into any) error {
 	at := c.base.String() + path
 	if len(query) > 0 {
@@ -385,7 +385,7 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, into an
 	return nil
 }
 
-// judge makes an error of an answer that is none.
+// judge turns an unexpected response into an error.
 func (c *Client) judge(res *http.Response, body []byte, path string) error {
 	detail := strings.Join(strings.Fields(strings.ToValidUTF8(string(body[:min(len(body), maxDetail)]), "?")), " ")
 	known := false
@@ -413,7 +413,7 @@ func (c *Client) judge(res *http.Response, body []byte, path string) error {
 	return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrInvalid), "check the address")
 }
 
-// bare drops the method and URL that net/http puts before an error: we say it ourselves.
+// bare drops the method and URL that net/http adds to an error, because our error has them.
 func bare(err error) error {
 	var u *url.Error
 	if errors.As(err, &u) {

@@ -14,21 +14,21 @@ import (
 )
 
 const (
-	checkEvery   = time.Second // between questions whether decisions have changed
+	checkEvery   = time.Second // between checks for new decisions
 	checkTimeout = 5 * time.Second
 	withdrawal   = time.Minute // of all credentials that are due
 	retryEvery   = time.Minute // of withdrawals that failed
 )
 
-// snapshot is which keys are enrolled, and which were.
+// snapshot has the keys that are or were enrolled.
 type snapshot struct {
 	changes int64
 	keys    map[string]digest.Digest // of a device
 	removed map[digest.Digest]bool
 }
 
-// Look reports whether a client is an enrolled device that presents its own key. known false: enrollment says nothing about it. An
-// error that wraps fault.ErrDenied: it was removed, or another key has its id. It asks no database: a removal counts a second later.
+// Look reports whether a client is an enrolled device that presents its own key. known false: it is not enrolled. An
+// error that wraps fault.ErrDenied: it was removed, or another key has its id. It does not query the database: a removal takes effect a second later.
 func (s *Service) Look(client string, leaf *x509.Certificate) (known bool, err error) {
 	key := digest.FromBytes(leaf.RawSubjectPublicKeyInfo)
 	s.mu.Lock()
@@ -44,14 +44,14 @@ func (s *Service) Look(client string, leaf *x509.Certificate) (known bool, err e
 	return ok, nil
 }
 
-// Start reads which keys are enrolled. Before it, [Service.Look] knows none.
+// Start reads the enrolled keys. Before it, [Service.Look] finds none.
 func (s *Service) Start(ctx context.Context) error { return s.refresh(ctx) }
 
-// Run notices decisions of operators, and withdraws credentials of removed devices, until ctx ends.
+// Run applies decisions of operators, and withdraws credentials of removed devices, until ctx ends.
 func (s *Service) Run(ctx context.Context) error {
 	t := time.NewTicker(checkEvery)
 	defer t.Stop()
-	var withdrawn int64 // changes for which nothing is left to withdraw
+	var withdrawn int64 // changes whose withdrawals are complete
 	var again time.Time
 	for {
 		select {
@@ -114,7 +114,7 @@ func (s *Service) refresh(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if next.changes > s.enrolled.changes { // else another goroutine has read later ones
+	if next.changes > s.enrolled.changes { // otherwise another goroutine has read later ones
 		s.enrolled = next
 	}
 	return nil

@@ -22,17 +22,17 @@ type Certifier interface {
 	Certify(public crypto.PublicKey, name identity.Name, now time.Time, lifetime time.Duration) (*x509.Certificate, error)
 }
 
-// Credentials give devices what they pull with.
+// Credentials creates the pull credentials of devices.
 type Credentials interface {
 	// Give makes the credential of a device, or a new secret for it. handle is the one of [Credentials.Handle].
 	Give(ctx context.Context, device, handle string) (enroll.Login, error)
-	// Handle is by what the credential of a key is withdrawn, known before it is made; "": there is nothing to withdraw.
+	// Handle identifies the credential of a key for its withdrawal, before it is created; "": nothing to withdraw.
 	Handle(key digest.Digest) string
-	// Withdraw deletes a credential. One that is not there is no error.
+	// Withdraw deletes a credential. A missing one is not an error.
 	Withdraw(ctx context.Context, handle string) error
 }
 
-// Policy is what devices receive beside their certificate, read anew for each.
+// Policy has what devices receive in addition to their certificate; it is read for each device.
 type Policy struct {
 	Settings *Settings
 	Trust    *enroll.Trusted
@@ -40,7 +40,7 @@ type Policy struct {
 	Pull     Credentials // nil: none
 }
 
-// grant makes what an approved device receives.
+// grant creates the credentials and settings of an approved device.
 func (s *Service) grant(ctx context.Context, device string, key crypto.PublicKey, fingerprint digest.Digest) (*enroll.Grant, error) {
 	done, err := s.begin(fingerprint)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Service) pull(ctx context.Context, c Credentials, device, handle string
 	return login, err
 }
 
-// begin lets a key receive one grant at a time, and not too often: each costs a signature and perhaps a new secret at a registry.
+// begin limits a key to one grant at a time, and their rate: each costs a signature and perhaps a new secret at a registry.
 func (s *Service) begin(key digest.Digest) (done func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

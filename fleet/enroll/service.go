@@ -96,10 +96,10 @@ func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
-	_ = json.NewEncoder(w).Encode(answer) // the device asks again
+	_ = json.NewEncoder(w).Encode(answer) // the device repeats the request
 }
 
-// explain is an error for who sent the request, with what to do.
+// explain is an error for the sender of the request, with a hint.
 func explain(err error) string {
 	if hint := fault.Hint(err); hint != "" {
 		return err.Error() + "; " + hint
@@ -169,7 +169,7 @@ func (s *Service) answer(r *http.Request, request enroll.Request, key crypto.Pub
 	return enroll.Answer{Status: enroll.Pending, After: pendingRetry}, nil
 }
 
-// decided is what is decided about a key.
+// decided is the decision about a key.
 func (s *Service) decided(r *http.Request, request enroll.Request, fingerprint digest.Digest) (store.Enrollment, error) {
 	if request.Device != "" {
 		if err := CheckDevice(request.Device); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 )
 
-// Settings are what enroll.yaml says.
+// Settings are the content of enroll.yaml.
 type Settings struct {
 	URL       string // at which devices reach this manager by mutual TLS: https://host[:port]
 	Lifetime  time.Duration
@@ -23,7 +23,7 @@ type Settings struct {
 	Harbor    *Harbor
 }
 
-// Authority says which authority signs certificates of devices.
+// Authority is the authority that signs certificates of devices.
 type Authority struct {
 	Dir         string // has ca.crt, and ca.key unless Key says where that is; "": that of the manager's SVID and trust bundle does not sign
 	TrustDomain string // of an authority that is created if Dir has none; "": none is created

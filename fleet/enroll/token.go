@@ -25,7 +25,7 @@ const (
 var tokenText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // MintToken makes a join token. random is at least 42 random bytes; pin, which may be "", is the fingerprint by which the device
-// authenticates the manager. What is stored says nothing about the text.
+// authenticates the manager. The stored values do not reveal the text.
 func MintToken(random io.Reader, device string, pin digest.Digest, now time.Time, lifetime time.Duration) (text string, t store.JoinToken, err error) {
 	var raw [tokenID + tokenSecret]byte
 	if _, err := io.ReadFull(random, raw[:]); err != nil {

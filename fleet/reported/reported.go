@@ -40,7 +40,7 @@ var (
 	_ rollout.Endpoint = Both{}
 )
 
-// Unverified returns why the last report of a device did not count; "": there was none, or it counted.
+// Unverified returns why the last report of a device did not count; "": no report, or it counted.
 func (s *Source) Unverified(id artifacts.DeviceID) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,19 +13,19 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 )
 
-// Config is what a rollout is run with.
+// Config configures a rollout.
 type Config struct {
 	Store    Store
 	Endpoint Endpoint
 	Now      func() time.Time
-	Interval time.Duration // between two looks at what devices report; 0: 10 s
+	Interval time.Duration // between two queries of the device reports; 0: 10 s
 	Wait     bool          // until the rollout ends; else only what can be done without waiting
-	By       string        // who runs it, for people: "user@host"
+	By       string        // who runs it, for display: "user@host"
 	Claim    string        // of this run: hexadecimal digits and dashes, another one each time
 	Event    func(string)  // called with a line for each event; nil: no call
 	Progress func(fleet.Progress)
 	Parallel int // devices at a time; 0: 48
-	// Loader checks whether devices could load what an undo gives them back. nil: no check.
+	// Loader checks whether devices could load the states that an undo restores. nil: no check.
 	Loader *fleet.Loader
 }
 
@@ -37,10 +37,10 @@ type halted struct{ text string }
 func (h *halted) Error() string { return h.text }
 func (h *halted) Unwrap() error { return fault.ErrRejected }
 
-// Run is a rollout that this process goes on with.
+// Run is a rollout that this process runs.
 type Run struct {
 	cfg    Config
-	plan   *fleet.Plan // of what is still to be published; nil: nothing is
+	plan   *fleet.Plan // of the states that are not yet published; nil: none
 	record *Record
 	blind  time.Time // since when the endpoint does not answer; zero: it does
 	said   map[string]string
@@ -125,7 +125,7 @@ func Begin(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options, 
 
 func now(cfg Config) time.Time { return cfg.Now().UTC().Truncate(time.Millisecond) }
 
-// sameAgain refuses to begin what did not go well before: a pipeline that runs once more must not.
+// sameAgain rejects a release that failed before, so that a repeated pipeline does not restart it.
 func sameAgain(old *artifacts.Rollout) error {
 	hint := "publish something else; or the same once more with --again"
 	if old.Phase == artifacts.RolloutHalted {
@@ -213,7 +213,7 @@ func takeUp(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options,
 	return run, plan, nil
 }
 
-// another says how a device would not get what a rollout has for it.
+// another describes how the plan of a device differs from its rollout.
 func another(r *artifacts.Rollout, d *fleet.DevicePlan, t artifacts.RolloutTarget) string {
 	switch {
 	case d.Action == fleet.Same:
@@ -262,7 +262,7 @@ func Continue(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Option
 	return takeUp(ctx, c, cfg, o, s, rec)
 }
 
-// promoted lets a wave count as passed.
+// promoted marks a wave as passed.
 func promoted(r *artifacts.Rollout, name string, at time.Time) error {
 	var there []string
 	for i := range r.Waves {
@@ -283,7 +283,7 @@ func promoted(r *artifacts.Rollout, name string, at time.Time) error {
 	return fault.WithHint(fmt.Errorf("promote wave %s of rollout %d of %s: %w", name, r.Number, r.Fleet, fault.ErrNotFound), "there is "+strings.Join(there, ", "))
 }
 
-// Halt ends a rollout where it is, by hand: what is published stays, nothing more is.
+// Halt stops a rollout by hand: published states stay, and nothing more is published.
 func Halt(ctx context.Context, cfg Config, why string) (*Record, error) {
 	rec, err := cfg.Store.Read(ctx)
 	if err != nil {

@@ -37,7 +37,7 @@ func document(p *fleet.Plan, o fleet.Options, number uint64, now time.Time) *art
 	return r
 }
 
-// planned is what the devices of a rollout are to run by a plan, in one digest; "" when one of them is not in it.
+// planned is one digest of the planned documents of a rollout's devices; "" if a device is not in the plan.
 func planned(p *fleet.Plan, targets []artifacts.RolloutTarget) digest.Digest {
 	byID := make(map[artifacts.DeviceID]*fleet.DevicePlan, len(p.Devices))
 	for _, d := range p.Devices {

@@ -16,7 +16,7 @@ const (
 	settle     = 3 * guardEvery  // after which no process publishes a wave that another one has ended
 )
 
-// errTaken ends a wave that another process has halted, undone or gone on with. It is no conflict, which would be one device's.
+// errTaken ends a wave that another process has halted, undone or continued. It is not a conflict, which would be about one device.
 var errTaken = fmt.Errorf("the rollout's record has another revision: %w", fault.ErrTemporary)
 
 // guard publishes the states of a wave as long as the rollout is this run's: a large wave takes minutes, and who halts it
@@ -26,7 +26,7 @@ type guard struct {
 	run *Run
 
 	mu     sync.Mutex
-	looked time.Time // when the record was looked at last
+	looked time.Time // when the record was last read
 }
 
 // Publish is the publisher's, or an error that wraps errTaken.

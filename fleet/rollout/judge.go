@@ -14,16 +14,16 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 )
 
-// Endpoint is where devices report.
+// Endpoint is the source of device reports.
 type Endpoint interface {
-	// Look returns what devices have reported; one that never has is not in the answer. Errors wrap fault.ErrTemporary when
+	// Look returns the reports of devices; a device that has never reported is not in the result. Errors wrap fault.ErrTemporary when
 	// it may be asked again.
 	Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*DeviceReport, error)
 	// Capabilities are the capabilities documents that devices have reported; one that never has is not in the answer.
 	Capabilities(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID][]byte, error)
 }
 
-// DeviceReport is what a device has reported last.
+// DeviceReport is the last report of a device.
 type DeviceReport struct {
 	Heard time.Time
 	Ago   time.Duration // since then, by the endpoint's clock
@@ -35,7 +35,7 @@ type DeviceReport struct {
 	Agent                        string
 	Accepted, Running, Committed uint64        // 0: none
 	Digest                       digest.Digest // of the accepted state; "": none
-	Refused                      *Refusal      // nil: it takes what is published for it
+	Refused                      *Refusal      // nil: it accepts its published state
 	Deployments                  []DeploymentReport
 	Waits                        Waits
 }

@@ -127,7 +127,7 @@ func (p *Project) Give(ctx context.Context, device, handle string) (protocol.Log
 	return protocol.Login{Host: p.o.Host, Username: r.Name, Password: r.Secret}, nil
 }
 
-// renew gives an account that is there a new secret.
+// renew sets a new secret of an existing account.
 func (p *Project) renew(ctx context.Context, name string) (robot, error) {
 	r, err := p.find(ctx, name)
 	if err != nil {
@@ -168,7 +168,7 @@ func (p *Project) account(handle string) (string, error) {
 	return name, nil
 }
 
-// find finds an account of the project by its name; nil: there is none.
+// find finds an account of the project by its name; nil: none.
 func (p *Project) find(ctx context.Context, name string) (*robot, error) {
 	var project struct {
 		ID int64 `json:"project_id"`
