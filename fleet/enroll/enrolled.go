@@ -27,7 +27,7 @@ type snapshot struct {
 	removed map[digest.Digest]bool
 }
 
-// Look reports whether a client is an enrolled device that presents its own key. known false: it is not enrolled. An
+// Look reports whether a client is an enrolled device that presents its own key. known false: it is not in the enrollment's records. An
 // error that wraps fault.ErrDenied: it was removed, or another key has its id. It does not query the database: a removal takes effect a second later.
 func (s *Service) Look(client string, leaf *x509.Certificate) (known bool, err error) {
 	key := digest.FromBytes(leaf.RawSubjectPublicKeyInfo)
