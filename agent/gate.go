@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/approval"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
@@ -367,7 +368,11 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 		until = d.Until
 	}
 	r.Decision = &store.Decision{Verdict: d.Verdict, By: d.By, Via: d.Via, Reason: clip(d.Reason), At: now, Until: until}
-	if err := l.o.Store.Update(func(tx *store.Tx) error { return errors.Join(tx.SetChange(r), l.capabilities(tx, now)) }); err != nil {
+	told := status.Event{Kind: status.EventChange, Deployment: c.Name, Digest: c.ID, Message: fmt.Sprintf("%s by %s%s", d.Verdict, d.By, reasonText(d.Reason))}
+	err = l.o.Store.Update(func(tx *store.Tx) error {
+		return errors.Join(tx.SetChange(r), keepDecided(tx, now, told), l.capabilities(tx, now))
+	})
+	if err != nil {
 		return status.Change{}, fmt.Errorf("save the decision on %s: %w", c.Name, err)
 	}
 	l.gate.records[c.ID], l.gate.built = r, -1
@@ -375,10 +380,27 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 		l.trust.next = now
 	}
 	l.nudge()
-	message := fmt.Sprintf("%s by %s%s", d.Verdict, d.By, reasonText(d.Reason))
 	l.log.Info("decision", "deployment", c.Name, "change", c.ID, "verdict", d.Verdict, "by", d.By, "via", d.Via, "reason", r.Decision.Reason)
-	l.events.Emit(status.Event{Kind: status.EventChange, Deployment: c.Name, Digest: c.ID, Message: message})
+	l.events.Emit(told)
 	return l.changeStatus(c), nil
+}
+
+// keepDecided saves the event of something that somebody did: who asks after a restart has to find it, too.
+func keepDecided(tx *store.Tx, now time.Time, e status.Event) error {
+	return tx.AddDecided(store.Decided{
+		At: now, Kind: string(e.Kind), Deployment: e.Deployment, Generation: e.Generation, Digest: e.Digest, Code: string(e.Code), Message: e.Message,
+	})
+}
+
+// recallDecided brings back what people decided in earlier runs of the agent.
+func (l *loop) recallDecided(tx *store.Tx) error {
+	all, err := tx.Decided()
+	for _, d := range all {
+		l.events.Recall(status.Event{
+			Time: d.At, Kind: status.EventKind(d.Kind), Deployment: d.Deployment, Generation: d.Generation, Digest: d.Digest, Code: codes.Code(d.Code), Message: d.Message,
+		})
+	}
+	return err
 }
 
 func reasonText(reason string) string {

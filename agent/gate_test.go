@@ -118,6 +118,12 @@ func TestApproval(t *testing.T) {
 			}
 			b.restart()
 			b.w.Committed(t, b.r, 2)
+			b.restart()
+			b.w.Wait(t, "the events tell who decided", func() bool {
+				return slices.ContainsFunc(eventsOf(t, b.r.Agent, status.EventRequest{Kind: status.EventChange}), func(e status.Event) bool {
+					return e.Message == "approved by user ana (1000)" && e.Deployment == "app-1" && e.Digest == c.ID && !e.Time.Before(c.Since)
+				})
+			})
 		}},
 		"waits through a restart": {updates, func(t *testing.T, b *bench, c status.Change) {
 			b.restart()

@@ -61,8 +61,9 @@ func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
 	hold := &store.Hold{Generation: s.Generation, State: s.Digest, Over: l.accepted.Digest, By: r.By, Via: r.Via, Reason: clip(r.Reason), At: l.o.Now()}
 	before, target, targetDesired, acceptedDesired, damaged := l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged
 	l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged = hold, s, desired, nil, nil
+	told := status.Event{Kind: status.EventHold, Generation: s.Generation, Digest: s.Digest, Code: codes.Held, Message: "rolled back by " + r.By + reasonText(r.Reason)}
 	err = l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetHold(hold), tx.SetState(store.Target, *s), l.capabilities(tx, hold.At))
+		return errors.Join(tx.SetHold(hold), tx.SetState(store.Target, *s), keepDecided(tx, hold.At, told), l.capabilities(tx, hold.At))
 	})
 	if err != nil {
 		l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged = before, target, targetDesired, acceptedDesired, damaged
@@ -71,7 +72,7 @@ func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
 	l.newTarget()
 	l.refill.again() // what its images say may be forgotten
 	l.log.Warn("rolled back by hand; the accepted state is not applied", "generation", s.Generation, "accepted", l.accepted.Generation, "by", r.By, "via", r.Via, "reason", hold.Reason)
-	l.events.Emit(status.Event{Kind: status.EventHold, Generation: s.Generation, Digest: s.Digest, Code: codes.Held, Message: "rolled back by " + r.By + reasonText(r.Reason)})
+	l.events.Emit(told)
 	return *status.NewHold(hold), nil
 }
 
@@ -144,8 +145,9 @@ func (l *loop) release(by, via string) (status.Hold, error) {
 		l.log.Warn("the accepted state is read again from the registry", "err", err)
 	}
 	l.hold = nil
+	told := status.Event{Kind: status.EventHold, Generation: l.accepted.Generation, Digest: l.accepted.Digest, Message: "released by " + by}
 	err = l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetHold(nil), l.capabilities(tx, l.o.Now()))
+		return errors.Join(tx.SetHold(nil), keepDecided(tx, l.o.Now(), told), l.capabilities(tx, l.o.Now()))
 	})
 	if err != nil {
 		l.hold = h
@@ -158,7 +160,7 @@ func (l *loop) release(by, via string) (status.Hold, error) {
 	l.rebuild()
 	l.nudge()
 	l.log.Info("released; the accepted state is applied", "generation", l.accepted.Generation, "by", by, "via", via)
-	l.events.Emit(status.Event{Kind: status.EventHold, Generation: l.accepted.Generation, Digest: l.accepted.Digest, Message: "released by " + by})
+	l.events.Emit(told)
 	return *status.NewHold(h), nil
 }
 

@@ -138,7 +138,7 @@ func (l *loop) boot() error {
 			l.reportedStatus[s.DeploymentID] = s
 		}
 		l.fresh, errs[6] = tx.Fresh()
-		errs[7] = l.recallSecurity(tx)
+		errs[7] = errors.Join(l.recallSecurity(tx), l.recallDecided(tx))
 		l.replaced, errs[8] = tx.Lost()
 		l.hold, err = tx.Hold()
 		errs[8] = errors.Join(errs[8], err)

@@ -68,6 +68,40 @@ func (t *Tx) RetainChanges(keep map[digest.Digest]bool) error {
 	return nil
 }
 
+// Decided is what somebody at the device did, for those who ask later: nothing is decided by it.
+type Decided struct {
+	At         time.Time     `json:"at"`
+	Kind       string        `json:"kind"` // of its event
+	Deployment string        `json:"deployment,omitempty"`
+	Generation uint64        `json:"generation,omitempty"`
+	Digest     digest.Digest `json:"digest"` // of the change, or of the state
+	Code       string        `json:"code,omitempty"`
+	Message    string        `json:"message"` // what, by whom and why
+}
+
+// maxDecided bounds how many are kept, the newest.
+const maxDecided = 100
+
+var bucketDecided = []byte("decided") // sequence, big endian -> Decided
+
+// AddDecided remembers what somebody did, in place of the oldest.
+func (t *Tx) AddDecided(d Decided) error {
+	b := t.tx.Bucket(bucketDecided)
+	seq, err := b.NextSequence()
+	if err != nil {
+		return fmt.Errorf("number a decision: %w", err)
+	}
+	if seq > maxDecided {
+		if err := b.Delete(seqKey(seq - maxDecided)); err != nil {
+			return fmt.Errorf("forget a decision: %w", err)
+		}
+	}
+	return put(b, seqKey(seq), d)
+}
+
+// Decided lists what people did, oldest first.
+func (t *Tx) Decided() ([]Decided, error) { return list[Decided](t.tx.Bucket(bucketDecided)) }
+
 // Hold keeps the device at a generation that somebody chose by hand, until another state is accepted or the hold is released.
 type Hold struct {
 	Generation uint64        `json:"generation"`

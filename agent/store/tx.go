@@ -97,6 +97,7 @@ func (t *Tx) Damaged() []Damage {
 	out = append(out, damagedIn[workload.ImageInfo](t, bucketImageInfo)...)
 	out = append(out, damagedIn[Good](t, bucketGood)...)
 	out = append(out, damagedIn[Change](t, bucketChanges)...)
+	out = append(out, damagedIn[Decided](t, bucketDecided)...)
 	return append(out, damagedIn[Report](t, bucketOutbox)...)
 }
 
