@@ -28,8 +28,8 @@ func (p *program) statusCommand() *cli.Command {
 		Usage: "show the status of this device, problems first",
 		Description: "Queries the running agent. Exit code 4 means that no agent runs.\n\n" +
 			"Examples:\n  longshore-agent status\n  longshore-agent status -o json",
-		Flags: []cli.Flag{configFlag(), outputFlag()},
-		Action: shows(p, clientOf, func(c *cli.Context, agent *control.Client) (*status.Status, error) { return agent.Status(c.Context) }, writeStatus),
+		Flags: []cli.Flag{configFlag(), socketFlag(), outputFlag()},
+		Action: shows(p, operatorOf, func(c *cli.Context, agent *control.Client) (*status.Status, error) { return agent.Status(c.Context) }, writeStatus),
 	}
 }
 
@@ -42,7 +42,7 @@ func (p *program) syncCommand() *cli.Command {
 			"agent continues.\n\n" +
 			"Examples:\n  longshore-agent sync\n  longshore-agent sync --timeout 5m -o json",
 		Flags: []cli.Flag{
-			configFlag(), outputFlag(),
+			configFlag(), socketFlag(), outputFlag(),
 			&cli.DurationFlag{Name: "timeout", Usage: "how long to wait", DefaultText: "no limit", EnvVars: env("TIMEOUT")},
 		},
 		Action: p.sync,
@@ -50,7 +50,7 @@ func (p *program) syncCommand() *cli.Command {
 }
 
 func (p *program) sync(c *cli.Context) error {
-	client, err := clientOf(c)
+	client, err := operatorOf(c)
 	if err != nil {
 		return err
 	}
