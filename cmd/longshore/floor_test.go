@@ -50,6 +50,7 @@ type floor struct {
 	web       *http.Transport
 	ctx       context.Context
 	devices   map[string]*floorDevice // by id
+	edits     []func(id string, o *agent.Options)
 	running   sync.WaitGroup
 }
 
@@ -98,9 +99,9 @@ func memoryDir(t *testing.T) string {
 	return dir
 }
 
-func newFloor(t *testing.T, s *shell, ids []string) *floor {
+func newFloor(t *testing.T, s *shell, ids []string, edits ...func(id string, o *agent.Options)) *floor {
 	t.Helper()
-	f := &floor{t: t, dir: memoryDir(t), web: &http.Transport{MaxIdleConnsPerHost: 16, MaxConnsPerHost: 16}, devices: map[string]*floorDevice{}}
+	f := &floor{edits: edits, t: t, dir: memoryDir(t), web: &http.Transport{MaxIdleConnsPerHost: 16, MaxConnsPerHost: 16}, devices: map[string]*floorDevice{}}
 	t.Cleanup(f.web.CloseIdleConnections)
 	quiet := slog.New(slog.DiscardHandler)
 	db, err := store.Open(t.Context(), filepath.Join(f.dir, "fleet.db"), quiet)
@@ -175,7 +176,7 @@ func (f *floor) start(db store.Tokens, id string) *floorDevice {
 		f.t.Fatal(err)
 	}
 	yes := true
-	d.agent, err = agent.New(agent.Options{
+	o := agent.Options{
 		Device: artifacts.DeviceID(id), Repository: host + "/plant/state", Platform: "linux/amd64", Interval: time.Hour, Probation: 300 * time.Millisecond,
 		Capabilities: margo.DeviceCapabilities{Properties: margo.DeviceProperties{
 			ID: id, Vendor: "v", ModelNumber: "m", SerialNumber: "s", CPUs: []margo.CPU{{Cores: 4, Architecture: "amd64"}}, Memory: "8Gi", Storage: "32Gi",
@@ -184,8 +185,11 @@ func (f *floor) start(db store.Tokens, id string) *floorDevice {
 		}},
 		Store: d.store, Source: f.client, Verifier: f, Content: agenttest.NewContent(), Runtime: d, Reporter: reports, Version: "0.0.0-test",
 		Logger: slog.New(slog.NewTextHandler(io.Discard, nil)), Now: time.Now,
-	})
-	if err != nil {
+	}
+	for _, edit := range f.edits {
+		edit(id, &o)
+	}
+	if d.agent, err = agent.New(o); err != nil {
 		f.t.Fatal(err)
 	}
 	f.running.Go(func() {
@@ -269,4 +273,14 @@ func (f *floor) tags() map[string]uint64 {
 		out[id] = x.Generation
 	}
 	return out
+}
+
+// changes are those that the device holds back.
+func (d *floorDevice) changes(t *testing.T) []status.Change {
+	t.Helper()
+	all, err := d.agent.Changes(t.Context())
+	if err != nil || len(all) == 0 {
+		t.Fatal(all, err)
+	}
+	return all
 }
