@@ -37,14 +37,21 @@ func FreePort() (uint16, error) {
 		if errors.Is(err, syscall.EADDRINUSE) {
 			continue
 		}
+		if err == nil {
+			err = l.Close()
+		}
 		if err != nil {
 			return 0, err
+		}
+		if c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
+			_ = c.Close() // a container's: a rule of the firewall takes its connections, nothing listens
+			continue
 		}
 		if given.ports == nil {
 			given.ports = map[int]bool{}
 		}
 		given.ports[port] = true
-		return uint16(port), l.Close()
+		return uint16(port), nil
 	}
 	return 0, fmt.Errorf("100 ports between %d and %d are taken or were given before", lowestPort, highestPort)
 }
