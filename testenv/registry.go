@@ -27,11 +27,12 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/crypto/bcrypt"
 
+	"github.com/longshore-dev/longshore/testenv/memory"
+
 	// What the configurations below name.
 	_ "github.com/distribution/distribution/v3/registry/auth/htpasswd"
 	_ "github.com/distribution/distribution/v3/registry/auth/token"
 	_ "github.com/distribution/distribution/v3/registry/storage/driver/filesystem"
-	_ "github.com/distribution/distribution/v3/registry/storage/driver/inmemory"
 )
 
 // Kind names a registry server and how it is set up.
@@ -330,7 +331,7 @@ func (s *RegistryServer) build(setup registrySetup) error {
 
 // distribution builds a distribution registry; auth is a part of its configuration file.
 func (s *RegistryServer) distribution(setup registrySetup, auth string) error {
-	storage := "  inmemory: {}\n"
+	storage := "  " + memory.Driver + ": {}\n"
 	if setup.storage != "" {
 		storage = fmt.Sprintf("  filesystem: {rootdirectory: %q}\n", setup.storage)
 	}

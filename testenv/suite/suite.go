@@ -142,6 +142,7 @@ func (h handler) Err(text string) error {
 // storage of a test registry four fifths of those that move large blobs.
 var computing = []string{
 	"compress/flate", "github.com/distribution/distribution/v3/registry/storage/driver/inmemory", "github.com/klauspost/compress/...",
+	"github.com/longshore-dev/longshore/testenv/memory",
 	"go.yaml.in/yaml/v3", "go.yaml.in/yaml/v4/internal/...", "golang.org/x/crypto/scrypt", "modernc.org/libc/...", "modernc.org/sqlite/lib",
 	"regexp", "regexp/syntax",
 }
