@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -31,7 +32,29 @@ type attack struct {
 	play func(t *testing.T, d *device) (undo func())
 }
 
-// attacks is all that is played to every device, on each kind of registry.
+// onEach are the attacks that meet other code on each kind of registry: what they do is about signatures, or lists of them.
+var onEach = map[string]bool{
+	"unsigned state": true, "state signed by a stranger": true, "signature of another state": true, "statement that is no signature": true,
+	"deployment added to a signed state": true, "generation raised in a signed state": true,
+	"new state with signatures of an old one": true, "signature withheld": true,
+	"endless list of signatures": true, "pages of signatures without end": true, "ten thousand signatures": true,
+	"signatures in another order": true, "entries added to the list of signatures": true, "header that claims that a signature is listed": true,
+	"header that denies that a signature is listed": true, "referrers denied, to force an older format": true,
+}
+
+// onKind are the attacks for the first or the second kind of registry, 0 or 1: all in onEach, and every second other; nightly all.
+func onKind(kind int) []attack {
+	n := 0
+	return slices.DeleteFunc(attacks(), func(a attack) bool {
+		if onEach[a.name] || testenv.Nightly() {
+			return false
+		}
+		n++
+		return n%2 != kind
+	})
+}
+
+// attacks is all that is played to devices on a registry with the referrers API, or on one without; see onKind.
 func attacks() []attack {
 	var all []attack
 	for _, family := range [][]attack{forgeries(), replays(), mixtures(), silences(), floods(), lies()} {

@@ -2,7 +2,12 @@ package attack
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,6 +21,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
+	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"go.uber.org/goleak"
 
 	"github.com/longshore-dev/longshore/agent/codes"
@@ -23,6 +30,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -169,10 +177,36 @@ func newPublisher(t *testing.T, p *plant, n int, server *testenv.RegistryServer,
 	}
 	d.control = control.NewClient(d.path("run/agent.sock"))
 	for _, key := range slices.Concat([]string{"release", "stranger"}, o.also, o.keys) {
-		d.must(t, "longshore", "key", "generate", d.path(key))
+		d.generate(t, key)
 	}
 	d.login(t)
 	return d
+}
+
+// generate makes a pair of keys as "longshore key generate" does, with the cheaper of the costs that cosign's files may have: a password
+// is checked hundreds of times here.
+func (d *device) generate(t *testing.T, name string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := encrypted.EncryptWithCustomKDFParameters(der, []byte(password), encrypted.Legacy)
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, err := cryptoutils.MarshalPublicKeyToPEM(key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	private = pem.EncodeToMemory(&pem.Block{Type: signing.PEMSigstore, Bytes: private})
+	if err := errors.Join(os.WriteFile(d.path(name+".key"), private, 0o600), os.WriteFile(d.path(name+".pub"), public, 0o644)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // newDevice is [newPublisher] with a device that runs what it publishes.

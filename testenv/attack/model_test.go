@@ -30,6 +30,11 @@ func TestThreatModel(t *testing.T) {
 		}
 		played[a.name] = true
 	}
+	for name := range onEach {
+		if !played[name] {
+			t.Errorf("onEach names %q, which is no attack", name)
+		}
+	}
 	for _, w := range powers() {
 		played[w.name] = true
 	}
