@@ -288,7 +288,7 @@ func TestContainerdRefusals(t *testing.T) {
 		t.Skip("minutes")
 	}
 	r := newReal(t)
-	agenttest.Refusals(t, agenttest.Setup{Parallel: atOnce, Open: func(t *testing.T) agenttest.Env {
+	agenttest.Refusals(t, agenttest.Setup{Parallel: atOnce, Stride: oneOf(5), Open: func(t *testing.T) agenttest.Env {
 		if strings.HasSuffix(t.Name(), "/disk_full") {
 			return cramped(t)
 		}
@@ -301,10 +301,11 @@ func TestContainerdKills(t *testing.T) {
 		t.Skip("minutes")
 	}
 	r := newReal(t)
-	agenttest.Kills(t, agenttest.Setup{Open: r.env, Parallel: atOnce}, oneOf(10))
+	agenttest.Kills(t, agenttest.Setup{Open: r.env, Parallel: atOnce}, oneOf(20))
 }
 
-// oneOf is how far apart the boundaries are that are tried: all of them nightly. TestKills tries all on runtimes in memory.
+// oneOf is how far apart the boundaries, or refusals, are that are tried on real containers: all of them nightly. TestKills and
+// TestRefusals try all on runtimes in memory.
 func oneOf(n int) int {
 	if testenv.Nightly() {
 		return 1

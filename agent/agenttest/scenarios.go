@@ -25,6 +25,8 @@ type Setup struct {
 	Prepare func(t *testing.T, w *World)
 	// Parallel is how many scenarios run at a time: those on real programs mostly wait. 0: one.
 	Parallel int
+	// Stride takes every n-th of the refusals of which the runtime sees nothing; 0: all.
+	Stride int
 }
 
 // scene is one named test.

@@ -117,7 +117,7 @@ func TestSIGKILL(t *testing.T) {
 	n := r.sigkill(t, 0)
 	t.Logf("%d boundaries", n)
 	var points []int
-	for at := 2; at <= n; at += oneOf(14) {
+	for at := 2; at <= n; at += oneOf(28) {
 		points = append(points, at)
 	}
 	agenttest.Each(atOnce, points, func(at int) {
