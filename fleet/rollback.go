@@ -215,7 +215,7 @@ func (p *planner) earlier(ctx context.Context, a *Assignment, s *standing, b Bac
 	return nil, "", fmt.Errorf("go back over more than %d generations: %w", maxBack, fault.ErrTooLarge)
 }
 
-// undid reports whether a state went back already from what is of the revision that is asked for.
+// undid reports whether a state is already a rollback from the requested revision.
 func (p *planner) undid(ctx context.Context, a *Assignment, s *published, b Back) (bool, error) {
 	if b.Revision == "" || s.index.Repeats == "" {
 		return false, nil
@@ -255,7 +255,7 @@ func (s *published) same(other *published) bool {
 	return s.digest == other.digest || (other.index.Bundle == nil) == (len(digests) == 0) && s.holds(digests)
 }
 
-// Notes are what a state says of where its content is from: they go on with it.
+// Notes are the annotations of a state about the origin of its content; they are kept.
 func Notes(x *artifacts.StateIndex) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, x.Annotations)

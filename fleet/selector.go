@@ -32,7 +32,7 @@ type requirement struct {
 // String is the selector as it was written.
 func (s Selector) String() string { return s.text }
 
-// IsZero reports whether there is no selector.
+// IsZero reports whether the selector is empty.
 func (s Selector) IsZero() bool { return s.text == "" }
 
 // ParseSelector reads a selector.
@@ -128,7 +128,7 @@ func tokenRune(c rune) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("._~/-*", c)
 }
 
-// validToken reports whether a label's key or value can be asked for in a selector.
+// validToken reports whether a label's key or value can be used in a selector.
 func validToken(s string) bool {
 	return s != "" && len(s) <= 253 && !strings.Contains(s, "*") && !strings.ContainsFunc(s, func(c rune) bool { return !tokenRune(c) })
 }
@@ -153,7 +153,7 @@ func (s Selector) matches(get func(key string) []string) bool {
 	return len(s.parts) > 0
 }
 
-// named lists the values without "*" that the selector asks of a key: what has to exist.
+// named lists the selector's values of a key without "*", which must exist.
 func (s Selector) named(key string) []string {
 	var out []string
 	for _, r := range s.parts {
@@ -174,7 +174,7 @@ func (s Selector) asks(key string) bool {
 	return slices.ContainsFunc(s.parts, func(r requirement) bool { return r.key == key })
 }
 
-// like compares a value with a pattern in which "*" stands for any characters.
+// like compares a value with a pattern in which "*" matches any characters.
 func like(pattern, value string) bool {
 	first, rest, wild := strings.Cut(pattern, "*")
 	if !wild {

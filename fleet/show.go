@@ -11,7 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Alike is devices to which a plan does the same.
+// Alike is a set of devices with the same changes in a plan.
 type Alike struct {
 	Group   string   `json:"group,omitempty"` // that they are of; "": none
 	Whole   bool     `json:"whole,omitempty"` // every device of the group that the plan is about
@@ -93,7 +93,7 @@ func thousands(n int) string {
 	return s
 }
 
-// Lines say what happens to the devices, for people.
+// Lines describe the changes of the devices, for display.
 func (a *Alike) Lines() []string {
 	switch a.Action {
 	case Same:
@@ -123,7 +123,7 @@ func (a *Alike) Lines() []string {
 	return out
 }
 
-// Lines say what happens to the deployment, for people.
+// Lines describe the changes of the deployment, for display.
 func (c Change) Lines() []string {
 	head := c.Deployment + " "
 	switch {
@@ -177,7 +177,7 @@ func tagged(image string) string {
 	return path.Base(name) + " "
 }
 
-// line says what a device has to load, and so many of them together.
+// line describes the bytes that a device loads, and those of all devices together.
 func (c Cost) line(devices int) string {
 	if c.Blobs == 0 {
 		return "nothing to load"
@@ -216,7 +216,7 @@ func short(d digest.Digest) string {
 	return d.String()
 }
 
-// shown is a plan for people: what is the same is one line, whatever the number of groups.
+// shown is a plan for display: equal changes are one line, for any number of groups.
 func (p *Plan) shown() []*Alike {
 	var out []*Alike
 	var same *Alike
@@ -251,7 +251,7 @@ func (p *Plan) Text(w io.Writer) {
 	fmt.Fprintln(w, p.Summary())
 }
 
-// Details writes what happens to which devices, for people.
+// Details writes the changes by device, for display.
 func (p *Plan) Details(w io.Writer) {
 	const widest = 36
 	all := p.shown()

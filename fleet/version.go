@@ -7,7 +7,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 )
 
-// wanted is a version as the files ask for it.
+// wanted is a version in the files.
 type wanted struct {
 	exact      string // a tag; "": constraint
 	constraint *semver.Constraints
@@ -39,7 +39,7 @@ func partial(s string) bool {
 	return false
 }
 
-// best is the highest tag in a range; "" when there is none.
+// best is the highest tag in a range; "" if there is none.
 func (w wanted) best(tags []string) string {
 	var best *semver.Version
 	tag := ""

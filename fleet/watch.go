@@ -10,7 +10,7 @@ import (
 // maxPause is the longest pause after failures, unless the interval is longer.
 const maxPause = 15 * time.Minute
 
-// Watch follows a branch: it publishes the newest commit that it sees, and tries again what did not work.
+// Watch follows a branch: it publishes the newest commit, and retries after errors.
 type Watch struct {
 	Newest   func(ctx context.Context) (commit string, err error)
 	Publish  func(ctx context.Context, commit string) error // may be repeated
@@ -69,7 +69,7 @@ type backOff struct {
 	pause, wait time.Duration
 }
 
-// next doubles the pause, within bounds; what a server asks for counts.
+// next doubles the pause, within bounds; a delay that a server requests is respected.
 func (b *backOff) next(interval time.Duration, err error) time.Duration {
 	b.pause = max(interval, min(2*b.pause, maxPause))
 	after, _ := fault.RetryAfter(err)

@@ -17,7 +17,7 @@ import (
 // Endpoint is the source of device reports.
 type Endpoint interface {
 	// Look returns the reports of devices; a device that has never reported is not in the result. Errors wrap fault.ErrTemporary when
-	// it may be asked again.
+	// a retry may succeed.
 	Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*DeviceReport, error)
 	// Capabilities are the capabilities documents that devices have reported; one that never has is not in the answer.
 	Capabilities(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID][]byte, error)
@@ -40,7 +40,7 @@ type DeviceReport struct {
 	Waits                        Waits
 }
 
-// Waits is what people, locks and windows at a device keep back, in the form in which devices report it.
+// Waits are the changes that wait for people, locks and windows at a device, as devices report them.
 type Waits struct {
 	Hold *struct {
 		Generation uint64 `json:"generation"`
@@ -87,7 +87,7 @@ type DeploymentReport struct {
 	Error      string // "": none
 }
 
-// DeviceState is what became of a published state on its device, as far as the device has reported it.
+// DeviceState is the progress of a published state on its device, by its reports.
 type DeviceState string
 
 // DeviceStates.
@@ -98,7 +98,7 @@ const (
 	Well    DeviceState = "well"    // it runs completely
 	Failed  DeviceState = "failed"  // it is refused, or something of it failed
 	Later   DeviceState = "later"   // the device has a later one
-	Offline DeviceState = "offline" // the device has stopped reporting; what became of the state is not known
+	Offline DeviceState = "offline" // the device has stopped reporting; the progress of the state is unknown
 )
 
 // Of reports what became of a state, and why when it failed or is not known. A nil DeviceReport is a device that never reported.
@@ -222,7 +222,7 @@ func (d DeploymentReport) words() string {
 	return d.Error
 }
 
-// WaveCount counts the devices of a wave by what became of their states.
+// WaveCount counts the devices of a wave by the progress of their states.
 type WaveCount struct {
 	Devices int // that count
 	Well    int
@@ -287,7 +287,7 @@ func CountWave(r *artifacts.Rollout, wave int, seen map[artifacts.DeviceID]*Devi
 	return t
 }
 
-// CountWaves asks how the devices of every wave that was begun are, and counts them.
+// CountWaves reads the reports of the devices of every wave that was begun, and counts them.
 func CountWaves(ctx context.Context, from Endpoint, r *artifacts.Rollout, at time.Time) ([]WaveCount, error) {
 	var of []artifacts.DeviceID
 	for _, t := range r.Targets {
@@ -322,7 +322,7 @@ func (t WaveCount) String() string {
 	return out
 }
 
-// verdict is what follows from what the devices of a published wave report.
+// verdict is the conclusion from the reports of a published wave's devices.
 type verdict struct {
 	state  artifacts.WaveState // published still, passed, failed
 	well   time.Time           // since when enough devices are well; zero: they are not
@@ -357,7 +357,7 @@ func judge(w artifacts.RolloutWave, t WaveCount, now time.Time) verdict {
 		case now.Before(v.until):
 		case t.Well-t.Unheard >= want:
 			v.state = artifacts.WavePassed
-		default: // who died while the wave soaked is offline only later
+		default: // a device that failed during the soak time becomes offline only later
 			v.until = time.Time{}
 		}
 		return v
@@ -371,14 +371,14 @@ func judge(w artifacts.RolloutWave, t WaveCount, now time.Time) verdict {
 	return v
 }
 
-// DeviceStatus is what a device reports of the state that its tag names.
+// DeviceStatus is a device's report about the state of its tag.
 type DeviceStatus struct {
 	State DeviceState
 	Why   string        // it failed, or is offline; "" otherwise
 	Seen  *DeviceReport // nil: it never reported
 }
 
-// DeviceStatuses asks what a plan's devices report of what is published for them.
+// DeviceStatuses reads the reports of a plan's devices about their published states.
 func DeviceStatuses(ctx context.Context, p *fleet.Plan, from Endpoint) (map[artifacts.DeviceID]DeviceStatus, error) {
 	ids := make([]artifacts.DeviceID, 0, len(p.Devices))
 	for _, d := range p.Devices {

@@ -60,7 +60,7 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// outcome is what a rollout that is over comes to.
+// outcome is the result of a finished rollout.
 func (r *Run) outcome() error {
 	x := r.Rollout()
 	switch x.Phase {
@@ -97,7 +97,7 @@ func (r *Run) step(ctx context.Context) (time.Time, error) {
 	}
 }
 
-// alone checks whether another process has gone on with the rollout, and whether a revision in doubt was stored.
+// alone checks whether another process has continued the rollout, and whether a revision in doubt was stored.
 func (r *Run) alone(ctx context.Context) error {
 	moved, err := r.cfg.Store.moved(ctx, r.record)
 	if err != nil || !moved {
@@ -125,7 +125,7 @@ func (r *Run) alone(ctx context.Context) error {
 		"look at it: longshore fleet rollout show")
 }
 
-// before is the wave that comes before one; -1: none does.
+// before is the wave before another one; -1: none.
 func before(waves []artifacts.RolloutWave, i int) int {
 	for j := i - 1; j >= 0; j-- {
 		if waves[j].Group == waves[i].Group {
@@ -135,7 +135,7 @@ func before(waves []artifacts.RolloutWave, i int) int {
 	return -1
 }
 
-// due lists the waves whose turn it is.
+// due lists the waves that are due.
 func due(waves []artifacts.RolloutWave) []int {
 	var out []int
 	for i, w := range waves {

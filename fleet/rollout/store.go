@@ -17,7 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-// rolloutsRepository is where rollouts are kept, below the fleet's registry; the tag is the fleet's name. It is a
+// rolloutsRepository is the repository of rollouts, below the fleet's registry; the tag is the fleet's name. It is a
 // repository of its own: device ids are tags in those of the states.
 const rolloutsRepository = "rollouts"
 
@@ -26,7 +26,7 @@ const rolloutsRepository = "rollouts"
 // at most one succeeds.
 type Store struct {
 	Fleet    string
-	Registry string // what the fleet's repositories are below
+	Registry string // parent of the fleet's repositories
 	From     fleet.Registry
 	To       fleet.Publisher // nil: it is only read
 	// Verify reports whether an artifact was signed by a key that may publish. nil: no check.
@@ -35,7 +35,7 @@ type Store struct {
 	files *fleet.Fleet // nil: none are known, see [Store.home]
 }
 
-// Of is where the rollouts of a fleet are kept.
+// Of is the store of the rollouts of a fleet.
 func Of(f *fleet.Fleet, from fleet.Registry, to fleet.Publisher, verify func(context.Context, string, digest.Digest) error) Store {
 	return Store{Fleet: f.Name, Registry: f.Registry, From: from, To: to, Verify: verify, files: f}
 }
@@ -46,14 +46,14 @@ type Record struct {
 	Digest   digest.Digest // of the artifact; "": nothing is there
 	Rollout  *artifacts.Rollout
 
-	tagged digest.Digest // what the tag names; "": nothing
+	tagged digest.Digest // digest of the tag; "": none
 	next   uint64        // number of the next revision
 	// doubt is what may have become the next revision: writing it ended with a temporary error, which may have come between
 	// the tags, or in place of an answer. nil: nothing.
 	doubt *artifacts.Artifact
 }
 
-// Repository is where the rollouts are.
+// Repository is the repository of the rollouts.
 func (s Store) Repository() string { return fleet.Absolute(s.Registry, rolloutsRepository) }
 
 // Read reads the newest revision. Its error wraps fault.ErrNotFound when the fleet has never had a rollout.
@@ -206,7 +206,7 @@ func (s Store) publish(ctx context.Context, revision uint64, tagged digest.Diges
 	return err
 }
 
-// settle lets the tag name a record that was in doubt and, as was read since, is in the history.
+// settle sets the tag to a record that was in doubt and was since found in the history.
 func (s Store) settle(ctx context.Context, rec *Record, doubt *artifacts.Artifact) error {
 	if doubt == nil || doubt.Descriptor.Digest != rec.Digest || rec.tagged == rec.Digest {
 		return nil
@@ -218,7 +218,7 @@ func (s Store) settle(ctx context.Context, rec *Record, doubt *artifacts.Artifac
 	return err
 }
 
-// moved reports whether there is, or may be, another revision since: of another process, or the one in doubt.
+// moved reports whether there is or may be a newer revision: of another process, or the one in doubt.
 func (s Store) moved(ctx context.Context, rec *Record) (bool, error) {
 	if rec.doubt != nil {
 		return true, nil

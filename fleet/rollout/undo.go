@@ -19,7 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 )
 
-// Undo gives every device that a rollout has reached its former content, as a new generation.
+// Undo publishes the former content of every device that a rollout has reached, as a new generation.
 func Undo(ctx context.Context, cfg Config, why string) (*Run, error) {
 	rec, err := cfg.Store.Read(ctx)
 	if err != nil {
@@ -92,7 +92,7 @@ func (r *Run) goBack(ctx context.Context) error {
 		// Who was publishing a wave when this began may not know yet that it is over: such devices are looked at again.
 		again := slices.DeleteFunc(slices.Clone(untouched), func(t artifacts.RolloutTarget) bool { return !x.Waves[t.Wave].Published.IsZero() })
 		if len(again) == 0 || len(again) == len(todo) && !first {
-			done += len(untouched) // they have what they had
+			done += len(untouched) // they have their former content
 			break
 		}
 		done += len(untouched) - len(again)
@@ -160,10 +160,10 @@ func (r *Run) restoreAll(ctx context.Context, todo []artifacts.RolloutTarget, do
 	return untouched, g.Wait()
 }
 
-// Kept is how many devices could not be given their former content.
+// Kept is the number of devices whose former content could not be published.
 func (r *Run) Kept() int { return r.kept }
 
-// errUntouched says that a device has what it had: the rollout has not come to it.
+// errUntouched: the rollout has not reached a device, so it has its former content.
 var errUntouched = errors.New("the rollout has not come to it")
 
 // restore publishes, as the next generation of a device, what its tag named before a rollout. Why says why the device keeps
@@ -214,14 +214,14 @@ func (s Store) restore(ctx context.Context, t artifacts.RolloutTarget, states ar
 // again is why a device gets nothing that has its former content already.
 const again = "it has it again"
 
-// way returns why a device is given nothing: "" when it is to get its former content.
+// way returns why a device is skipped: "" if it is to get its former content.
 func (s Store) way(ctx context.Context, t artifacts.RolloutTarget) (why string, err error) {
 	desc, err := s.From.Resolve(ctx, t.Repository, t.Device.Tag())
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return "", err
 	}
 	switch {
-	case desc.Digest == t.Former: // also where there was nothing
+	case desc.Digest == t.Former: // also if there was none
 		return "", errUntouched
 	case t.Former == "":
 		return "it had nothing before, and keeps what it has", nil
@@ -265,7 +265,7 @@ func (cfg Config) loadable(ctx context.Context, todo []artifacts.RolloutTarget) 
 	var all []error
 	var said []string
 	for i, why := range wrong {
-		if why == "" || slices.Contains(said, why) { // one thing that is gone is of many devices
+		if why == "" || slices.Contains(said, why) { // one missing thing affects many devices
 			continue
 		}
 		said = append(said, why)
@@ -287,7 +287,7 @@ func (cfg Config) loadable(ctx context.Context, todo []artifacts.RolloutTarget) 
 	return fault.WithHint(errors.Join(all...), "nothing was published. Push what is gone again, by the same digest; or give it back all the same with --no-content: devices may have it still")
 }
 
-// look returns what of its former content one device could not load.
+// look returns the parts of its former content that one device could not load.
 func (cfg Config) look(ctx context.Context, t artifacts.RolloutTarget) (fleet.Finding, error) {
 	why, err := cfg.Store.way(ctx, t)
 	if err != nil || why != "" {

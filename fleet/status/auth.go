@@ -29,7 +29,7 @@ const (
 var tokenText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
 // Mint makes a token for a device and the children behind it. The text is shown once and never stored; what is stored
-// says nothing about it.
+// does not reveal it.
 func Mint(device artifacts.DeviceID, now time.Time) (text string, t store.Token, err error) {
 	var raw [idBytes + secretBytes]byte
 	if _, err := io.ReadFull(rand.Reader, raw[:]); err != nil {
@@ -63,7 +63,7 @@ func (c Client) For(device string) (string, bool) {
 	return "", false
 }
 
-// Identify finds out which client sends a request: by a certificate, or by a token. An error of [Denied] says that the client is
+// Identify identifies the client of a request: by a certificate, or by a token. An error of [Denied] means that the client is
 // not known or may not; fault.ErrTemporary that it could not be found out.
 type Identify func(r *http.Request) (Client, error)
 

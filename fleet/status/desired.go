@@ -16,7 +16,7 @@ import (
 )
 
 // Desired is the desired state of clients. Its errors: fault.ErrNotFound: it is not in what the client is to run now, or was to
-// run before; fault.ErrTemporary: it could not be found out; others say why there is none.
+// run before; fault.ErrTemporary: the query failed; others are the reason why there is none.
 type Desired interface {
 	// Manifest returns the digest of the client's State Manifest.
 	Manifest(ctx context.Context, c Client) (digest.Digest, error)
@@ -115,7 +115,7 @@ func (a *api) content(w http.ResponseWriter, r *http.Request, d digest.Digest, m
 // kindsOf names media types in metrics.
 var kindsOf = map[string]string{margo.ManifestMediaType: "manifest", mediaYAML: "deployment", margo.BundleMediaType: "bundle"}
 
-// minTime is what every answer has.
+// minTime is the minimum time of every response.
 const minTime = 10 * time.Second
 
 // matches reports whether If-None-Match has an ETag (RFC 9110, 13.1.2: the weak comparison).

@@ -12,20 +12,20 @@ type Extra struct {
 	Digest              string        `json:"digest"`             // of the accepted state
 	RunningGeneration   uint64        `json:"runningGeneration"`
 	CommittedGeneration uint64        `json:"committedGeneration"` // newest that ran completely
-	Refused             *ExtraRefused `json:"refused"`             // null: the device takes what is published for it
+	Refused             *ExtraRefused `json:"refused"`             // null: the device accepts its published state
 	Hold                *ExtraHold    `json:"hold,omitempty"`      // somebody at the device keeps it at an earlier generation; null: nobody does
 	Waiting             []ExtraWait   `json:"waiting,omitempty"`   // changes that wait at the device
-	Stale               bool          `json:"stale"`               // what runs has expired
-	Insecure            []string      `json:"insecure"`            // what was taken unsigned because the policy says so
-	ReportsLost         uint64        `json:"reportsLost"`         // reports dropped for want of room
+	Stale               bool          `json:"stale"`               // the running state has expired
+	Insecure            []string      `json:"insecure"`            // unsigned content that the policy accepts
+	ReportsLost         uint64        `json:"reportsLost"`         // reports dropped because the outbox was full
 
 	ReportIntervalSeconds int64 `json:"reportIntervalSeconds,omitempty"` // it reports at least so often; 0: it does not say
 
 	StaleSince time.Time       `json:"staleSince,omitzero"`
-	Security   []ExtraSecurity `json:"security,omitempty"` // what looked like an attack, the last at the end
+	Security   []ExtraSecurity `json:"security,omitempty"` // possible attacks, the last at the end
 }
 
-// ExtraSecurity is something that looked like an attack; the same once more was counted.
+// ExtraSecurity is a possible attack; repetitions are counted.
 type ExtraSecurity struct {
 	Code       string    `json:"code"`
 	Digest     string    `json:"digest,omitempty"`     // of the state

@@ -102,7 +102,7 @@ func (a *api) reading(serve func(http.ResponseWriter, *http.Request, Client) *pr
 	})
 }
 
-// noDesired answers where desired state is read from a registry only.
+// noDesired answers if desired state is only in a registry.
 func noDesired(http.ResponseWriter, *http.Request) *problem {
 	return blank(http.StatusNotImplemented, "this endpoint receives reports; desired state is read from the registry")
 }
@@ -114,7 +114,7 @@ func allow(methods string) func(http.ResponseWriter, *http.Request) *problem {
 	}
 }
 
-// plain serves what needs no device.
+// plain serves requests that need no device.
 func (a *api) plain(serve func(http.ResponseWriter, *http.Request) *problem) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p := serve(w, r); p != nil {
@@ -153,7 +153,7 @@ func (a *api) device(serve func(http.ResponseWriter, *http.Request, Client) *pro
 	})
 }
 
-// known finds out who sends a request.
+// known identifies the client of a request.
 func (a *api) known(r *http.Request) (Client, *problem) {
 	ctx, done, p := a.work(r)
 	if p != nil {

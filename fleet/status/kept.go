@@ -23,7 +23,7 @@ const (
 	maxInterval   = 7 * 24 * 3600 // seconds in which a device may promise to report
 )
 
-// summary is what lists show of a device's capabilities.
+// summary is the part of a device's capabilities in lists.
 type summary struct {
 	Vendor       string `json:"vendor,omitempty"`
 	ModelNumber  string `json:"modelNumber,omitempty"`
@@ -88,12 +88,12 @@ type kept struct {
 	Omitted                int                     `json:"componentsOmitted,omitempty"`
 }
 
-// keptOf cuts a report down to what is stored of it.
+// keptOf reduces a report to its stored form.
 func keptOf(d *margo.DeploymentStatus) ([]byte, error) {
 	k := kept{AdoptedManifestVersion: d.AdoptedManifestVersion, Status: d.Status, Components: []margo.ComponentStatus{}}
 	k.Status.Error = clipped(d.Status.Error)
 	keep, left, size := make([]bool, len(d.Components)), maxComponents, maxKept
-	for _, failed := range []bool{true, false} { // what failed is what people look for
+	for _, failed := range []bool{true, false} { // failed components are the important ones
 		for i, c := range d.Components {
 			if (c.State == margo.StateFailed) != failed {
 				continue
@@ -117,7 +117,7 @@ func keptOf(d *margo.DeploymentStatus) ([]byte, error) {
 	return b, nil
 }
 
-// sizeOf is about what is kept of a component.
+// sizeOf is the approximate stored size of a component.
 func sizeOf(c margo.ComponentStatus) int {
 	n := 64 + min(len(c.Name), maxWord)
 	if c.Error != nil {

@@ -17,7 +17,7 @@ const (
 	maxLimiters     = 1 << 15  // devices remembered at once; all are forgotten beyond it, which only lets one burst again
 )
 
-// limits keep one device from taking the endpoint away from the others. A device is that of the token: all its tokens and
+// limits prevent one device from blocking the endpoint for the others. A device is that of the token: all its tokens and
 // connections share what it may have.
 type limits struct {
 	slots chan struct{} // requests that the store works on: none waits for its device in one
@@ -46,7 +46,7 @@ func newLimits(perSecond float64, burst, inFlight int) *limits {
 	}
 }
 
-// enter takes a slot; done gives it back.
+// enter takes a slot; done releases it.
 func (l *limits) enter() (done func(), ok bool) {
 	select {
 	case l.slots <- struct{}{}:
@@ -73,7 +73,7 @@ func (l *limits) begin(device string) (done func(), ok bool) {
 	}, true
 }
 
-// allow takes a number of reports from what a device may send.
+// allow takes a number of reports from a device's quota.
 func (l *limits) allow(device string, now time.Time, reports int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

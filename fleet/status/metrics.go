@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
-// metrics counts what devices report. Without a registerer nothing reads the counters.
+// metrics counts reports of devices. Without a registerer the counters are not read.
 type metrics struct {
 	reports  *prometheus.CounterVec
 	problems *prometheus.CounterVec

@@ -59,7 +59,7 @@ type DeviceDetail struct {
 	Next    *Cursor      `json:"next,omitempty"` // of GET /fleet/v1/deployments?device=, where not all fit in; null: these are all
 }
 
-// Cursor says after which deployment the next page begins.
+// Cursor is the deployment after which the next page begins.
 type Cursor struct {
 	AfterDevice     string `json:"afterDevice"`
 	AfterDeployment string `json:"afterDeployment"`
@@ -78,7 +78,7 @@ type Deployment struct {
 	Reported               time.Time               `json:"reported"`                    // when the last report was accepted
 }
 
-// Viewer reads what views show. All but OfflineAfter must be set.
+// Viewer reads the content of views. All but OfflineAfter must be set.
 type Viewer struct {
 	View    store.View
 	Now     func() time.Time
@@ -279,7 +279,7 @@ func (v *Viewer) Devices(ctx context.Context, q store.DeviceQuery) (list []Devic
 	return list, more, nil
 }
 
-// device is what lists show of a device; what cannot be read is left out.
+// device is a device's entry in lists; unreadable values are left out.
 func (v *Viewer) device(d store.Device, counts map[margo.State]int) Device {
 	out := Device{ID: d.ID, Registered: d.Registered, FirstHeard: d.FirstHeard, LastHeard: d.LastHeard, Deployments: counts, capabilities: d.Capabilities}
 	var s summary

@@ -44,7 +44,7 @@ const (
 	JoinTokenAge      = 90 * 24 * time.Hour // an expired join token is forgotten then
 )
 
-// EnrollmentState is what is decided about a key.
+// EnrollmentState is the decision about a key.
 type EnrollmentState string
 
 // States of a key.
@@ -56,7 +56,7 @@ const (
 	EnrollmentRemoved  EnrollmentState = "removed" // it was approved
 )
 
-// Enrollment is what is known of a key.
+// Enrollment is the record of a key.
 type Enrollment struct {
 	Key        string // fingerprint
 	State      EnrollmentState
@@ -69,7 +69,7 @@ type Enrollment struct {
 	Certified  time.Time // end of the last certificate; zero: none
 	Wipe       bool      // the removed device is asked to wipe itself
 	Address    string    // that the first request came from
-	Credential string    // by which the pull credential is withdrawn; "": there is nothing to withdraw
+	Credential string    // identifies the pull credential for its withdrawal; "": nothing to withdraw
 	About      []byte    // JSON, what the device reports about itself; not verified
 }
 

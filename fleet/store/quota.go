@@ -8,7 +8,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Quota bounds what one device can make the store keep. A gateway and the devices behind it share Children and Bytes,
+// Quota bounds the stored data of one device. A gateway and the devices behind it share Children and Bytes,
 // whichever token they use; one device behind it, with those behind that, has an eighth of both.
 type Quota struct {
 	Deployments int   // of one device
@@ -16,13 +16,13 @@ type Quota struct {
 	Bytes       int64 // bodies of a gateway, or of a device without one, and of all devices behind it
 }
 
-// DefaultQuota is what holds unless another one is set.
+// DefaultQuota is used unless another one is set.
 func DefaultQuota() Quota { return Quota{Deployments: 1000, Children: 1000, Bytes: 32 << 20} }
 
 // SetQuota changes the quota, before reports are taken.
 func (s *SQLite) SetQuota(q Quota) { s.quota = q }
 
-// QuotaError says which quota a report is over. It wraps fault.ErrFull.
+// QuotaError names the quota that a report exceeds. It wraps fault.ErrFull.
 type QuotaError struct {
 	Of   string // device id
 	What string // what there is too much of
@@ -42,7 +42,7 @@ func gatewayOf(id string) string {
 	return gateway
 }
 
-// kib is what a row with a body counts.
+// kib is the charge of a row with a body.
 func kib(bodies ...[]byte) int64 {
 	n := 1
 	for _, b := range bodies {
@@ -55,14 +55,14 @@ func kib(bodies ...[]byte) int64 {
 // holder of its token cannot keep the gateway's other devices out.
 const share = 8
 
-// account is what a device's reports count for.
+// account is the usage to which a device's reports are charged.
 type account struct {
 	of       string // the gateway; or a device behind it, and all behind that
 	children int    // most
 	kib      int64  // most
 }
 
-// accounts are the rows of usage that a device counts in.
+// accounts are the rows of usage to which a device is charged.
 func (w *writer) accounts(device string) []account {
 	gateway, rest, child := strings.Cut(device, "/")
 	out := []account{{gateway, w.quota.Children, w.quota.Bytes / 1024}}

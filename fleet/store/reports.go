@@ -10,7 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// keptEpochs bounds what one device can make the store remember.
+// keptEpochs bounds the stored epochs of one device.
 const keptEpochs = 16
 
 // PutCapabilities implements [Reports].

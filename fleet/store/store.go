@@ -1,5 +1,5 @@
-// Package store keeps what devices report: who they are, how their deployments are, and which tokens they may use;
-// which State Manifest each was given last; and which keys are enrolled.
+// Package store stores the reports of devices: their capabilities and deployments; their tokens;
+// the last State Manifest of each; and the enrolled keys.
 //
 // [Store] is the contract and package storetest its suite, so that another database can follow. [Open] is SQLite in one
 // file. Bodies of reports are kept as they arrived; only what queries need is beside them.
@@ -35,7 +35,7 @@ type Store interface {
 	Close() error
 }
 
-// Reports takes what devices say.
+// Reports stores the reports of devices.
 type Reports interface {
 	// PutCapabilities registers a device or updates it. fault.ErrNotFound: the device is a child and its parent is not
 	// registered. A [*QuotaError], which wraps fault.ErrFull: the device has too much here already; so has PutStatus.
@@ -46,7 +46,7 @@ type Reports interface {
 	PutStatus(ctx context.Context, r Status) (Outcome, error)
 }
 
-// View is what pages and programs read.
+// View is the read access of pages and programs.
 type View interface {
 	Device(ctx context.Context, id string) (Device, error) // with its capabilities
 	// Devices lists devices by id; more reports whether there are others after them.
@@ -58,7 +58,7 @@ type View interface {
 	Summary(ctx context.Context, s Silence) (Summary, error)
 }
 
-// Tokens knows the tokens of devices. A token itself is never stored.
+// Tokens has the tokens of devices. A token itself is never stored.
 type Tokens interface {
 	// AddTokens stores all or none. It fails with fault.ErrConflict when an id is taken.
 	AddTokens(ctx context.Context, tokens ...Token) error
@@ -72,7 +72,7 @@ type Tokens interface {
 	TokenChanges(ctx context.Context) (int64, error)
 }
 
-// Manifests remembers the State Manifest that each client was given last.
+// Manifests has the last State Manifest of each client.
 type Manifests interface {
 	// Manifest finds that of a client. fault.ErrNotFound: it was given none.
 	Manifest(ctx context.Context, client string) (Manifest, error)
@@ -93,8 +93,8 @@ type Stamp struct {
 type Capabilities struct {
 	Device   string
 	Body     []byte        // the JSON as it arrived
-	Summary  []byte        // what lists show of it
-	Alarm    bool          // it says that something is refused
+	Summary  []byte        // its entry in lists
+	Alarm    bool          // it reports a rejection
 	Interval time.Duration // in which it reports at least once; 0: it does not say
 	Stamp    Stamp
 	By       string // the device whose token was used: the device or a gateway above it
@@ -106,14 +106,14 @@ type Status struct {
 	Device     string
 	Deployment string
 	State      margo.State
-	Body       []byte // what is shown of it
+	Body       []byte // its part in views
 	Registered bool   // only for a device that is registered; else an unknown one is noted without capabilities
 	Stamp      Stamp
 	By         string
 	At         time.Time
 }
 
-// Outcome is what became of a report.
+// Outcome is the result of a report.
 type Outcome int
 
 // Outcomes.
@@ -123,7 +123,7 @@ const (
 	Repeated                // not newer than what is held: nothing changed
 )
 
-// Device is what is known of a device.
+// Device is the record of a device.
 type Device struct {
 	ID           string
 	Registered   bool   // it reported its capabilities; else only a status
@@ -159,7 +159,7 @@ func (s Silence) Offline(d Device) bool {
 	return allowed > 0 && s.Now.Sub(heard) > allowed
 }
 
-// Deployment is what is known of a deployment on a device.
+// Deployment is the record of a deployment on a device.
 type Deployment struct {
 	Device   string
 	ID       string
@@ -203,10 +203,10 @@ type Manifest struct {
 	Client  string
 	Version uint64
 	Digest  string // of its bytes
-	Made    string // what it was made of, for who made it
+	Made    string // its sources, for its creator
 }
 
-// Token lets a device in. Only a hash of its secret is kept.
+// Token authenticates a device. Only a hash of its secret is stored.
 type Token struct {
 	ID      string
 	Device  string // and the children behind it

@@ -142,7 +142,7 @@ func (w *writer) commit(ctx context.Context, batch []*job) error {
 		_ = w.exec(ctx, "ROLLBACK")
 		return broken("commit", err)
 	}
-	return w.files.intact() // what went into a file that is gone is not acknowledged
+	return w.files.intact() // writes to a deleted file are not acknowledged
 }
 
 var errLostSavepoint = errors.New("savepoint lost")
@@ -197,7 +197,7 @@ func (w *writer) change(ctx context.Context, query string, args ...any) (int64, 
 	return r.RowsAffected()
 }
 
-// row reads one row; false when there is none.
+// row reads one row; false if there is none.
 func (w *writer) row(ctx context.Context, query string, args []any, into ...any) (bool, error) {
 	s, err := w.stmt(ctx, query)
 	if err != nil {
