@@ -68,15 +68,17 @@ type Keeper struct {
 	Take     func(Answer) error                                    // stores a grant, or a trust bundle alone
 	Lifetime func() (from, to time.Time, err error)                // of the certificate now
 	Removed  func(Answer) (over bool)                              // once for each answer that says so; over ends Run
-	Every    time.Duration                                         // between two checks
+	Every    time.Duration                                         // between two checks, at most
 	Now      func() time.Time
 	Log      *slog.Logger
+
+	taken time.Time // when the certificate came; zero: before Run
 }
 
 // Run works until ctx ends or the device is removed for good. Errors are logged and tried again: nothing stops because of them.
 func (k *Keeper) Run(ctx context.Context) {
 	failures, last := 0, ""
-	for pause := spread(k.Every); sleep(ctx, pause); {
+	for pause := k.next(); sleep(ctx, pause); {
 		a, err := k.once(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -91,15 +93,38 @@ func (k *Keeper) Run(ctx context.Context) {
 			continue
 		case a.Status == Removed && k.Removed(a):
 			return
+		case a.Status == Removed:
+			pause = spread(k.Every)
+		default:
+			pause = k.next()
 		}
-		failures, last, pause = 0, "", spread(k.Every)
+		failures, last = 0, ""
 	}
 }
 
-func (k *Keeper) once(ctx context.Context) (Answer, error) {
+// next is how long to wait: until the next check, or until a renewal that is due before.
+func (k *Keeper) next() time.Duration {
+	due, err := k.due()
+	if err != nil {
+		return spread(k.Every)
+	}
+	return spread(min(k.Every, max(due.Sub(k.Now()), minRetry)))
+}
+
+// due is when the certificate is renewed: while a third is left, for many tries, also after days offline. Its validity begins before it was
+// issued, for clocks that differ: of a certificate that came in this run, that time does not count.
+func (k *Keeper) due() (time.Time, error) {
 	from, to, err := k.Lifetime()
-	due := err != nil || !k.Now().Before(to.Add(-to.Sub(from)/3)) // a third is left: many tries, also after days offline
-	a, err := k.Ask(ctx, due)
+	if k.taken.After(from) && k.taken.Before(to) {
+		from = k.taken
+	}
+	return to.Add(-to.Sub(from) / 3), err
+}
+
+func (k *Keeper) once(ctx context.Context) (Answer, error) {
+	due, err := k.due()
+	renew := err != nil || !k.Now().Before(due)
+	a, err := k.Ask(ctx, renew)
 	switch {
 	case err != nil:
 		return a, err
@@ -108,10 +133,13 @@ func (k *Keeper) once(ctx context.Context) (Answer, error) {
 			"approve it again at the manager: longshore-fleet devices approve")
 	case a.Status == Removed:
 		return a, nil
+	case renew && a.Grant == nil:
+		return a, fmt.Errorf("the manager sends no certificate: %w", fault.ErrTemporary)
 	}
 	if err := k.Take(a); err != nil || a.Grant == nil {
 		return a, err
 	}
+	k.taken = k.Now()
 	if _, to, err := k.Lifetime(); err == nil {
 		k.Log.Info("certificate renewed", "notAfter", to)
 	}

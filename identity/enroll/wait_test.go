@@ -110,6 +110,50 @@ func TestKeeperRenews(t *testing.T) {
 	})
 }
 
+// A short certificate, whose validity begins minutes before it was issued, is renewed when a third of the rest is left, before the next
+// check would be; and one that has expired at once.
+func TestKeeperShortLifetime(t *testing.T) {
+	const lifetime = time.Minute
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper()
+		k.from, k.to = time.Now().Add(-2*lifetime), time.Now().Add(-lifetime)
+		k.Take = func(a enroll.Answer) error {
+			if a.Grant != nil {
+				k.from, k.to = time.Now().Add(-5*time.Minute), time.Now().Add(lifetime)
+				k.renewed = append(k.renewed, time.Now())
+			}
+			return nil
+		}
+		start := time.Now()
+		k.during(t, 20*lifetime)
+		n := len(k.renewed)
+		if n == 0 {
+			t.Fatal("never renewed")
+		}
+		if n < 20 || n > 40 || len(k.asked) > 3*n || k.renewed[0].Sub(start) > 2*time.Second {
+			t.Errorf("%d requests, renewed after %s and then %d times in %s", len(k.asked), k.renewed[0].Sub(start), n, 20*lifetime)
+		}
+		for i, at := range k.renewed[1:] {
+			if gap := at.Sub(k.renewed[i]); gap < lifetime/2 || gap >= lifetime {
+				t.Errorf("renewal %d comes after %s", i+1, gap)
+			}
+		}
+	})
+}
+
+// A manager that has nothing to send, although a certificate is due, is not asked each second.
+func TestKeeperWithoutGrant(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		k := newKeeper()
+		k.to = time.Now()
+		k.answer = func(bool) (enroll.Answer, error) { return enroll.Answer{Status: enroll.Approved}, nil }
+		k.during(t, 24*time.Hour)
+		if n := len(k.asked); n < 24 || n > 200 {
+			t.Errorf("asked %d times in a day", n)
+		}
+	})
+}
+
 // A device that was without its manager for longer than its certificate is valid comes back.
 func TestKeeperAfterExpiry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
