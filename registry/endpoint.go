@@ -33,7 +33,7 @@ type endpoint struct {
 	mirror             bool
 	pull, resolve      bool   // permitted uses of a mirror; both true for the registry itself
 	ns                 string // the registry of a mirror, sent as a parameter as containerd does
-	transport          *http.Transport
+	transport          *wire.Transport
 	client             *http.Client // with retries and the endpoint's own headers, without credentials
 	userAgent          string
 	budget             wire.Budget  // of each request's retries
@@ -165,7 +165,10 @@ func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 	if c.o.CertFile != "" && len(h.Pairs) == 0 {
 		t.Pairs = [][2]string{{c.o.CertFile, c.o.KeyFile}}
 	}
-	transport, err := wire.NewTransport(t, c.o.StallTimeout*3/2, c.proxy)
+	t.LaterCAFile = c.o.LaterCAFile
+	transport, err := wire.NewTransport(t, c.o.StallTimeout*3/2, c.proxy, func(err error) {
+		c.o.Logger.Warn("changed certificates cannot be used: those before stay in use", "registry", h.Host, "error", err, "hint", fault.Hint(err))
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -38,6 +38,7 @@ type Options struct {
 
 	SkipVerify        bool   // accept any server certificate
 	CAFile            string // PEM; added to the system's roots
+	LaterCAFile       string // like CAFile, but it need not be there yet
 	CertFile, KeyFile string // client certificate, PEM; both or none
 
 	// Username with Password, or Token (a registry bearer token), are sent to Host only; with an empty Host, to the registries for
@@ -142,6 +143,9 @@ func (o Options) ReadFiles() (option string, err error) {
 			return "CAFile", err
 		}
 	}
+	if _, err := (wire.TLS{LaterCAFile: o.LaterCAFile}).Config(); err != nil {
+		return "LaterCAFile", err
+	}
 	if o.CertFile != "" && o.KeyFile != "" {
 		if _, err := (wire.TLS{Pairs: [][2]string{{o.CertFile, o.KeyFile}}}).Config(); err != nil {
 			return "CertFile", err
@@ -185,7 +189,7 @@ func (o Options) plain(host string) bool {
 	if o.PlainHTTP || slices.Contains(o.PlainHTTPHosts, host) {
 		return true
 	}
-	if o.LoopbackTLS || o.CAFile != "" || o.CertFile != "" || o.SkipVerify {
+	if o.LoopbackTLS || o.CAFile != "" || wire.Exists(o.LaterCAFile) || o.CertFile != "" || o.SkipVerify {
 		return false
 	}
 	name := host

@@ -323,6 +323,7 @@ func (p *program) checkConfig(c *cli.Context) error {
 	}
 	policy, trustErr := readPolicy(cfg.Trust)
 	errs := []error{trustErr, cfg.Over(time.Now())}
+	ro := registryOptions(cfg)
 	for _, f := range []struct {
 		key string
 		o   interface{ ReadFiles() (string, error) }
@@ -333,7 +334,7 @@ func (p *program) checkConfig(c *cli.Context) error {
 		{"fleet.caFile", manager.Options{CAFile: cfg.Fleet.CAFile}},
 		{"report.authFile", registry.Options{AuthFile: cfg.Report.AuthFile}},
 		{"registry.authFile", registry.Options{AuthFile: cfg.Registry.AuthFile}},
-		{"registry.caFile", registry.Options{CAFile: cfg.Registry.CAFile}},
+		{"registry.caFile", registry.Options{CAFile: ro.CAFile, LaterCAFile: ro.LaterCAFile}},
 		{"registry.certFile", registry.Options{CertFile: cfg.Registry.CertFile, KeyFile: cfg.Registry.KeyFile}},
 	} {
 		if _, err := f.o.ReadFiles(); err != nil {

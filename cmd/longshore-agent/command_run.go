@@ -292,11 +292,11 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	return err
 }
 
-// registryOptions is how the registry of desired state, components and images is reached. Its credentials are read anew when it asks
-// for some: a renewal of the enrollment may bring others.
+// registryOptions is how the registry of desired state, components and images is reached. Files are read again when they change: a
+// renewal of the enrollment may bring others, or the first ones.
 func registryOptions(cfg *config.Config) registry.Options {
 	stateHost, _, _ := strings.Cut(cfg.State, "/")
-	return registry.Options{
+	o := registry.Options{
 		// What the environment holds is for one host, and not for those that deployments name.
 		Host:           cmp.Or(os.Getenv("LONGSHORE_REGISTRY_HOST"), stateHost),
 		PlainHTTPHosts: cfg.Registry.PlainHTTP, CAFile: cfg.Registry.CAFile,
@@ -304,6 +304,13 @@ func registryOptions(cfg *config.Config) registry.Options {
 		AuthFile: cfg.Registry.AuthFile, CertsDir: cfg.Registry.CertsDir, StallTimeout: cfg.Registry.Timeout,
 		UserAgent: "longshore-agent/" + build.Version(),
 	}
+	if own := ownDir(cfg); own != "" {
+		o.AuthFile = cmp.Or(o.AuthFile, own.Logins())
+		if o.CAFile == "" || o.CAFile == own.RegistryCA() {
+			o.CAFile, o.LaterCAFile = "", own.RegistryCA()
+		}
+	}
+	return o
 }
 
 // weakened is what agent.yaml gives up; trust.yaml's allowUnsigned is told with what passed by it.

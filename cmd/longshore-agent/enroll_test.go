@@ -3,13 +3,19 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"io"
 	"log"
 	"log/slog"
+	"math/big"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -392,6 +398,108 @@ func (r *rotating) Give(context.Context, string, string) (protocol.Login, error)
 }
 func (*rotating) Handle(digest.Digest) string            { return "" }
 func (*rotating) Withdraw(context.Context, string) error { return nil }
+
+// webServer is a certificate for 127.0.0.1, and its authority.
+func webServer(t *testing.T) (tls.Certificate, string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// The first credential and the first authority of a registry that a renewal brings are used by the running agent's client, and another
+// authority in their place: the one before does not count any more.
+func TestFirstRegistryAtRenewal(t *testing.T) {
+	oldPair, oldCA := webServer(t)
+	newPair, newCA := webServer(t)
+	var pair atomic.Pointer[tls.Certificate]
+	pair.Store(&oldPair)
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, password, _ := r.BasicAuth(); password != "horse" {
+			w.Header().Set("WWW-Authenticate", `Basic realm="r"`)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		w.WriteHeader(http.StatusNotFound) // nothing is published: the registry let the device in
+	}))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.TLS = &tls.Config{GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.Load(), nil }}
+	s.Listener = tls.NewListener(s.Listener, s.TLS)
+	s.Start()
+	t.Cleanup(s.Close)
+	host := s.Listener.Addr().String()
+	p := enrolltest.Start(t, nil)
+	d := newNewcomer(t, p)
+	if _, err := p.ApproveEnrollment(t.Context(), store.Approval{Key: d.fingerprint(t), Device: "press-07", Ahead: true, At: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := d.enroll(t, "--expect-manager", d.pin); code != 0 {
+		t.Fatalf("enroll = %d\n%s", code, errs)
+	}
+	k := d.keeping(t)
+	o := registryOptions(k.cfg)
+	o.LoopbackTLS, o.RetryBudget, o.Getenv = true, -1, func(string) string { return "" }
+	client, err := registry.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	repo, err := client.OpenName(t.Context(), host+"/plant/state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pulls := func(what string, in bool) {
+		t.Helper()
+		if _, err := repo.Resolve(t.Context(), "press-07"); errors.Is(err, fault.ErrNotFound) != in {
+			t.Errorf("%s: Resolve: %v", what, err)
+		}
+	}
+	later := time.Duration(0)
+	k.now = func() time.Time { return time.Now().Add(later) }
+	renew := func(pull enroll.Credentials, ca string) {
+		t.Helper()
+		p.Registry(pull, ca)
+		later += 10 * time.Second
+		p.Skew(later)
+		a, err := k.ask(t.Context(), true)
+		if err == nil {
+			err = k.take(a)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if code, out, errs := command(t, "check-config", "--config", d.path("etc/agent.yaml")); code != 0 {
+			t.Errorf("check-config = %d %s\n%s", code, out, errs)
+		}
+	}
+	pull := enroll.Shared{Host: host, Username: "edge", Password: "horse"}
+	pulls("without credential and authority", false)
+	renew(pull, "")
+	pulls("without authority", false)
+	renew(pull, oldCA)
+	pulls("with both", true)
+	pair.Store(&newPair)
+	renew(pull, newCA)
+	pulls("with the next authority", true)
+	pair.Store(&oldPair)
+	renew(pull, newCA)
+	s.CloseClientConnections()
+	pulls("with the authority before", false)
+	pair.Store(&newPair)
+	pulls("with the next authority again", true)
+	renew(pull, "")
+	pulls("without authority again", false)
+}
 
 // passwords makes password the only one of a registry.
 func passwords(t *testing.T, dir, password string) {

@@ -37,12 +37,20 @@ func keepEnrolled(ctx context.Context, cfg *config.Config, now func() time.Time,
 	if cfg.Enrollment.Interval == 0 {
 		return false
 	}
-	k := &keeping{cfg: cfg, dir: enroll.Dir(filepath.Dir(cfg.Fleet.CertFile)), source: files.New(credentialFiles(cfg, cfg.Fleet.Endpoint), now, log), now: now, log: log}
+	k := &keeping{cfg: cfg, dir: ownDir(cfg), source: files.New(credentialFiles(cfg, cfg.Fleet.Endpoint), now, log), now: now, log: log}
 	(&enroll.Keeper{
 		Ask: k.ask, Take: k.take, Removed: k.removed, Every: cfg.Enrollment.Interval, Now: now, Log: log,
 		Lifetime: func() (time.Time, time.Time, error) { return enroll.Lifetime(cfg.Fleet.CertFile) },
 	}).Run(ctx)
 	return k.wipe
+}
+
+// ownDir is where an enrolled device has what its manager sent; "": it was not enrolled.
+func ownDir(cfg *config.Config) enroll.Dir {
+	if cfg.Enrollment.Interval == 0 {
+		return ""
+	}
+	return enroll.Dir(filepath.Dir(cfg.Fleet.CertFile))
 }
 
 // ask asks by mutual TLS with the device's certificate. Where that cannot be used, because it has expired after a long time without

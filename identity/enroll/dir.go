@@ -5,7 +5,9 @@ import (
 	"crypto"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -77,7 +79,10 @@ func (d Dir) Save(g *Grant) error {
 		name string
 		data []byte
 	}{{d.Bundle(), g.TrustBundle}, {d.Logins(), logins}, {d.RegistryCA(), []byte(g.RegistryCA)}, {d.Certificate(), []byte(g.Certificate)}} {
-		if len(f.data) == 0 {
+		if len(f.data) == 0 { // authorities that the manager does not name any more
+			if err := os.Remove(f.name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return fmt.Errorf("save what the manager sent: %w", err)
+			}
 			continue
 		}
 		if err := files.Write(f.name, f.data, 0o600); err != nil {

@@ -34,6 +34,7 @@ type Plant struct {
 
 	mu   sync.Mutex
 	pull enroll.Credentials
+	ca   string
 	skew time.Duration // of the manager's clock
 }
 
@@ -62,9 +63,11 @@ func Start(t testing.TB, pull enroll.Credentials) *Plant {
 	p.Service = enroll.New(enroll.Options{
 		Store: p.SQLite, Authority: p.Authority, Manager: manager, Now: p.now, Logger: slog.New(slog.DiscardHandler),
 		Policy: func() (*enroll.Policy, error) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
 			return &enroll.Policy{
 				Settings: &enroll.Settings{URL: p.URL, Lifetime: time.Hour, Registry: "harbor.acme.example/plant/state"},
-				Trust:    &protocol.Trusted{Digest: digest.FromString(document), Document: document}, Pull: p.pull,
+				Trust:    &protocol.Trusted{Digest: digest.FromString(document), Document: document}, Pull: p.pull, CA: p.ca,
 			}, nil
 		},
 	})
@@ -94,6 +97,13 @@ func Start(t testing.TB, pull enroll.Credentials) *Plant {
 		}
 	})
 	return p
+}
+
+// Registry changes what devices get for registries from now on: a pull credential, nil for none, and authorities in PEM.
+func (p *Plant) Registry(pull enroll.Credentials, authorities string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.pull, p.ca = pull, authorities
 }
 
 // Skew sets the manager's clock wrong.

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
@@ -28,10 +29,11 @@ const (
 
 // TLS has the trusted roots and the client certificates.
 type TLS struct {
-	CAFiles    []string    // PEM, beside the system's roots
-	Pairs      [][2]string // certificate file, key file (may be the same)
-	SkipVerify bool
-	Now        func() time.Time // for the validity of certificates; nil: the system's clock
+	CAFiles     []string    // PEM, beside the system's roots
+	LaterCAFile string      // like these, but it need not be there; "": none
+	Pairs       [][2]string // certificate file, key file (may be the same)
+	SkipVerify  bool
+	Now         func() time.Time // for the validity of certificates; nil: the system's clock
 }
 
 // Proxy reads the usual variables. Loopback addresses are never sent through a proxy.
@@ -54,12 +56,16 @@ func Proxy(getenv func(string) string) func(*http.Request) (*url.URL, error) {
 // Config reads the files.
 func (o TLS) Config() (*tls.Config, error) {
 	c := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: o.SkipVerify, Time: o.Now} // only if a user sets it explicitly
-	if len(o.CAFiles) > 0 {
+	files := o.CAFiles
+	if Exists(o.LaterCAFile) {
+		files = append(slices.Clone(files), o.LaterCAFile)
+	}
+	if len(files) > 0 {
 		pool, err := x509.SystemCertPool()
 		if err != nil {
 			pool = x509.NewCertPool()
 		}
-		for _, f := range o.CAFiles {
+		for _, f := range files {
 			pem, err := readFile(f)
 			if err != nil {
 				return nil, fmt.Errorf("CA file %w", err)
@@ -94,9 +100,7 @@ func (o TLS) Config() (*tls.Config, error) {
 	return c, nil
 }
 
-// NewTransport creates a transport; the caller closes its idle connections. answer bounds the wait from the last
-// byte of a request to the first of its answer: a registry stores a blob before it answers.
-func NewTransport(o TLS, answer time.Duration, proxy func(*http.Request) (*url.URL, error)) (*http.Transport, error) {
+func newTransport(o TLS, answer time.Duration, proxy func(*http.Request) (*url.URL, error)) (*http.Transport, error) {
 	c, err := o.Config()
 	if err != nil {
 		return nil, err
@@ -116,6 +120,15 @@ func NewTransport(o TLS, answer time.Duration, proxy func(*http.Request) (*url.U
 		ForceAttemptHTTP2:      true,
 		DisableCompression:     true, // sizes, ranges and digests are of the bytes on the wire
 	}, nil
+}
+
+// Exists reports whether a file is there; "" is none.
+func Exists(file string) bool {
+	if file == "" {
+		return false
+	}
+	_, err := os.Stat(file)
+	return !errors.Is(err, os.ErrNotExist) // what cannot be looked at is told when it is read
 }
 
 func readFile(path string) ([]byte, error) {

@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"encoding/pem"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -35,11 +36,13 @@ func TestTransportFiles(t *testing.T) {
 		"CA is a folder":   {wire.TLS{CAFiles: []string{dir}}, fault.ErrInvalid},
 		"missing key":      {wire.TLS{Pairs: [][2]string{{text, missing}}}, fault.ErrNotFound},
 		"pair of words":    {wire.TLS{Pairs: [][2]string{{text, text}}}, fault.ErrInvalid},
+		"later, of words":  {wire.TLS{LaterCAFile: text}, fault.ErrInvalid},
+		"later":            {wire.TLS{LaterCAFile: missing}, nil},
 		"nothing to check": {wire.TLS{}, nil},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			_, err := wire.NewTransport(tt.tls, time.Minute, nil)
+			_, err := wire.NewTransport(tt.tls, time.Minute, nil, nil)
 			if !errors.Is(err, tt.is) {
 				t.Errorf("NewTransport = %v, want %v", err, tt.is)
 			}
@@ -48,6 +51,52 @@ func TestTransportFiles(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Files that cannot be used any more are told once for each change, and those before stay in use; when they are good again they count.
+func TestTransportFilesChange(t *testing.T) {
+	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(server.Close)
+	good := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	file := filepath.Join(t.TempDir(), "ca.pem")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	told := 0
+	rt, err := wire.NewTransport(wire.TLS{LaterCAFile: file}, time.Minute, nil, func(error) { told++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(rt.CloseIdleConnections)
+	get := func(what string, in bool, want int) {
+		t.Helper()
+		for range 3 {
+			res, err := (&http.Client{Transport: rt}).Get(server.URL)
+			if err == nil {
+				_ = res.Body.Close()
+			}
+			if (err == nil) != in || told != want {
+				t.Errorf("%s: %v, told %d times, want %d", what, err, told, want)
+			}
+		}
+	}
+	get("no file", false, 0)
+	write(string(good))
+	get("the authority", true, 0)
+	write("words")
+	server.CloseClientConnections()
+	get("words", true, 1)
+	write("others")
+	get("other words", true, 2)
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	get("no file again", false, 2)
+	write(string(good))
+	get("the authority again", true, 2)
 }
 
 func TestProxyFromEnvironment(t *testing.T) {
