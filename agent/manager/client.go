@@ -173,6 +173,7 @@ func (c *Client) send(ctx context.Context, method, path string, header http.Head
 		return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	req.Header = header
+	header.Set(HeaderDevice, c.o.Device)
 	if c.o.UserAgent != "" {
 		header.Set("User-Agent", c.o.UserAgent)
 	}

@@ -48,7 +48,7 @@ func TestRequests(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body) // the assertion below sees what arrived
 		got = append(got, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization")+" "+r.Header.Get(manager.HeaderSequence)+
-			" "+r.Header.Get(manager.HeaderEpoch)+" "+r.Header.Get("Content-Type")+" "+string(b))
+			" "+r.Header.Get(manager.HeaderEpoch)+" "+r.Header.Get(manager.HeaderDevice)+" "+r.Header.Get("Content-Type")+" "+string(b))
 		w.WriteHeader(http.StatusCreated)
 	}))
 	defer srv.Close()
@@ -62,8 +62,8 @@ func TestRequests(t *testing.T) {
 		}
 	}
 	want := []string{
-		`PUT /margo/api/v1/capabilities/gw/press-07 Bearer s3cret 1 e application/json {"a":1}`,
-		`POST /margo/api/v1/deployments/d-1/status Bearer s3cret 2 e application/json {"b":2}`,
+		`PUT /margo/api/v1/capabilities/gw/press-07 Bearer s3cret 1 e press-07 application/json {"a":1}`,
+		`POST /margo/api/v1/deployments/d-1/status Bearer s3cret 2 e press-07 application/json {"b":2}`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)

@@ -14,8 +14,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// Headers of our own on every report, so that a fleet endpoint can drop what it has already.
+// Headers of our own: on every report, so that a fleet endpoint can drop what it has already, and on every request, so that it knows
+// the device where a token is for several.
 const (
+	HeaderDevice   = "Longshore-Device"   // id of this device
 	HeaderSequence = "Longshore-Sequence" // number of the report within the epoch, decimal
 	HeaderEpoch    = "Longshore-Epoch"    // UUID of the agent's database
 )

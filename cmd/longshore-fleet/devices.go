@@ -213,12 +213,21 @@ func (p *program) removeDevice(c *cli.Context, db *store.SQLite) error {
 	if c.NArg() != 1 {
 		return outcome.Usagef("devices remove", "name one ID")
 	}
+	tokens, err := db.ListTokens(c.Context, c.Args().First())
+	if err != nil {
+		return err
+	}
 	e, err := db.RemoveEnrollment(c.Context, c.Args().First(), c.Bool("wipe"), p.now())
 	if err != nil {
 		return err
 	}
 	if err := db.DeleteDevice(c.Context, e.Device); err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return err
+	}
+	for _, t := range tokens {
+		if len(t.Devices) > 1 && t.Revoked.IsZero() {
+			fmt.Fprintf(p.stderr, "token %s is valid for its other devices; if %s may still have it, create another one and revoke it\n", t.ID, e.Device)
+		}
 	}
 	if e.Credential != "" {
 		fmt.Fprintf(p.stderr, "the server deletes its pull credential %s; see longshore-fleet devices list --state removed -o json\n", e.Credential)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +12,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/longshore-dev/longshore/agent"
+	margoclient "github.com/longshore-dev/longshore/agent/manager"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
 
@@ -71,7 +75,9 @@ func TestOutputs(t *testing.T) {
 		}
 	}
 	do("token create --device press-07", "token list", "token list -o json", "token revoke --device press-07", "token list", "token list -o json",
-		"token create press-08 press-09", "token create -o json line-a/press-10", "token create --device press-11 press-12", "token create press-11 press-11")
+		"token create press-08 press-09", "token create -o json line-a/press-10", "token create --device press-11 press-12", "token create press-11 press-11",
+		"token create --shared press-21 press-22", "token create --shared -o json press-21 press-22 press-23 press-24 press-25", "token list --device press-22",
+		"token list --device press-25 -o json", "token create --shared press-21", "token revoke --device press-22", "token list --device press-21")
 	write("# line a\npress-11\n\npress-12\n")
 	do("token create --devices devices.txt")
 	write("press-13\npress 14\npress-13\n")
@@ -81,6 +87,41 @@ func TestOutputs(t *testing.T) {
 }
 
 var tokenText, tokenID = regexp.MustCompile(`lsf_[a-z2-7]{16}_[a-z2-7]+`), regexp.MustCompile(`\b[a-z2-7]{16}\b`)
+
+// With one token two devices report by their own agents, and each is itself.
+func TestSharedToken(t *testing.T) {
+	dir := t.TempDir()
+	db := filepath.Join(dir, "fleet.db")
+	code, token, errs := command(t, "token", "create", "--shared", "press-07", "press-08", "--database", db)
+	if code != 0 {
+		t.Fatal(errs)
+	}
+	file := filepath.Join(dir, "line-a.token")
+	if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	url, _, _ := serve(t, "--database", db)
+	const deployment = "a3e2f5dc-912e-494f-8395-52cf3769bc06"
+	for i, device := range []string{"press-07", "press-08", "press-09"} {
+		c, err := margoclient.New(margoclient.Options{URL: url, Device: device, Epoch: "0195f6a0-0000-7000-8000-00000000000" + fmt.Sprint(i), TokenFile: file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, capable := c.Deliver(t.Context(), agent.Report{Sequence: 1, Kind: "capabilities", Subject: device, Body: []byte(about(device))})
+		_, state := c.Deliver(t.Context(), agent.Report{
+			Sequence: 2, Kind: "status", Subject: deployment,
+			Body: []byte(`{"deploymentId":"` + deployment + `","adoptedManifestVersion":1,"status":{"state":"installed"},"components":[{"name":"web","state":"installed"}]}`),
+		})
+		c.Close()
+		if in := device != "press-09"; in != (capable == nil) || in != (state == nil) || !in && !errors.Is(state, fault.ErrUnauthenticated) {
+			t.Errorf("%s: %v, %v", device, capable, state)
+		}
+	}
+	_, body := do(t, client(t), "GET", url+"/fleet/v1/deployments", "", "")
+	if strings.Count(body, deployment) != 2 || !strings.Contains(body, "press-07") || !strings.Contains(body, "press-08") {
+		t.Errorf("deployments:\n%s", body)
+	}
+}
 
 // A token of a batch lets its own device in, and no other.
 func TestTokensOfABatch(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -27,20 +28,23 @@ func (p *program) tokenCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "token",
 		Usage: "create, list and revoke tokens of devices",
-		Description: "With a token a device can report, and a gateway also for the devices behind it. A token is printed once; only its hash is stored.\n" +
+		Description: "With a token a device can report, and a gateway also for the devices behind it. A token is for one device, unless it is created\n" +
+			"with --shared: then each of its devices can speak for the others. A token is printed once; only its hash is stored.\n" +
 			"The server does not have to be stopped.",
 		Subcommands: []*cli.Command{
 			{
 				Name: "create", Usage: "create tokens for devices and print them once", ArgsUsage: "[ID ...]",
-				Description: "With --device, stdout has only the token. For several devices it has one line each: ID, space, token. All tokens are\n" +
-					"created, or none.\n\n" +
+				Description: "With --device or --shared, stdout has only the token. For several devices it has one line each: ID, space, token. All tokens\n" +
+					"are created, or none.\n\n" +
 					"   longshore-fleet token create --device press-07 > press-07.token\n" +
 					"   longshore-fleet token create --device gateway-1        # covers gateway-1/… too\n" +
 					"   longshore-fleet token create -o json press-07 press-08\n" +
-					"   longshore-fleet token create --devices devices.txt > tokens.txt\n\n" + exitCodes,
+					"   longshore-fleet token create --devices devices.txt > tokens.txt\n" +
+					"   longshore-fleet token create --shared press-07 press-08 > line-a.token\n\n" + exitCodes,
 				Flags: []cli.Flag{
 					device("`ID` of the device"), databaseFlag(), outputFlag(),
 					&cli.StringFlag{Name: "devices", Usage: "`FILE` with an id on each line, or - for stdin; empty lines and those that begin with # are skipped", EnvVars: env("devices")},
+					&cli.BoolFlag{Name: "shared", Usage: "one token for all these devices, of which each can speak for the others", EnvVars: env("shared")},
 				},
 				Action: p.withStore(p.createTokens),
 			},
@@ -55,7 +59,8 @@ func (p *program) tokenCommand() *cli.Command {
 			},
 			{
 				Name: "revoke", Usage: "revoke a token at once, or all tokens of a device", ArgsUsage: "[TOKEN-ID ...]",
-				Description: "   longshore-fleet token revoke 4fzjq2x…            # an id from token list\n   longshore-fleet token revoke --device press-07\n\n" + exitCodes,
+				Description: "A token of several devices is revoked for all of them.\n\n" +
+					"   longshore-fleet token revoke 4fzjq2x…            # an id from token list\n   longshore-fleet token revoke --device press-07\n\n" + exitCodes,
 				Flags:       []cli.Flag{device("all tokens of the device `ID`"), databaseFlag()},
 				Action:      p.withStore(p.revokeTokens),
 			},
@@ -94,10 +99,36 @@ func (p *program) withStore(do func(*cli.Context, *store.SQLite) error) cli.Acti
 // tokenInfo is a token in "token create -o json" and "token list -o json". The keys are stable.
 type tokenInfo struct {
 	ID      string    `json:"id"`
-	Device  string    `json:"device"`
-	Token   string    `json:"token,omitempty"` // its text; "": it is not shown again
+	Device  string    `json:"device,omitempty"`  // "": it is for several
+	Devices []string  `json:"devices,omitempty"` // of a token for several
+	Token   string    `json:"token,omitempty"`   // its text; "": it is not shown again
 	Created time.Time `json:"created"`
 	Revoked time.Time `json:"revoked,omitzero"`
+}
+
+func tokenInfoOf(t store.Token, text string) tokenInfo {
+	out := tokenInfo{ID: t.ID, Token: text, Created: t.Created, Revoked: t.Revoked}
+	if len(t.Devices) == 1 {
+		out.Device = t.Devices[0]
+	} else {
+		out.Devices = t.Devices
+	}
+	return out
+}
+
+// shownDevices bounds the ids of a token on a line.
+const shownDevices = 4
+
+// names are the devices of a token, for people.
+func (t tokenInfo) names() string {
+	all := append([]string{t.Device}, t.Devices...)
+	if t.Device == "" {
+		all = t.Devices
+	}
+	if n := len(all) - shownDevices; n > 0 {
+		return fmt.Sprintf("%s,+%d", strings.Join(all[:shownDevices], ","), n)
+	}
+	return strings.Join(all, ",")
 }
 
 func (p *program) createTokens(c *cli.Context, db *store.SQLite) error {
@@ -105,26 +136,32 @@ func (p *program) createTokens(c *cli.Context, db *store.SQLite) error {
 	if err != nil {
 		return err
 	}
-	tokens, infos := make([]store.Token, 0, len(devices)), make([]tokenInfo, 0, len(devices))
-	for _, device := range devices {
-		text, t, err := status.Mint(device, p.now())
+	groups := slices.Collect(slices.Chunk(devices, 1))
+	if c.Bool("shared") {
+		if groups = [][]artifacts.DeviceID{devices}; len(devices) < 2 || len(devices) > maxShared {
+			return outcome.Usagef("token create", "--shared is for 2 to %d devices, and %d are named", maxShared, len(devices))
+		}
+	}
+	tokens, infos := make([]store.Token, 0, len(groups)), make([]tokenInfo, 0, len(groups))
+	for _, of := range groups {
+		text, t, err := status.Mint(p.now(), of...)
 		if err != nil {
 			return err
 		}
-		tokens, infos = append(tokens, t), append(infos, tokenInfo{ID: t.ID, Device: t.Device, Token: text, Created: t.Created})
+		tokens, infos = append(tokens, t), append(infos, tokenInfoOf(t, text))
 	}
 	if err := db.AddTokens(c.Context, tokens...); err != nil {
 		return err
 	}
 	for _, t := range infos {
-		fmt.Fprintf(p.stderr, "token %s for %s; it is not shown again\n", t.ID, t.Device)
+		fmt.Fprintf(p.stderr, "token %s for %s; it is not shown again\n", t.ID, t.names())
 	}
 	if c.String("output") == "json" {
 		return p.encode(infos)
 	}
 	for _, t := range infos {
 		line := t.Token
-		if c.String("device") == "" {
+		if c.String("device") == "" && t.Device != "" {
 			line = t.Device + " " + t.Token
 		}
 		if _, err := fmt.Fprintln(p.stdout, line); err != nil {
@@ -134,8 +171,10 @@ func (p *program) createTokens(c *cli.Context, db *store.SQLite) error {
 	return nil
 }
 
-// maxDevices bounds a file with ids of devices: a hundred thousand and more.
-const maxDevices = 16 << 20
+const (
+	maxDevices = 16 << 20 // bytes of a file with ids of devices: a hundred thousand and more
+	maxShared  = 1000     // devices of one token
+)
 
 // devicesOf are the devices that a command line names: by --device, as arguments, or in the file of --devices.
 func (p *program) devicesOf(c *cli.Context) (out []artifacts.DeviceID, err error) {
@@ -212,7 +251,7 @@ func (p *program) listTokens(c *cli.Context, db *store.SQLite) error {
 	if c.String("output") == "json" {
 		out := make([]tokenInfo, 0, len(all))
 		for _, t := range all {
-			out = append(out, tokenInfo{ID: t.ID, Device: t.Device, Created: t.Created, Revoked: t.Revoked})
+			out = append(out, tokenInfoOf(t, ""))
 		}
 		return p.encode(out)
 	}
@@ -223,7 +262,7 @@ func (p *program) listTokens(c *cli.Context, db *store.SQLite) error {
 		if !t.Revoked.IsZero() {
 			revoked = t.Revoked.Format(time.RFC3339)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", t.ID, t.Device, t.Created.Format(time.RFC3339), revoked)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", t.ID, tokenInfoOf(t, "").names(), t.Created.Format(time.RFC3339), revoked)
 	}
 	return w.Flush()
 }

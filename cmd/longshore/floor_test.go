@@ -155,7 +155,7 @@ func newFloor(t *testing.T, s *shell, ids []string, edits ...func(id string, o *
 // start runs a device.
 func (f *floor) start(db store.Tokens, id string) *floorDevice {
 	f.t.Helper()
-	token, kept, err := fleetstatus.Mint(artifacts.DeviceID(id), time.Now())
+	token, kept, err := fleetstatus.Mint(time.Now(), artifacts.DeviceID(id))
 	if err == nil {
 		err = db.AddTokens(f.t.Context(), kept)
 	}

@@ -28,16 +28,23 @@ const (
 
 var tokenText = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
 
-// Mint makes a token for a device and the children behind it. The text is shown once and never stored; what is stored
-// does not reveal it.
-func Mint(device artifacts.DeviceID, now time.Time) (text string, t store.Token, err error) {
+// Mint makes a token for a device, or for several, and the children behind each. The text is shown once and never stored; what is
+// stored does not reveal it.
+func Mint(now time.Time, devices ...artifacts.DeviceID) (text string, t store.Token, err error) {
+	if len(devices) == 0 {
+		return "", store.Token{}, fmt.Errorf("make a token: no device is named: %w", fault.ErrInvalid)
+	}
 	var raw [idBytes + secretBytes]byte
 	if _, err := io.ReadFull(rand.Reader, raw[:]); err != nil {
 		return "", store.Token{}, fmt.Errorf("make a token: %w", err)
 	}
 	id, secret := tokenText.EncodeToString(raw[:idBytes]), tokenText.EncodeToString(raw[idBytes:])
 	hash := sha256.Sum256([]byte(secret))
-	return tokenPrefix + id + "_" + secret, store.Token{ID: id, Device: string(device), Hash: hash[:], Created: now}, nil
+	t = store.Token{ID: id, Hash: hash[:], Created: now}
+	for _, d := range devices {
+		t.Devices = append(t.Devices, string(d))
+	}
+	return tokenPrefix + id + "_" + secret, t, nil
 }
 
 // Client is who sends a request: one identity, for a device or for several, and for the children behind each. Its State Manifests
@@ -49,6 +56,15 @@ type Client struct {
 
 // DeviceClient is the client that one device is.
 func DeviceClient(device string) Client { return Client{ID: device, Devices: []string{device}} }
+
+// as is the client as one that says which device it is: of several devices it has only that one then. false: it may not be that one.
+func (c Client) as(device string) (Client, bool) {
+	by, ok := c.For(device)
+	if ok && by == device && len(c.Devices) > 1 {
+		return DeviceClient(device), true
+	}
+	return c, ok
+}
 
 // For returns the device of the client that a device is, or that is its gateway; false: the client may not report for it.
 func (c Client) For(device string) (string, bool) {
@@ -97,6 +113,9 @@ func BearerTokens(tokens store.Tokens) Identify {
 		case subtle.ConstantTimeCompare(hash[:], t.Hash) != 1:
 			return Client{}, Denied("the token is not known, or revoked")
 		}
-		return DeviceClient(t.Device), nil
+		if len(t.Devices) == 1 {
+			return DeviceClient(t.Devices[0]), nil
+		}
+		return Client{ID: "token:" + t.ID, Devices: t.Devices}, nil
 	}
 }

@@ -8,7 +8,8 @@
 //
 // A [Client] proves itself by what [Options].Identify knows: a bearer token, see [Mint], or a certificate. It is good for its
 // devices and for the children behind them ("gateway-1/press-07" with the token of gateway-1). rc.3 has no 401: an unknown client, and
-// one without the right, is answered 403 not-authorized.
+// one without the right, is answered 403 not-authorized. Our agent says in the header Longshore-Device which device it is: among
+// several of its client it is that one alone, and with a token of others it is rejected.
 //
 // # Sequence
 //
@@ -33,6 +34,7 @@ import (
 const (
 	HeaderEpoch    = "Longshore-Epoch"    // UUID of the agent's database
 	HeaderSequence = "Longshore-Sequence" // decimal, within the epoch
+	HeaderDevice   = "Longshore-Device"   // which device our agent is, for a client of several devices
 )
 
 // Limits that a request meets.
@@ -166,6 +168,12 @@ func (a *api) known(r *http.Request) (Client, *problem) {
 		return Client{}, notAuthorized(err.Error())
 	case err != nil:
 		return Client{}, broke(err)
+	}
+	if device := r.Header.Get(HeaderDevice); device != "" {
+		var ok bool
+		if c, ok = c.as(device); !ok {
+			return Client{}, notAuthorized("this client may not speak for device " + device)
+		}
 	}
 	return c, nil
 }

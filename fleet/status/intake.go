@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -87,7 +88,7 @@ func (a *api) postStatus(w http.ResponseWriter, r *http.Request, c Client) *prob
 	if p != nil {
 		return p
 	}
-	device := doc.DeviceID
+	device := cmp.Or(doc.DeviceID, r.Header.Get(HeaderDevice))
 	if device == "" && len(c.Devices) > 1 {
 		return semantic("this client has several devices", margo.ProblemField{Field: "deviceId", Message: "must say which one the report is about"})
 	}

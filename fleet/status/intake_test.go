@@ -34,7 +34,7 @@ func handler(tb testing.TB, devices ...string) (http.Handler, []string) {
 	tb.Cleanup(func() { _ = st.Close() })
 	var tokens []string
 	for _, d := range devices {
-		text, tok, err := status.Mint(artifacts.DeviceID(d), time.Unix(1, 0))
+		text, tok, err := status.Mint(time.Unix(1, 0), artifacts.DeviceID(d))
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func (s *server) slowly(token string) net.Conn {
 // Bodies that one device sends slowly, over any number of connections and with any of its tokens, keep no other device out.
 func TestSlowBodies(t *testing.T) {
 	s := start(t, func(o *status.Options) { o.InFlight = 20 })
-	text, tok, err := status.Mint(press, time.Unix(1, 0))
+	text, tok, err := status.Mint(time.Unix(1, 0), press)
 	if err == nil {
 		err = s.store.AddTokens(t.Context(), tok)
 	}

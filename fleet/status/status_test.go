@@ -89,7 +89,7 @@ func (s *server) token(device string) string {
 	if text, ok := s.tokens[device]; ok {
 		return text
 	}
-	text, tok, err := status.Mint(artifacts.DeviceID(device), time.Unix(1, 0))
+	text, tok, err := status.Mint(time.Unix(1, 0), artifacts.DeviceID(device))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -596,8 +596,8 @@ func TestReopen(t *testing.T) {
 }
 
 func TestMint(t *testing.T) {
-	a, one, err := status.Mint("a", time.Unix(1, 0))
-	b, two, err2 := status.Mint("a", time.Unix(1, 0))
+	a, one, err := status.Mint(time.Unix(1, 0), "a")
+	b, two, err2 := status.Mint(time.Unix(1, 0), "a")
 	if err := errors.Join(err, err2); err != nil {
 		t.Fatal(err)
 	}
@@ -632,6 +632,55 @@ func TestClientOfSeveralDevices(t *testing.T) {
 		t.Errorf("detail = %q", p.Detail)
 	}
 	s.wantProblem(put("press-07", caps("press-07")).with("X-Client", "away"), 503, "about:blank")
+}
+
+// A token of several devices lets each of them in, and no other. Our agent says which of them it is; others say so in their reports.
+func TestTokenOfSeveralDevices(t *testing.T) {
+	s := start(t, nil)
+	text, tok, err := status.Mint(time.Unix(1, 0), press, "gw")
+	if err == nil {
+		err = s.store.AddTokens(t.Context(), tok)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := status.Mint(time.Unix(1, 0)); !errors.Is(err, fault.ErrInvalid) {
+		t.Errorf("a token for no device: %v", err)
+	}
+	by := func(q request, device string) request {
+		if device == "" {
+			return q.with("Authorization", "Bearer "+text)
+		}
+		return q.with("Authorization", "Bearer "+text, status.HeaderDevice, device)
+	}
+	s.want(by(put(press, caps(press)), press), 201)
+	s.want(by(put("gw", relay("gw")), "gw"), 201)
+	s.want(by(put("gw/a", caps("gw/a")), "gw"), 201)
+	s.want(by(post(report("", margo.StateInstalled)), press), 201)
+	s.want(by(post(report("", margo.StateInstalled)), "gw"), 201)
+	s.want(by(post(report("", margo.StateInstalled)), "gw/a"), 201)
+	s.want(by(post(report("gw/a", margo.StateFailed)), ""), 200)
+	s.wantProblem(by(post(report("", margo.StateInstalled)), ""), 422, "semantic-error")
+	s.wantProblem(by(put("gw", relay("gw")), press), 403, "not-authorized") // as press-07 it is not the gateway
+	for _, outside := range []string{"press-08", press + "1", "gw2"} {
+		s.wantProblem(by(put(outside, caps(outside)), ""), 403, "not-authorized")
+		s.wantProblem(by(put(outside, caps(outside)), outside), 403, "not-authorized")
+		s.wantProblem(by(post(report("", margo.StateInstalled)), outside), 403, "not-authorized")
+		s.wantProblem(by(post(report(outside, margo.StateInstalled)), press), 403, "not-authorized")
+		s.wantProblem(by(request{method: "DELETE", path: "/api/v1/capabilities/" + outside}, ""), 403, "not-authorized")
+		s.wantProblem(by(request{method: "GET", path: "/api/v1/deployments"}, outside), 501, "about:blank")
+	}
+	found, _, err := s.store.Deployments(t.Context(), store.DeploymentQuery{Limit: 9})
+	if err != nil || len(found) != 3 {
+		t.Errorf("deployments: %+v, %v", found, err)
+	}
+	// With the token of another device our agent is told so; before, its reports would have been that device's.
+	s.wantProblem(post(report("", margo.StateInstalled)).by("press-08").with(status.HeaderDevice, press), 403, "not-authorized")
+	if err := s.store.RevokeToken(t.Context(), tok.ID, time.Unix(2, 0)); err != nil {
+		t.Fatal(err)
+	}
+	s.wantProblem(by(put(press, caps(press)), press), 403, "not-authorized")
+	s.wantProblem(by(put("gw", relay("gw")), "gw"), 403, "not-authorized")
 }
 
 // What a gateway says of a child that it does not know, cannot reach, or may not choose: codes that the specification reserves.

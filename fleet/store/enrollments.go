@@ -191,8 +191,8 @@ func (s *SQLite) RemoveEnrollment(ctx context.Context, device string, wipe bool,
 		if err := w.exec(ctx, "DELETE FROM manifests WHERE client = ?", device); err != nil {
 			return broken("remove manifest", err)
 		}
-		if err := w.exec(ctx, "UPDATE tokens SET revoked = ? WHERE device = ? AND revoked = 0", millis(when), device); err != nil {
-			return broken("revoke tokens", err)
+		if err := w.withdrawTokens(ctx, device, when); err != nil {
+			return err
 		}
 		return w.putEnrollment(ctx, e)
 	})

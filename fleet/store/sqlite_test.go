@@ -80,7 +80,7 @@ func TestTwoWriters(t *testing.T) {
 	for i, s := range []*store.SQLite{a, b} {
 		wg.Go(func() {
 			for j := range 50 {
-				if err := s.AddTokens(t.Context(), store.Token{ID: fmt.Sprintf("%d-%d", i, j), Device: "d", Hash: []byte{1}}); err != nil {
+				if err := s.AddTokens(t.Context(), store.Token{ID: fmt.Sprintf("%d-%d", i, j), Devices: []string{"d"}, Hash: []byte{1}}); err != nil {
 					t.Errorf("AddTokens: %v", err)
 				}
 			}

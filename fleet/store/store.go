@@ -64,7 +64,7 @@ type Tokens interface {
 	AddTokens(ctx context.Context, tokens ...Token) error
 	// Token finds a token that is not revoked.
 	Token(ctx context.Context, id string) (Token, error)
-	// ListTokens lists the tokens of a device, revoked ones too; "" lists all.
+	// ListTokens lists the tokens of a device, revoked ones and those of several devices too; "" lists all.
 	ListTokens(ctx context.Context, device string) ([]Token, error)
 	// RevokeToken ends a token. Ending it again is no error.
 	RevokeToken(ctx context.Context, id string, at time.Time) error
@@ -209,7 +209,7 @@ type Manifest struct {
 // Token authenticates a device. Only a hash of its secret is stored.
 type Token struct {
 	ID      string
-	Device  string // and the children behind it
+	Devices []string // and the children behind each; at least one
 	Hash    []byte // SHA-256 of the secret
 	Created time.Time
 	Revoked time.Time // zero: valid

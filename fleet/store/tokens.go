@@ -5,11 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
+// The column device has all ids of a token, in order, with a space between two: no id has one.
 const tokenColumns = "id, device, hash, created, revoked"
 
 // AddTokens implements [Tokens].
@@ -17,7 +19,7 @@ func (s *SQLite) AddTokens(ctx context.Context, tokens ...Token) error {
 	return s.write(ctx, func(ctx context.Context, w *writer) error {
 		for _, t := range tokens {
 			n, err := w.change(ctx, "INSERT INTO tokens (id, device, hash, created) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
-				t.ID, t.Device, t.Hash, millis(t.Created))
+				t.ID, strings.Join(t.Devices, " "), t.Hash, millis(t.Created))
 			if err == nil && n == 0 {
 				return fmt.Errorf("add token %s: %w", t.ID, fault.ErrConflict)
 			}
@@ -42,7 +44,7 @@ func (s *SQLite) Token(ctx context.Context, id string) (Token, error) {
 func (s *SQLite) ListTokens(ctx context.Context, device string) ([]Token, error) {
 	query, args := "SELECT "+tokenColumns+" FROM tokens", []any{}
 	if device != "" {
-		query, args = query+" WHERE device = ?", []any{device}
+		query, args = query+" WHERE instr(' ' || device || ' ', ' ' || ? || ' ') > 0", []any{device}
 	}
 	all, _, err := collect(ctx, s, scanToken, bound[Token]{}, query+" ORDER BY device, created, id", args...)
 	return all, err
@@ -68,10 +70,21 @@ func (s *SQLite) TokenChanges(ctx context.Context) (n int64, err error) {
 	return n, broken("read changes of tokens", err)
 }
 
+// withdrawTokens ends the tokens of a device that leaves. It is taken out of those of several devices.
+func (w *writer) withdrawTokens(ctx context.Context, device string, when time.Time) error {
+	if err := w.exec(ctx, "UPDATE tokens SET revoked = ? WHERE device = ? AND revoked = 0", millis(when), device); err != nil {
+		return broken("revoke tokens", err)
+	}
+	return broken("change tokens", w.exec(ctx, "UPDATE tokens SET device = trim(replace(' ' || device || ' ', ' ' || ? || ' ', ' ')) "+
+		"WHERE revoked = 0 AND instr(' ' || device || ' ', ' ' || ? || ' ') > 0", device, device))
+}
+
 func scanToken(r scanner) (Token, error) {
 	var t Token
+	var devices string
 	var created, revoked int64
-	err := r.Scan(&t.ID, &t.Device, &t.Hash, &created, &revoked)
+	err := r.Scan(&t.ID, &devices, &t.Hash, &created, &revoked)
+	t.Devices = strings.Fields(devices)
 	t.Created, t.Revoked = at(created), at(revoked)
 	return t, err
 }

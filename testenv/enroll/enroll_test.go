@@ -134,11 +134,17 @@ func (p *plant) write(name, format string, args ...any) {
 	}
 }
 
-// publish signs a generation for a device: a service that answers text at an address, with a volume.
+// publish signs a generation for a device: a service that answers text at an address, with a volume, and on the network
+// of the device if it has one.
 func (p *plant) publish(d *device, version, text string) {
 	p.t.Helper()
+	networks := ""
+	if d.bus {
+		networks = "networks: {default: {}, bus: {external: true}}\n"
+	}
 	reference, err := p.Component(p.t.Context(), "web-"+d.Device, version, fmt.Sprintf(
-		"services: {web: {image: %s/plant/toolbox:1, command: [serve, '8080', %s], ports: ['%s:8080'], volumes: ['data:/data']}}\nvolumes: {data: {}}\n", p.Host, text, d.web))
+		"services: {web: {image: %s/plant/toolbox:1, command: [serve, '8080', %s], ports: ['%s:8080'], volumes: ['data:/data']%s}}\nvolumes: {data: {}}\n%s",
+		p.Host, text, d.web, map[bool]string{true: ", networks: [default, bus]"}[d.bus], networks))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -165,6 +171,7 @@ type device struct {
 	*world.World
 	p   *plant
 	web string // address of its application
+	bus bool   // it has a network that applications may join
 }
 
 func (p *plant) device(name, short, pool string) *device {
@@ -206,8 +213,8 @@ func (d *device) enroll(flags ...string) *testenv.Process {
 	return e
 }
 
-// often lets the device ask the manager each second.
-func (d *device) often() {
+// configure lets the device ask the manager each second, and gives it a network that applications may join.
+func (d *device) configure() {
 	d.p.t.Helper()
 	file := d.Path("etc/agent.yaml")
 	data, err := os.ReadFile(file)
@@ -215,12 +222,15 @@ func (d *device) often() {
 		d.p.t.Fatal(err)
 	}
 	text := strings.Replace(string(data), `interval: "5m"`, "interval: 1s", 1)
-	if text == string(data) {
+	shared := strings.Replace(text, "\nnetwork:\n", "\nnetwork:\n  shared: [{name: bus}]\n", 1)
+	if text == string(data) || shared == text {
 		d.p.t.Fatalf("%s:\n%s", file, data)
 	}
+	text = shared
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		d.p.t.Fatal(err)
 	}
+	d.bus = true
 }
 
 func (d *device) settle(generation uint64, limit time.Duration) {
@@ -311,6 +321,10 @@ func (d *device) left() error {
 	if err != nil || bytes.Contains(mounts, []byte(d.Dir+"/")) {
 		errs = append(errs, fmt.Errorf("mounts are left below %s: %w", d.Dir, err))
 	}
+	links, err := exec.CommandContext(d.p.t.Context(), "ip", "-o", "link").Output()
+	if err != nil || bytes.Contains(links, []byte(d.Table())) { // in the alias of each that the agent made
+		errs = append(errs, fmt.Errorf("links are left:\n%s, %w", links, err))
+	}
 	if rules, err := exec.CommandContext(d.p.t.Context(), "nft", "list", "table", "ip", d.Table()).Output(); err == nil && bytes.Contains(rules, []byte(d.web[strings.IndexByte(d.web, ':')+1:])) {
 		errs = append(errs, fmt.Errorf("rules are left:\n%s", rules))
 	}
@@ -349,7 +363,7 @@ func (p *plant) byOperator() {
 	if err := enrolling.Err(); err != nil {
 		p.t.Fatalf("enroll: %v\n%s", err, enrolling.Log(20))
 	}
-	d.often()
+	d.configure()
 	if err := d.Boot(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
@@ -396,13 +410,15 @@ func (p *plant) byJoinToken() {
 	if err := d.Agent.Stop(); err != nil {
 		p.t.Fatal(err)
 	}
-	d.often()
+	d.configure()
 	if err := d.Agent.Start(); err != nil { // the same command: it is enrolled, and runs
 		p.t.Fatal(err)
 	}
-	d.settle(1, settled)
+	p.publish(d, "1.1.0", "two")
+	d.settle(2, settled)
+	d.answers("two")
 	before := fmt.Sprint(d.left())
-	for _, what := range []string{"is left", "containers: ", "images: ", "snapshots: ", "mounts are left", "rules are left"} {
+	for _, what := range []string{"is left", "containers: ", "images: ", "snapshots: ", "mounts are left", "links are left", "the device's network bus", "rules are left"} {
 		if !strings.Contains(before, what) {
 			p.t.Errorf("of a device that runs, %q is not seen:\n%s", what, before)
 		}

@@ -78,7 +78,11 @@ func removal(t *testing.T, s store.Store) {
 	if err := s.PutManifest(ctx, store.Manifest{Client: "press-07", Version: 3, Digest: "sha256:1"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.AddTokens(ctx, store.Token{ID: "x", Device: "press-07", Hash: []byte{1}, Created: minute(0)}); err != nil {
+	shared := []store.Token{
+		{ID: "y", Devices: []string{"press-07", "press-071"}, Hash: []byte{2}}, {ID: "z", Devices: []string{"a", "press-07", "b"}, Hash: []byte{3}},
+		{ID: "w", Devices: []string{"press-071", "a"}, Hash: []byte{4}},
+	}
+	if err := s.AddTokens(ctx, append(shared, store.Token{ID: "x", Devices: []string{"press-07"}, Hash: []byte{1}, Created: minute(0)})...); err != nil {
 		t.Fatal(err)
 	}
 	_, err := s.RemoveEnrollment(ctx, "press-08", false, minute(8))
@@ -93,6 +97,11 @@ func removal(t *testing.T, s store.Store) {
 	wantErr(t, "manifest of a removed device", err, fault.ErrNotFound)
 	_, err = s.Token(ctx, "x")
 	wantErr(t, "token of a removed device", err, fault.ErrNotFound)
+	for id, want := range map[string]string{"y": "[press-071]", "z": "[a b]", "w": "[press-071 a]"} {
+		if token, err := s.Token(ctx, id); err != nil || fmt.Sprint(token.Devices) != want {
+			t.Errorf("token %s of several devices: %v, %v, want %s", id, token.Devices, err, want)
+		}
+	}
 	due, err := s.ListEnrollments(ctx, store.EnrollmentQuery{Withdraw: true})
 	if err != nil || len(due) != 1 || due[0].Key != "a" {
 		t.Errorf("credentials to withdraw: %+v, %v", due, err)
@@ -241,7 +250,7 @@ func enrollmentChanges(t *testing.T, s store.Store) {
 		t.Fatal(err)
 	}
 	changed("a removal", true)
-	if err := s.AddTokens(t.Context(), store.Token{ID: "x", Device: "a", Hash: []byte{1}, Created: minute(0)}); err != nil {
+	if err := s.AddTokens(t.Context(), store.Token{ID: "x", Devices: []string{"a"}, Hash: []byte{1}, Created: minute(0)}); err != nil {
 		t.Fatal(err)
 	}
 	changed("a bearer token", false)

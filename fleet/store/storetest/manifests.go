@@ -25,7 +25,7 @@ func tokenChanges(t *testing.T, s store.Store) {
 	changed("nothing again", false)
 	add := func(id string) {
 		t.Helper()
-		if err := s.AddTokens(t.Context(), store.Token{ID: id, Device: "a", Hash: []byte{1}, Created: noon(0)}); err != nil {
+		if err := s.AddTokens(t.Context(), store.Token{ID: id, Devices: []string{"a"}, Hash: []byte{1}, Created: noon(0)}); err != nil {
 			t.Fatal(err)
 		}
 	}

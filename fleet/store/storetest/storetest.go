@@ -307,12 +307,12 @@ func summary(t *testing.T, s store.Store) {
 }
 
 func tokens(t *testing.T, s store.Store) {
-	one := store.Token{ID: "t1", Device: "a", Hash: []byte{1, 2, 3}, Created: noon(1)}
-	two := store.Token{ID: "t2", Device: "b", Hash: []byte{4}, Created: noon(2)}
+	one := store.Token{ID: "t1", Devices: []string{"a"}, Hash: []byte{1, 2, 3}, Created: noon(1)}
+	two := store.Token{ID: "t2", Devices: []string{"b"}, Hash: []byte{4}, Created: noon(2)}
 	if err := s.AddTokens(t.Context(), one, two); err != nil {
 		t.Fatal(err)
 	}
-	other := store.Token{ID: "t0", Device: "c", Hash: []byte{5}}
+	other := store.Token{ID: "t0", Devices: []string{"c"}, Hash: []byte{5}}
 	wantErr(t, "AddTokens, one of them twice", s.AddTokens(t.Context(), other, one), fault.ErrConflict)
 	got, err := s.Token(t.Context(), "t1")
 	if diff := cmp.Diff(one, got); err != nil || diff != "" {
@@ -333,6 +333,18 @@ func tokens(t *testing.T, s store.Store) {
 	}
 	if of, err := s.ListTokens(t.Context(), "b"); err != nil || len(of) != 1 {
 		t.Errorf("ListTokens(b) = %v, %v", of, err)
+	}
+	three := store.Token{ID: "t3", Devices: []string{"b", "a_c", "d/e"}, Hash: []byte{6}, Created: noon(3)}
+	if err := s.AddTokens(t.Context(), three); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Token(t.Context(), "t3"); err != nil || !cmp.Equal(three, got) {
+		t.Errorf("a token of several devices: %+v, %v", got, err)
+	}
+	for device, want := range map[string]int{"b": 2, "a_c": 1, "d/e": 1, "abc": 0, "e": 0} {
+		if of, err := s.ListTokens(t.Context(), device); err != nil || len(of) != want {
+			t.Errorf("ListTokens(%s) = %v, %v, want %d", device, of, err, want)
+		}
 	}
 }
 
