@@ -61,8 +61,8 @@ func (p *program) tokenCommand() *cli.Command {
 				Name: "revoke", Usage: "revoke a token at once, or all tokens of a device", ArgsUsage: "[TOKEN-ID ...]",
 				Description: "A token of several devices is revoked for all of them.\n\n" +
 					"   longshore-fleet token revoke 4fzjq2x…            # an id from token list\n   longshore-fleet token revoke --device press-07\n\n" + exitCodes,
-				Flags:       []cli.Flag{device("all tokens of the device `ID`"), databaseFlag()},
-				Action:      p.withStore(p.revokeTokens),
+				Flags:  []cli.Flag{device("all tokens of the device `ID`"), databaseFlag()},
+				Action: p.withStore(p.revokeTokens),
 			},
 		},
 	}

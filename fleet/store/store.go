@@ -210,7 +210,7 @@ type Manifest struct {
 type Token struct {
 	ID      string
 	Devices []string // and the children behind each; at least one
-	Hash    []byte // SHA-256 of the secret
+	Hash    []byte   // SHA-256 of the secret
 	Created time.Time
 	Revoked time.Time // zero: valid
 }

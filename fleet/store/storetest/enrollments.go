@@ -79,7 +79,8 @@ func removal(t *testing.T, s store.Store) {
 		t.Fatal(err)
 	}
 	shared := []store.Token{
-		{ID: "y", Devices: []string{"press-07", "press-071"}, Hash: []byte{2}}, {ID: "z", Devices: []string{"a", "press-07", "b"}, Hash: []byte{3}},
+		{ID: "y", Devices: []string{"press-07", "press-071"}, Hash: []byte{2}},
+		{ID: "z", Devices: []string{"a", "press-07", "b"}, Hash: []byte{3}},
 		{ID: "w", Devices: []string{"press-071", "a"}, Hash: []byte{4}},
 	}
 	if err := s.AddTokens(ctx, append(shared, store.Token{ID: "x", Devices: []string{"press-07"}, Hash: []byte{1}, Created: minute(0)})...); err != nil {
