@@ -172,6 +172,39 @@ func TestPKCS11(t *testing.T) {
 	}
 }
 
+// A token is not locked by a PIN that is wrong: it is tried once, however often something is to be signed, and the right one after it.
+func TestSignerTriesAPINOnce(t *testing.T) {
+	if !remotekey.HasPKCS11 {
+		testenv.Unavailable(t, "this build has no cgo: install gcc")
+	}
+	token := testenv.SoftHSM(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token.Import(t, "ca", 1, key)
+	pin := token.PIN
+	signer, err := remotekey.NewSigner(t.Context(), token.URI("ca"), remotekey.Options{PIN: func(string) ([]byte, error) { return []byte(pin), nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer signer.Close()
+	for i, tt := range []struct {
+		pin   string
+		tried bool
+		in    bool
+	}{{token.PIN, true, true}, {"0000", true, false}, {"0000", false, false}, {"0000", false, false}, {"1111", true, false}, {"1111", false, false}, {token.PIN, true, true}} {
+		pin = tt.pin
+		if err := signer.Close(); err != nil { // as when the token was away
+			t.Fatal(err)
+		}
+		_, err := signer.SignMessage(nil, []byte("certificate"), crypto.SHA256)
+		if tt.in != (err == nil) || !tt.in && (!errors.Is(err, fault.ErrUnauthenticated) || strings.Contains(err.Error(), "not tried again") == tt.tried) {
+			t.Errorf("%d, PIN %s: %v", i, tt.pin, err)
+		}
+	}
+}
+
 // What a build without cgo says of PKCS#11, and what every build says of a wrong URI.
 func TestPKCS11URI(t *testing.T) {
 	for name, ref := range map[string]string{

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,8 +20,9 @@ import (
 const signWait = 20 * time.Second
 
 // Signer is a key at a distance as crypto/x509 uses keys: it signs whole messages, of which the key's side or this one makes the hash.
-// After a failure the key is opened anew for the next message: a token that was away, or a login that was replaced, needs no restart. It
-// is safe for concurrent use; close it when it is not needed any more.
+// After a failure the key is opened anew for the next message: a token that was away, or a login that was replaced, needs no restart. A
+// PIN that a token has rejected is not tried again: tokens lock themselves. It is safe for concurrent use; close it when it is not needed
+// any more.
 type Signer struct {
 	ctx    context.Context // of the program: crypto.Signer has none of its own
 	open   func() (Key, error)
@@ -30,11 +32,35 @@ type Signer struct {
 	key Key // nil: to be opened
 }
 
+// onceWrong opens a key, and asks a token no second time with a PIN that it has rejected.
+func onceWrong(ctx context.Context, ref string, o Options) func() (Key, error) {
+	const inAddress = ""
+	pin, rejected := inAddress, map[string]error{}
+	if ask := o.PIN; ask != nil {
+		o.PIN = func(token string) ([]byte, error) {
+			text, err := ask(token)
+			pin = string(text)
+			return text, errors.Join(err, rejected[pin])
+		}
+	}
+	return func() (Key, error) {
+		if err := rejected[inAddress]; err != nil {
+			return nil, err
+		}
+		key, err := Open(ctx, ref, o)
+		if strings.HasPrefix(ref, schemePKCS11) && errors.Is(err, fault.ErrUnauthenticated) && rejected[pin] == nil {
+			clear(rejected) // of several that were wrong the last one counts
+			rejected[pin] = fault.WithHint(fmt.Errorf("the token has rejected this PIN, and it is not tried again: %w", fault.ErrUnauthenticated), "correct the PIN; one in the key's address needs a restart")
+		}
+		return key, err
+	}
+}
+
 var _ crypto.MessageSigner = (*Signer)(nil)
 
 // NewSigner opens a key as [Open] does. ctx is for all that the signer does.
 func NewSigner(ctx context.Context, ref string, o Options) (*Signer, error) {
-	s := &Signer{ctx: ctx, open: func() (Key, error) { return Open(ctx, ref, o) }}
+	s := &Signer{ctx: ctx, open: onceWrong(ctx, ref, o)}
 	key, err := s.open()
 	if err != nil {
 		return nil, err
