@@ -162,6 +162,8 @@ var clients = map[string]string{
 	"8.5.1":  "identity/peers_test.go TestPeers",
 	"8.5.2":  "identity/bundle_test.go TestParseBundle",
 	"8.5.3":  "identity/files/files_test.go TestReload",
+	"8.5.4":  "identity/discovery/follow_test.go TestFollow",
+	"8.5.5":  "identity/enroll/tls_test.go TestWrongManager",
 }
 
 // Each requirement of a manager has a case, each of a client a test, and no case names a rule that there is not.
