@@ -106,6 +106,14 @@ func managerChecks() []refusal {
 		{codes.StateTooLarge, "endless State Manifest", func(t *testing.T, w *World) {
 			asked(t, w, 200, `{"manifestVersion":6,`+strings.Repeat(" ", 5<<20)+`"bundle":null,"deployments":[]}`, "Content-Type", foreign.TypeManifest)
 		}},
+		{codes.StateTooLarge, "10,000 deployments", func(t *testing.T, w *World) {
+			d, all := "sha256:"+strings.Repeat("a", 64), make([]string, 10_000)
+			for i := range all {
+				id := fmt.Sprintf("a3e2f5dc-912e-494f-8395-%012d", i)
+				all[i] = fmt.Sprintf(`{"deploymentId":%q,"digest":%q,"url":"/api/v1/deployments/%s/%s"}`, id, d, id, d)
+			}
+			named(t, w, fmt.Sprintf(`{"manifestVersion":6,"bundle":{"mediaType":%q,"digest":%q,"url":"/api/v1/bundles/%s"},"deployments":[%s]}`, foreign.TypeBundle, d, d, strings.Join(all, ",")))
+		}},
 		{codes.SignatureRejected, "no rule for the manager", func(t *testing.T, w *World) {
 			set(t, w, 6, Line("2"))
 			verdict(w, intake.KindState, fault.ErrRejected)
