@@ -21,6 +21,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/approval"
 	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/network"
@@ -335,6 +336,14 @@ func (m *machine) breakDatabase(r *run) error {
 	}
 	r.runtime = r.w.Runtime(r.t)
 	return nil
+}
+
+func (m *machine) lock(project, text string) error {
+	file := filepath.Join(m.o.DataDir, "volumes", project, approval.LockVolume, "_data", approval.LockFile)
+	if text == "" {
+		return os.Remove(file)
+	}
+	return os.WriteFile(file, []byte(text), 0o644)
 }
 
 // lacks returns why the machine lacks a feature; "": it has it.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/approval"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -164,6 +165,10 @@ func (m *memory) breakBridge(*run, string) error { return errContainers }
 func (m *memory) breakDatabase(*run) error { return nil }
 
 func (m *memory) occupy(*run, int) error { return errContainers }
+
+func (m *memory) lock(project, text string) error {
+	return m.Write(project+"/"+approval.LockVolume, text)
+}
 
 func (m *memory) lacks(what string) string {
 	switch what {

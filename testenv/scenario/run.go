@@ -37,7 +37,8 @@ type device interface {
 	breakBridge(r *run, network string) error
 	breakDatabase(r *run) error // what the device keeps of agent.db, while the agent is stopped
 	occupy(r *run, port int) error
-	lacks(what string) string // why the device lacks a feature; "": it has it
+	lock(project, text string) error // writes a project's update lock, as its application does; text "": removes it
+	lacks(what string) string        // why the device lacks a feature; "": it has it
 	// http asks a server: of the device itself where o is nil, else inside of a container's network.
 	http(r *run, o *workload.Observation, url string) (string, error)
 	look(r *run, o workload.Observation, p property) error
@@ -53,6 +54,7 @@ type run struct {
 	runtime agent.Runtime
 	agent   *agenttest.Running
 	apps    []agenttest.App
+	rules   rules
 	gen     uint64
 	sync    chan status.SyncResult          // of the last deploy
 	result  *status.SyncResult              // what came of it
@@ -68,7 +70,7 @@ func (s *Scenario) run(t *testing.T, d device) {
 		}
 	}
 	r := &run{t: t, s: s, d: d, w: agenttest.NewWorld(t, d.env(t))}
-	r.w.Edit = d.options
+	r.w.Edit = func(o *agent.Options) { d.options(o); r.rules.edit(o) }
 	r.runtime = r.w.Runtime(t)
 	r.agent = r.w.Start(t)
 	over := 0

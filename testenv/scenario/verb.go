@@ -3,11 +3,13 @@ package scenario
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -53,6 +55,7 @@ func verbs() map[string]verb {
 	} {
 		all[name] = verb{"SERVICE", v.doc, func(a *arguments) action { return onService(a, v.do) }}
 	}
+	maps.Copy(all, decisionVerbs())
 	all["exit"] = verb{"SERVICE CODE", "the toolbox in a service's container ends with a code", func(a *arguments) action {
 		s, code := parseService(a), 0
 		code = a.number("an exit code")
@@ -287,6 +290,9 @@ func outcomes() map[string]verb {
 		"refused":     {"CODE [contains TEXT]", "the newest state was refused before anything was touched", nil},
 		"removed":     {"[APP]", "nothing of APP is left but its volumes", nil},
 		"problem":     {"CODE [contains TEXT]", "the device's status tells of a problem", nil},
+		"waits":       {"CODE [in APP] [contains TEXT]", "the change of APP to the newest state waits, for a reason with this code", nil},
+		"decided":     {"approved|rejected|postponed [in APP]", "the device remembers who decided so on the change of APP", nil},
+		"held":        {"GENERATION", "somebody keeps the device at a generation, which runs completely", nil},
 		"notice":      {"TEXT", "the agent said at admission that a key is honoured in another way than its author may expect", nil},
 	}
 }
@@ -318,6 +324,13 @@ func parseOutcome(a *arguments, what string) *condition {
 			app = a.next("an app")
 		}
 		return &condition{holds: func(r *run) error { return r.reported(app, state) }}
+	case "held":
+		generation := a.number("a generation")
+		return &condition{holds: func(r *run) error { return r.held(uint64(generation)) }}
+	case "decided":
+		v := store.Verdict(a.next("a verdict"))
+		app := a.inApp()
+		return &condition{holds: func(r *run) error { return r.decided(app, v) }}
 	case "notice":
 		text := a.next("a text")
 		return &condition{holds: func(r *run) error { return r.notice(text) }}
@@ -343,6 +356,8 @@ func parseOutcome(a *arguments, what string) *condition {
 			return r.refused(code, text)
 		case "problem":
 			return r.problem(code, text)
+		case "waits":
+			return r.waits(app, code, text)
 		case "rolled-back":
 			return r.rolledBack(app, code, text)
 		}

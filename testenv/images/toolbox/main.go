@@ -10,6 +10,7 @@
 //	toolbox stubborn              waits forever and ignores SIGTERM
 //	toolbox exit CODE [SECONDS]   ends with a code, at once or later
 //	toolbox write FILE TEXT       writes a file, appending a line
+//	toolbox remove FILE           removes a file
 //	toolbox cat FILE...           prints files
 //	toolbox print TEXT            prints a line; toolbox print-err TEXT on stderr
 //	toolbox lines N               prints N numbered lines
@@ -91,6 +92,8 @@ func run(args []string) error {
 		}
 		_, err = fmt.Fprintln(f, arg(args, 2, ""))
 		return errors.Join(err, f.Sync(), f.Close())
+	case "remove":
+		return os.Remove(arg(args, 1, ""))
 	case "cat":
 		for _, name := range args[1:] {
 			data, err := os.ReadFile(name)
