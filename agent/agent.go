@@ -77,7 +77,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	l := newLoop(ctx, a)
 	err := l.boot()
-	if err == nil {
+	if err == nil && ctx.Err() == nil {
 		l.run()
 	}
 	cancel()
@@ -89,7 +89,8 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) Status() status.Status {
 	s := *a.status.Load()
 	s.Now = a.o.Now()
-	if s.Loading = a.progress.status(); s.Loading == nil {
+	s.Loading = a.progress.status()
+	if s.Progress = s.Progress.Loads(s.Loading); s.Loading == nil {
 		s.Loading = a.refilling.status()
 	}
 	a.outbox(&s)

@@ -8,52 +8,47 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 )
 
-// maxBoots is how often a device may boot while an update is not complete: an update that makes the device reboot would do so for ever.
-const maxBoots = 3
+// DefaultMaxBoots is how often a device may boot while an update is not complete: an update that makes the device reboot would do so for ever.
+const DefaultMaxBoots = 3
 
-// countBoot counts a boot at which an update that has begun is not complete. At the last one its revisions are bad, and the last good ones are
-// restored. A restart of the agent alone is no boot.
+// countBoot counts a boot at which a change that has begun is not complete. At the last one its revisions are bad where there are good ones,
+// which are restored. A restart of the agent alone is no boot.
 func (l *loop) countBoot() error {
 	if l.o.BootID == "" || l.target == nil || l.committed != nil && l.committed.Digest == l.target.Digest || l.targetDesired == nil {
 		return nil
 	}
-	var begun []plan.Change
+	var updates []plan.Change
+	begun := false
 	for _, c := range l.openChanges(l.targetDesired) {
-		if r, known := l.gate.records[c.ID]; l.good[c.Deployment].Deployment != nil && l.targetDesired.Deployment(c.Deployment) != nil && (!known || !r.Begun.IsZero()) {
-			begun = append(begun, c)
+		if r, known := l.gate.records[c.ID]; known && r.Begun.IsZero() {
+			continue
+		}
+		begun = true
+		if l.good[c.Deployment].Deployment != nil && l.targetDesired.Deployment(c.Deployment) != nil {
+			updates = append(updates, c)
 		}
 	}
-	if len(begun) == 0 {
+	a := store.Attempts{State: l.target.Digest, Boot: l.o.BootID, Boots: 1}
+	if x := l.attempts; x != nil && x.State == a.State {
+		a.Boots += x.Boots
+		begun = begun && x.Boot != a.Boot
+	}
+	if !begun {
 		return nil
 	}
 	var bad []store.Bad
-	err := l.o.Store.Update(func(tx *store.Tx) error {
-		a, err := tx.Attempts()
-		if err != nil {
-			return err
-		}
-		switch {
-		case a == nil || a.State != l.target.Digest:
-			a = &store.Attempts{State: l.target.Digest, Boot: l.o.BootID, Boots: 1}
-		case a.Boot == l.o.BootID:
-			return nil
-		default:
-			a.Boot, a.Boots = l.o.BootID, a.Boots+1
-		}
-		if a.Boots < maxBoots {
-			return tx.SetAttempts(a)
-		}
-		for _, c := range begun {
-			d := l.targetDesired.Deployment(c.Deployment)
-			bad = append(bad, store.Bad{
-				Digest: d.Digest, DeploymentID: d.ID, Generation: l.target.Generation, Code: string(codes.BootLoop), Source: d.Components[0].Name, Revision: d.Components[0].Revision,
-				Message: fmt.Sprintf("the device booted %d times before the update was complete", a.Boots), Since: l.o.Now(),
-			})
-		}
-		return tx.SetAttempts(nil)
-	})
-	if err != nil || len(bad) == 0 {
+	for _, c := range updates {
+		d := l.targetDesired.Deployment(c.Deployment)
+		bad = append(bad, store.Bad{
+			Digest: d.Digest, DeploymentID: d.ID, Generation: l.target.Generation, Code: string(codes.BootLoop), Source: d.Components[0].Name, Revision: d.Components[0].Revision,
+			Message: fmt.Sprintf("the device booted %d times before the update was complete", a.Boots), Since: l.o.Now(),
+		})
+	}
+	if err := l.o.Store.Update(func(tx *store.Tx) error { return tx.SetAttempts(&a) }); err != nil {
 		return err
+	}
+	if l.attempts = &a; a.Boots < l.o.MaxBoots || len(bad) == 0 {
+		return nil
 	}
 	return l.rollBack(bad)
 }

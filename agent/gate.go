@@ -159,10 +159,14 @@ func (l *loop) waitOf(c plan.Change, r store.Change, now time.Time) *plan.Wait {
 	return w
 }
 
-// unfinished reports whether a deployment is on the device that never ran completely: there is no revision that could be kept instead, so
-// nothing holds its change back.
+// unfinished reports whether a deployment is on the device of which there is no revision that could be kept: it never ran completely, or the
+// documents of the one that did are damaged and nothing of it runs. Nothing holds its change back.
 func (l *loop) unfinished(c plan.Change) bool {
-	return l.good[c.Deployment].Deployment == nil && slices.ContainsFunc(l.seen.Containers, func(o workload.Observation) bool { return o.Deployment == c.Deployment })
+	good, ran := l.good[c.Deployment]
+	return good.Deployment == nil && slices.ContainsFunc(l.seen.Containers, func(o workload.Observation) bool { return o.Deployment == c.Deployment }) &&
+		!(ran && slices.ContainsFunc(l.seen.Containers, func(o workload.Observation) bool {
+			return o.Deployment == c.Deployment && o.Status == workload.Running
+		}))
 }
 
 // canBegin reports whether a change that nothing holds back is made now: one that has to wait for the device's admission has not begun, and

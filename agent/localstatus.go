@@ -18,7 +18,7 @@ import (
 func (l *loop) publish(now time.Time) {
 	s := &status.Status{
 		Device: string(l.o.Device), Repository: l.o.Repository, Tag: l.o.Tag, Manager: l.o.Manager, Version: l.o.Version, Epoch: l.o.Store.Epoch(),
-		Phase: l.phase(), CheckedAt: l.poll.checked, NextCheck: l.poll.due(l), Checking: l.poll.busy,
+		Phase: l.phase(), Progress: status.NewProgress(l.progressed), CheckedAt: l.poll.checked, NextCheck: l.poll.due(l), Checking: l.poll.busy,
 		Accepted: status.NewGeneration(l.accepted), Running: status.NewGeneration(l.target), Committed: status.NewGeneration(l.committed),
 		Trust: l.trustStatus(), Stale: l.stale, Insecure: l.insecure(), Outbox: status.Outbox{Enabled: l.o.Reporter != nil},
 		Security: l.security, StaleSince: l.staleSince(), Freshness: l.freshnessStatus(), Clock: l.clockStatus(),
@@ -35,29 +35,27 @@ func (l *loop) publish(now time.Time) {
 }
 
 func (l *loop) phase() status.Phase {
+	p := l.progressed
 	switch {
 	case l.blind != nil || l.damaged != nil && l.targetResolved == nil:
 		return status.PhaseUnavailable
-	case l.accepted == nil:
+	case p == nil:
 		return status.PhaseEmpty
-	case l.acceptedResolved != nil:
-		return status.PhaseLoading
+	case l.acceptedResolved != nil || l.accepted == nil:
+		return status.Phase(p.Phase)
 	}
 	for _, d := range l.reportedStatus {
 		if d.State == margo.StateFailed {
 			return status.PhaseDegraded
 		}
 	}
-	if _, _, waits := l.waitsFor(); waits {
-		return status.PhaseWaiting
-	}
-	if l.committed == nil || l.target == nil || l.committed.Digest != l.target.Digest {
-		return status.PhaseApplying
-	}
-	if l.held() {
+	switch {
+	case l.held() && p.Phase == store.PhaseRolledBack:
 		return status.PhaseHeld
+	case p.Phase == store.PhaseCommitted || p.Phase.Found():
+		return status.PhaseInSync
 	}
-	return status.PhaseInSync
+	return status.Phase(p.Phase)
 }
 
 // problems lists what is not as it should be, the worst first: one sentence, what the agent does, what a person can do.

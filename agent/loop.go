@@ -79,7 +79,11 @@ type loop struct {
 	unrepaired   error         // what the mender could not repair
 	unrepairedAt time.Time
 
-	poll      poll
+	poll       poll
+	found      found           // what a check is looking at
+	progressed *store.Progress // as saved; nil: none
+	attempts   *store.Attempts // as saved; nil: none
+
 	trust     trusting
 	pull      pulling // of the images of the accepted state
 	refill    pulling // of images of target that were lost
@@ -126,7 +130,7 @@ func (l *loop) boot() error {
 		return err
 	}
 	err := l.o.Store.View(func(tx *store.Tx) error {
-		var errs [9]error
+		var errs [10]error
 		l.accepted, errs[0] = tx.State(store.Accepted)
 		l.target, errs[1] = tx.State(store.Target)
 		l.committed, errs[2] = tx.State(store.Committed)
@@ -142,6 +146,9 @@ func (l *loop) boot() error {
 		l.replaced, errs[8] = tx.Lost()
 		l.hold, err = tx.Hold()
 		errs[8] = errors.Join(errs[8], err)
+		l.progressed, errs[9] = tx.Progress()
+		l.attempts, err = tx.Attempts()
+		errs[9] = errors.Join(errs[9], err)
 		changes, err := tx.Changes()
 		for _, c := range changes {
 			l.gate.records[c.ID] = c
@@ -162,6 +169,9 @@ func (l *loop) boot() error {
 			l.damaged = err
 		}
 	}
+	if l.ctx.Err() != nil { // what could not be read for that is not damaged
+		return nil
+	}
 	if l.damaged != nil && l.held() { // only the accepted state is fetched again
 		l.log.Error("the generation that the device is held at is damaged; the hold ends", "generation", l.hold.Generation, "err", l.damaged)
 		if err := l.o.Store.Update(func(tx *store.Tx) error { return tx.SetHold(nil) }); err != nil {
@@ -173,7 +183,10 @@ func (l *loop) boot() error {
 	if l.damaged != nil {
 		l.log.Error("saved documents are damaged; what runs is left alone", "err", l.damaged)
 	}
-	if err := l.recall(); err != nil {
+	if p := l.progressed; p != nil && p.Phase.Found() {
+		l.found = found{p.Digest, p.Phase == store.PhaseVerifying} // until the first check has ended
+	}
+	if err := l.recall(); err != nil || l.ctx.Err() != nil {
 		return err
 	}
 	l.recallEarly()
@@ -256,6 +269,9 @@ func (l *loop) pause() time.Duration {
 		others = []time.Time{l.wake, l.poll.due(l), l.saveAt}
 	}
 	others = append(others, l.poll.late(now), l.securityAt)
+	if l.canTake(now) {
+		others = append(others, now)
+	}
 	if !l.machine.busy {
 		others = append(others, l.machine.at)
 	}
@@ -291,6 +307,7 @@ func (l *loop) expiry() time.Time {
 func (l *loop) pass() {
 	now := l.o.Now()
 	l.lookAtWindows(now)
+	l.take(now)
 	if l.observe(now) {
 		l.findFloor()
 		l.gateChanges(now)

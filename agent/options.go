@@ -49,6 +49,7 @@ type Options struct {
 	RestartMax     time.Duration // longest pause between restarts of a container; 0: 1 min
 	StepRetryMax   time.Duration // longest pause between attempts at a step that fails; 0: 1 min
 	Probation      time.Duration // a new container that fails this soon after it was up has failed an update; 0: 5 s
+	MaxBoots       int           // boots of the device while an update is not complete, after which it is taken back; 0: [DefaultMaxBoots]
 	ParallelPulls  int           // images pulled at a time; 0: 2
 	LookEvery      time.Duration // between two looks at the device without an event; 0: 2 min for containers, 30 s for networks, 1 min for capabilities
 
@@ -121,6 +122,9 @@ func (o *Options) check() error {
 	}
 	if o.Probation <= 0 {
 		o.Probation = 5 * time.Second
+	}
+	if o.MaxBoots <= 0 {
+		o.MaxBoots = DefaultMaxBoots
 	}
 	if o.ParallelPulls <= 0 {
 		o.ParallelPulls = 2

@@ -116,6 +116,7 @@ func (p *poll) start(l *loop, now time.Time) {
 	if q.RenewTrust = l.trust.wants(l, now, p.forced); q.RenewTrust {
 		l.trust.busy = true
 	}
+	q.Told = func(d digest.Digest, verifying bool) { l.send(func(l *loop) { l.found = found{d, verifying} }) }
 	p.started++
 	p.busy, p.forced, p.begun = true, false, now
 	l.background(func() {
@@ -127,7 +128,7 @@ func (p *poll) start(l *loop, now time.Time) {
 // checked takes in the answer of a check.
 func (l *loop) checked(r intake.Result) {
 	now, p := l.o.Now(), &l.poll
-	p.busy, p.done = false, p.started
+	p.busy, p.done, l.found = false, p.started, found{}
 	if l.ctx.Err() != nil {
 		return
 	}
@@ -143,7 +144,7 @@ func (l *loop) checked(r intake.Result) {
 	switch code := codes.Of(err); {
 	case err == nil:
 		p.fresh = true
-		err = errors.Join(l.take(now, r), l.refreshed(now, r))
+		err = errors.Join(l.takeIn(now, r), l.refreshed(now, r))
 	case sourceTrouble(code), r.Resolved.Digest == "": // no state that could be refused
 	default:
 		p.fresh = true
@@ -179,8 +180,8 @@ func (l *loop) whole(d *plan.Desired) {
 	l.log.Info("saved documents are whole again", "generation", d.Generation)
 }
 
-// take takes in a check that found nothing wrong.
-func (l *loop) take(now time.Time, r intake.Result) error {
+// takeIn takes in a check that found nothing wrong.
+func (l *loop) takeIn(now time.Time, r intake.Result) error {
 	switch {
 	case r.Known:
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,6 +29,8 @@ type pulling struct {
 	images   string        // what is being pulled
 	cancel   context.CancelFunc
 	kick     chan struct{}
+	ready    digest.Digest           // state all of whose images are here, or will never come; "": none
+	lacking  map[string]plan.Trouble // of ready: those that will never come
 	repair   bool                    // images of the target are missing
 	after    time.Time               // not before: the new target could not be saved
 	full     bool                    // the disk is, and nothing was done about it since
@@ -60,9 +63,11 @@ func (l *loop) lost() *plan.Desired {
 func (p *pulling) start(l *loop, want *plan.Desired) {
 	switch {
 	case want == nil:
-		if p.digest != "" {
+		if p.ready = ""; p.digest != "" {
 			p.cancel()
 		}
+		return
+	case p.has(l, want):
 		return
 	case p.digest == want.Digest && p.same(l, want), l.o.Now().Before(p.after):
 		return
@@ -75,12 +80,17 @@ func (p *pulling) start(l *loop, want *plan.Desired) {
 	}
 	ctx, cancel := context.WithCancel(l.ctx)
 	p.digest, p.cancel, p.kick = want.Digest, cancel, make(chan struct{}, 1)
-	p.images, p.rebuilt = nameAll(want), l.rebuilt
+	p.images, p.rebuilt, p.ready = nameAll(want), l.rebuilt, ""
 	kick := p.kick
 	l.background(func() {
 		ok, lacking := l.pullAll(ctx, p, want, kick)
 		l.send(func(l *loop) { l.pulled(p, want, ok, lacking) })
 	})
+}
+
+// has reports whether all of a state is here.
+func (p *pulling) has(l *loop, d *plan.Desired) bool {
+	return d != nil && p.ready == d.Digest && p.same(l, d)
 }
 
 // same reports whether what is being pulled is still what is wanted: a revision may have given way to the last good one.
@@ -115,13 +125,49 @@ func (l *loop) pulled(p *pulling, d *plan.Desired, ok bool, lacking map[string]p
 		if l.rejectsUpdate() {
 			return // without them, what is to be pulled is something else
 		}
-		l.sup.Missing, p.troubles = lacking, nil
-		if err := l.retarget(); err != nil {
-			l.unsaved, l.saveAt = err, l.o.Now().Add(saveRetry)
-			p.after = l.saveAt
-			l.log.Error("cannot save the new target", "err", err)
-		}
+		p.ready, p.lacking, p.troubles = d.Digest, lacking, nil
 	}
+}
+
+// canTake reports whether all of the accepted state is here, and nothing has to be finished before it is applied.
+func (l *loop) canTake(now time.Time) bool {
+	return l.pull.has(l, l.acceptedResolved) && !now.Before(l.pull.after) && !l.finishesFirst(now)
+}
+
+// take has the device kept at the accepted state.
+func (l *loop) take(now time.Time) {
+	if !l.canTake(now) {
+		return
+	}
+	before := l.sup.Missing
+	l.sup.Missing = l.pull.lacking
+	if err := l.retarget(); err != nil {
+		l.sup.Missing = before
+		l.unsaved, l.saveAt = err, now.Add(saveRetry)
+		l.pull.after = l.saveAt
+		l.log.Error("cannot save the new target", "err", err)
+	}
+}
+
+// finishesFirst reports whether an update has begun and is neither good nor bad, while what takes its place waits: in between the device
+// would go back to the revision before, outside of every window.
+func (l *loop) finishesFirst(now time.Time) bool {
+	if !l.gated() {
+		return false
+	}
+	next := l.openChanges(l.acceptedDesired)
+	return slices.ContainsFunc(l.openChanges(l.targetDesired), func(c plan.Change) bool {
+		if l.gate.records[c.ID].Begun.IsZero() || l.good[c.Deployment].Deployment == nil {
+			return false
+		}
+		return slices.ContainsFunc(next, func(n plan.Change) bool {
+			r, known := l.gate.records[n.ID]
+			if !known {
+				r.Since = now
+			}
+			return n.Deployment == c.Deployment && r.Begun.IsZero() && l.waitOf(n, r, now) != nil
+		})
+	})
 }
 
 // refilled has what waited for the target's images go on.

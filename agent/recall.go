@@ -36,7 +36,7 @@ func (l *loop) recall() error {
 		rev := plan.GoodRevision{Record: g}
 		if d := l.targetDesired.Deployment(g.DeploymentID); d != nil && d.Digest == g.Digest {
 			rev.Deployment = d
-		} else if rev.Deployment, err = l.intake.Revision(l.ctx, g); err != nil {
+		} else if rev.Deployment, err = l.intake.Revision(l.ctx, g); err != nil && l.ctx.Err() == nil {
 			l.log.Error("the last good revision of a deployment is damaged; an update that fails has nothing to go back to",
 				"deployment", g.Name, "generation", g.Generation, "err", err)
 		}

@@ -28,19 +28,20 @@ const Extension = "x-longshore-extensions"
 
 // Extra is what a device reports of itself beyond Margo, in its capabilities report under [Extension].
 type Extra struct {
-	AgentVersion        string        `json:"agentVersion"`
-	AcceptedGeneration  uint64        `json:"acceptedGeneration"` // 0: none
-	Digest              string        `json:"digest,omitempty"`   // of the accepted state
-	RunningGeneration   uint64        `json:"runningGeneration"`
-	CommittedGeneration uint64        `json:"committedGeneration"`
-	Refused             *ExtraRefused `json:"refused,omitempty"`
-	Hold                *status.Hold  `json:"hold,omitempty"`    // somebody at the device keeps it at an earlier generation
-	Waiting             []ExtraWait   `json:"waiting,omitempty"` // changes that are not made yet
-	Stale               bool          `json:"stale"`
-	StaleSince          time.Time     `json:"staleSince,omitzero"`
-	Insecure            []string      `json:"insecure"`
-	TrustVersion        uint64        `json:"trustVersion,omitempty"` // of the trust policy; 0: it does not travel
-	ReportsLost         uint64        `json:"reportsLost"`
+	AgentVersion        string          `json:"agentVersion"`
+	AcceptedGeneration  uint64          `json:"acceptedGeneration"` // 0: none
+	Digest              string          `json:"digest,omitempty"`   // of the accepted state
+	RunningGeneration   uint64          `json:"runningGeneration"`
+	CommittedGeneration uint64          `json:"committedGeneration"`
+	Refused             *ExtraRefused   `json:"refused,omitempty"`
+	Hold                *status.Hold    `json:"hold,omitempty"`     // somebody at the device keeps it at an earlier generation
+	Waiting             []ExtraWait     `json:"waiting,omitempty"`  // changes that are not made yet
+	Progress            *store.Progress `json:"progress,omitempty"` // of the change to the accepted state; nil: none was ever found
+	Stale               bool            `json:"stale"`
+	StaleSince          time.Time       `json:"staleSince,omitzero"`
+	Insecure            []string        `json:"insecure"`
+	TrustVersion        uint64          `json:"trustVersion,omitempty"` // of the trust policy; 0: it does not travel
+	ReportsLost         uint64          `json:"reportsLost"`
 
 	ReportIntervalSeconds int64 `json:"reportIntervalSeconds,omitempty"` // the device reports at least so often; 0: only changes
 	FullIntervalSeconds   int64 `json:"fullIntervalSeconds,omitempty"`   // and at least so often everything; 0: only what changes
@@ -95,6 +96,7 @@ func (l *loop) capabilitiesBody(tx *store.Tx) ([]byte, error) {
 	if l.committed != nil {
 		x.CommittedGeneration = l.committed.Generation
 	}
+	x.Progress = l.reportedProgress()
 	x.Hold = status.NewHold(l.hold)
 	for _, id := range slices.Sorted(maps.Keys(l.gate.waits)) {
 		w := l.gate.waits[id]
@@ -177,7 +179,16 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 	since := l.staleSince()
 	stale := !since.IsZero()
 	commit := a.Settled && l.target != nil && (l.committed == nil || l.committed.Digest != l.target.Digest)
-	tell := !l.reported || stale != l.stale || commit || !maps.Equal(l.gate.waits, l.gate.told)
+	was := [3]any{l.committed, l.lastGood, l.stale}
+	if commit {
+		if l.committed != nil {
+			l.lastGood = l.committed
+		}
+		l.committed = l.target
+	}
+	at, before := l.standing(now, a), l.progressed
+	moved := !sameProgress(before, at)
+	tell := !l.reported || stale != l.stale || commit || !maps.Equal(l.gate.waits, l.gate.told) || moved && !looksAround(before, at)
 	var fresh []store.Status
 	for _, s := range a.Statuses {
 		if !same(l.reportedStatus[s.DeploymentID], s) {
@@ -185,19 +196,12 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 		}
 	}
 	ailing := !maps.Equal(a.FailedBefore, l.sup.FailedBefore)
-	if len(fresh)+len(a.Removed)+len(a.Good) == 0 && !tell && !ailing {
+	if len(fresh)+len(a.Removed)+len(a.Good) == 0 && !tell && !ailing && !moved {
 		return false, nil
 	}
-	old := [3]any{l.committed, l.lastGood, l.stale}
 	turned := stale != l.stale
-	l.stale = stale
+	l.stale, l.progressed = stale, at
 	attacks := l.newAttacks(fresh)
-	if commit {
-		if l.committed != nil {
-			l.lastGood = l.committed
-		}
-		l.committed = l.target
-	}
 	err := l.o.Store.Update(func(tx *store.Tx) error {
 		if err := l.statuses(tx, now, fresh, a.Removed); err != nil {
 			return err
@@ -233,16 +237,22 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 			}
 		}
 		if tell || len(attacks) > 0 {
-			return l.capabilities(tx, now)
+			if err := l.capabilities(tx, now); err != nil {
+				return err
+			}
+		}
+		if moved {
+			return l.saveProgress(tx, at)
 		}
 		return nil
 	})
 	if err != nil {
-		l.committed, l.lastGood, l.stale = old[0].(*store.State), old[1].(*store.State), old[2].(bool)
+		l.committed, l.lastGood, l.stale, l.progressed = was[0].(*store.State), was[1].(*store.State), was[2].(bool), before
 		return false, err
 	}
 	l.reported, l.sup.FailedBefore, l.gate.told = true, a.FailedBefore, l.gate.waits
 	l.remember(fresh, a.Removed)
+	l.tellProgress(before)
 	for _, x := range attacks {
 		l.emitSecurity(x)
 	}
@@ -358,10 +368,11 @@ func sameError(a, b *margo.StatusError) bool {
 // statuses, all at once. Its images are not here yet and nothing is stopped.
 func (l *loop) accept(now time.Time, r intake.Result) error {
 	coming := l.acceptedDesired
-	accepted, refused, fresh, hold := l.accepted, l.refused, l.fresh, l.hold
+	accepted, refused, fresh, hold, before := l.accepted, l.refused, l.fresh, l.hold, l.progressed
 	l.acceptedDesired, l.accepted, l.refused, l.fresh, l.hold = r.Desired, r.State, nil, r.Fresh, nil
 	l.rebuild()
 	a := plan.Assess(l.question(now))
+	l.progressed = l.standing(now, a)
 	err := l.o.Store.Update(func(tx *store.Tx) error {
 		return errors.Join(
 			tx.SetState(store.Accepted, *r.State),
@@ -375,11 +386,12 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 			l.statuses(tx, now, slices.DeleteFunc(slices.Clone(a.Statuses), func(s store.Status) bool {
 				return same(l.reportedStatus[s.DeploymentID], s)
 			}), a.Removed),
+			l.saveProgress(tx, l.progressed),
 			l.capabilities(tx, now),
 		)
 	})
 	if err != nil {
-		l.acceptedDesired, l.accepted, l.refused, l.fresh, l.hold = coming, accepted, refused, fresh, hold
+		l.acceptedDesired, l.accepted, l.refused, l.fresh, l.hold, l.progressed = coming, accepted, refused, fresh, hold, before
 		l.times.Unsaved()
 		l.rebuild()
 		return err
@@ -400,6 +412,7 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 	}
 	l.events.Emit(told)
 	l.remember(a.Statuses, a.Removed)
+	l.tellProgress(before)
 	l.nudge()
 	l.log.Info("accepted", "generation", r.State.Generation, "digest", r.State.Digest, "signedBy", r.State.SignedBy, "insecure", r.State.Insecure)
 	return nil
@@ -435,8 +448,10 @@ func (l *loop) refuse(now time.Time, r store.Refused) error {
 func (l *loop) retarget() error {
 	keep := digests(l.acceptedDesired)
 	l.forget()
+	before := l.progressed
+	at := plan.Progress(before, plan.Standing{Now: l.o.Now(), Accepted: l.accepted, Committed: l.committed, Whole: true, Unloaded: true})
 	err := l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetState(store.Target, *l.accepted), tx.RetainBad(keep), tx.SetImages(l.images))
+		return errors.Join(tx.SetState(store.Target, *l.accepted), tx.RetainBad(keep), tx.SetImages(l.images), l.saveProgress(tx, at))
 	})
 	if err != nil {
 		return err
@@ -450,6 +465,8 @@ func (l *loop) retarget() error {
 	clear(l.sup.Begun)
 	l.look = true
 	l.events.Emit(status.Event{Kind: status.EventPulled, Generation: l.target.Generation})
+	l.progressed = at
+	l.tellProgress(before)
 	l.log.Info("all of the generation is on the device; applying it", "generation", l.target.Generation)
 	return nil
 }

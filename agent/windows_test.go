@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/schedule"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
@@ -52,7 +53,7 @@ func TestChangesAreMadeInTheirWindow(t *testing.T) {
 			opens, closes := nights.Next(published)
 			w.Sync(t, r)
 			for time.Now().Before(opens) {
-				if s := r.Status(); s.Phase != status.PhaseWaiting || s.ChangeWindow == nil || s.ChangeWindow.Open || !s.ChangeWindow.Until.Equal(opens) {
+				if s := r.Status(); s.Phase != status.Phase(store.PhaseAwaitingWindow) || s.ChangeWindow == nil || s.ChangeWindow.Open || !s.ChangeWindow.Until.Equal(opens) {
 					t.Fatalf("%v: %s, window %+v, want it closed until %v", time.Now(), s.Phase, s.ChangeWindow, opens)
 				}
 				time.Sleep(min(3*time.Hour, time.Until(opens)))
@@ -87,14 +88,14 @@ func TestWindowsFollowAClockThatIsSet(t *testing.T) {
 		}
 		r := w.Start(t) // at midnight
 		w.Publish(t, 1, anApp(1, "web:1"))
-		w.Wait(t, "it waits", func() bool { return r.Status().Phase == status.PhaseWaiting })
+		w.Wait(t, "it waits", func() bool { return r.Status().Phase == status.Phase(store.PhaseAwaitingWindow) })
 		set(3 * time.Hour)
 		w.Committed(t, r, 1)
 		set(-2 * time.Hour)
 		w.Publish(t, 2, anApp(1, "web:2"))
 		w.Sync(t, r)
 		time.Sleep(4 * time.Hour) // until 02:00
-		if s := r.Status(); s.Committed.Generation != 1 || s.Phase != status.PhaseWaiting {
+		if s := r.Status(); s.Committed.Generation != 1 || s.Phase != status.Phase(store.PhaseAwaitingWindow) {
 			t.Errorf("changed outside of the window: %+v", s.Committed)
 		}
 		time.Sleep(65 * time.Minute)
@@ -116,7 +117,7 @@ func TestWindowsOfAClockInDoubt(t *testing.T) {
 			if !open {
 				time.Sleep(3 * time.Hour)
 				s := r.Status()
-				if s.Phase != status.PhaseWaiting || s.ChangeWindow.Open || !s.ChangeWindow.ClockUnknown {
+				if s.Phase != status.Phase(store.PhaseAwaitingWindow) || s.ChangeWindow.Open || !s.ChangeWindow.ClockUnknown {
 					t.Errorf("%s, window %+v", s.Phase, s.ChangeWindow)
 				}
 				c.Hint("the registry", time.Time{})

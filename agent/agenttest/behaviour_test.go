@@ -20,6 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -380,7 +381,7 @@ func TestSupervisionDoesNotWaitForADownload(t *testing.T) {
 		before := w.Observe(t)["app-1/web"]
 		w.Publish(t, 2, app(1, web("slow:1")))
 		time.Sleep(3 * time.Minute)
-		if st := r.Status(); !hanging.Load() || st.Phase != status.PhaseLoading || st.Loading == nil || st.Loading.Generation != 2 {
+		if st := r.Status(); !hanging.Load() || st.Phase != status.Phase(store.PhaseDownloading) || st.Loading == nil || st.Loading.Generation != 2 {
 			t.Errorf("status while an image is being pulled: %s %+v", st.Phase, st.Loading)
 		}
 		if err := m.Exit(before.ID, 1); err != nil {

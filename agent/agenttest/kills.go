@@ -1,10 +1,13 @@
 package agenttest
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/approval"
@@ -162,6 +165,7 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 	if k.Where() == "" && at != 0 {
 		t.Logf("boundary %d was not met: the order differs a little from run to run", at)
 	}
+	w.savedProgress(t)
 	r = w.Start(t)
 	res := w.Sync(t, r)
 	for c.asks && res.Outcome == status.SyncWaiting {
@@ -178,6 +182,13 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 	if s := r.Status(); s.Stale || s.Freshness == nil || s.Freshness.By != "pulse" || len(s.Security) != 0 {
 		t.Errorf("after the kill: stale %t, freshness %+v, security %+v", s.Stale, s.Freshness, s.Security)
 	}
+	end := store.PhaseCommitted
+	if c.fails {
+		end = store.PhaseRolledBack
+	}
+	if p := r.Status().Progress; p == nil || p.Phase != end || p.Generation != generation || len(p.History) != int(generation) || p.History[generation-1].Outcome != end {
+		t.Errorf("after the kill the progress is %+v, want %s of generation %d", p, end, generation)
+	}
 	after := w.allRun(t, c.want...)
 	for _, name := range c.keep {
 		if a, b := before[name], after[name]; a.ID != b.ID || a.PID != b.PID {
@@ -188,6 +199,41 @@ func (c change) kill(t *testing.T, w *World, at int) int {
 	expect(t, "states", w.States(t, Line("1").DeploymentID()), c.states)
 	r.Stop(t)
 	return k.Met()
+}
+
+// savedProgress checks that what an agent that died has saved of its progress fits what else it has saved.
+func (w *World) savedProgress(t *testing.T) {
+	t.Helper()
+	s, err := store.Open(store.Options{Path: w.Path, Device: string(Device)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = s.View(func(tx *store.Tx) error {
+		p, err := tx.Progress()
+		accepted, err1 := tx.State(store.Accepted)
+		target, err2 := tx.State(store.Target)
+		committed, err3 := tx.State(store.Committed)
+		is := func(s *store.State, of digest.Digest) bool { return s != nil && s.Digest == of }
+		fits := false
+		switch {
+		case accepted == nil:
+			fits = p == nil || p.Phase.Found()
+		case p == nil:
+		case p.Phase.Found():
+			fits = is(committed, accepted.Digest) && p.Digest != accepted.Digest
+		case p.Phase == store.PhaseCommitted || is(committed, accepted.Digest):
+			fits = p.Phase == store.PhaseCommitted && p.Digest == accepted.Digest && is(committed, accepted.Digest)
+		default:
+			fits = p.Digest == accepted.Digest && is(target, accepted.Digest) == (p.Phase != store.PhaseDownloading)
+		}
+		if !fits {
+			t.Errorf("saved: progress %+v, accepted %+v, target %+v, committed %+v", p, accepted, target, committed)
+		}
+		return errors.Join(err, err1, err2, err3)
+	})
+	if err = errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // approveAll approves all changes that wait. Errors are ignored: the agent may have been killed.

@@ -37,6 +37,14 @@ type Query struct {
 	Policy     string         // [Intake.Fingerprint] when the rest was copied
 
 	HoldTrust func(TrustVersion) bool // as in [Trust]; nil: no version waits for an approval
+	// Told is called with a state that the device does not know, as it is found, and when it begins to be verified; nil: nobody wants to know.
+	Told func(d digest.Digest, verifying bool)
+}
+
+func (q *Query) tell(d digest.Digest, verifying bool) {
+	if q.Told != nil {
+		q.Told(d, verifying)
+	}
 }
 
 // Result is how a check ended.
@@ -122,6 +130,7 @@ func (in *Intake) look(ctx context.Context, q *Query, d ocispec.Descriptor, begu
 		out.Known, out.Generation = true, q.Refused.Generation
 		return out
 	}
+	q.tell(d.Digest, false)
 	in.renew(ctx, q, begun) // its signer may have been added today
 	out.Renewal, out.Policy = begun.Renewal, begun.Policy
 	if r := out.Renewal; q.Anew && r != nil && r.Err != nil { // a key that the lost policy had revoked may count again
@@ -163,6 +172,7 @@ func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, ou
 	case err != nil:
 		return codes.Wrap(codes.StateInvalid, fmt.Errorf("open state %s: %w", name, err))
 	}
+	q.tell(d.Digest, true)
 	v, err := in.verify(ctx, KindState, in.o.Repository, desc)
 	if err != nil {
 		return err

@@ -53,7 +53,7 @@ type device struct {
 func newDevice() *device {
 	return &device{
 		now: status.Status{
-			Device: "press-07", Phase: status.PhaseWaiting, Running: &status.Generation{Generation: 1}, Accepted: &status.Generation{Generation: 2, Digest: state},
+			Device: "press-07", Phase: status.Phase(store.PhaseAwaitingApproval), Running: &status.Generation{Generation: 1}, Accepted: &status.Generation{Generation: 2, Digest: state},
 			Deployments: []status.Deployment{{Name: "vision", State: margo.StatePending, Components: []status.Component{{Name: "camera", Revision: "1.0.0"}}}},
 		},
 		changes: []status.Change{{

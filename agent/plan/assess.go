@@ -19,6 +19,7 @@ type Assessment struct {
 	Good         []*Deployment     // of the target, that run completely for the first time
 	FailedBefore map[string]uint64 // for [Supervision.FailedBefore]
 	Bad          []store.Bad       // revisions that failed and that a last good one is there for
+	Stage        Stage             // of the target
 }
 
 // Question is the input of an assessment. It is only read.
@@ -61,6 +62,7 @@ func Assess(q Question) Assessment {
 			if d.Waiting != nil {
 				now = q.waits(d, now)
 			}
+			out.Stage = out.Stage.and(q.stage(d, views, now))
 			q.failed(&out, d, views)
 			q.failedBefore(&out, d, views)
 			if nd := q.Accepted.Deployment(d.ID); nd != nil {
@@ -85,14 +87,19 @@ func Assess(q Question) Assessment {
 			out.Statuses = append(out.Statuses, q.unplaced(u, d.Generation))
 		}
 	}
+	leaves := false
 	for _, c := range q.Observed.Containers {
-		out.Settled = out.Settled && wanted[c.Project]
+		leaves = leaves || !wanted[c.Project]
 	}
 	for _, p := range q.Observed.Projects {
-		out.Settled = out.Settled && wanted[p]
+		leaves = leaves || !wanted[p]
 	}
+	out.Settled = out.Settled && !leaves
 	if q.Target != nil {
 		q.removed(&out, known)
+		if leaves || !out.Settled && out.Stage.Phase == "" {
+			out.Stage = out.Stage.and(Stage{Phase: store.PhaseApplying})
+		}
 	}
 	slices.SortFunc(out.Statuses, func(a, b store.Status) int { return cmp.Compare(a.DeploymentID, b.DeploymentID) })
 	return out

@@ -67,7 +67,11 @@ func Changes(want *Desired, good map[string]GoodRevision) []Change {
 		if ok && g.Record.Digest == d.Digest {
 			continue
 		}
-		if c := changeOf(g.Deployment, d); len(c.Kinds) > 0 {
+		c := changeOf(g.Deployment, d)
+		if ok && g.Deployment == nil { // its documents are damaged: it may change anything
+			c.Kinds = []Kind{Images, Parameters, Configuration}
+		}
+		if len(c.Kinds) > 0 {
 			out = append(out, c)
 		}
 	}

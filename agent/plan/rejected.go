@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/store"
@@ -54,6 +55,15 @@ const (
 	wordBoth   = ", which does not run either: %s"
 )
 
+// onTheWayBack reports whether the revision that takes the place of one that failed is still being restored. When that was reported once, it
+// stays so.
+func (q Question) onTheWayBack(d *Deployment, views []view) bool {
+	was := componentOf(q.Before[d.ID], d.Refused.Source)
+	message, _, _ := strings.Cut(d.Refused.Message, outputLabel)
+	return slices.ContainsFunc(views, func(v view) bool { return !v.up }) &&
+		(was.Error == nil || !strings.HasPrefix(was.Error.Message, message+fmt.Sprintf(wordBack, d.Back)))
+}
+
 // rejected adds to a deployment's status which revision of it is refused, and what runs instead. views are nil while the generation is
 // still being loaded.
 func (q Question) rejected(s *store.Status, d *Deployment, views []view) {
@@ -62,9 +72,8 @@ func (q Question) rejected(s *store.Status, d *Deployment, views []view) {
 		return
 	}
 	s.Digest = r.Digest
-	up, fault := true, (*Trouble)(nil)
+	fault := (*Trouble)(nil)
 	for i := range views {
-		up = up && views[i].up
 		fault = worse(fault, views[i].fault)
 	}
 	was := componentOf(q.Before[d.ID], r.Source)
@@ -76,8 +85,7 @@ func (q Question) rejected(s *store.Status, d *Deployment, views []view) {
 	case d.Deferred:
 		message += fmt.Sprintf(wordKept, d.Back)
 	default:
-		back := fmt.Sprintf(wordBack, d.Back)
-		if !up && (was.Error == nil || !strings.HasPrefix(was.Error.Message, message+back)) {
+		if q.onTheWayBack(d, views) {
 			word = wordWay
 		}
 		message += fmt.Sprintf(word, d.Back)

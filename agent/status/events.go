@@ -20,6 +20,7 @@ const (
 	EventRefused    EventKind = "refused"     // a state failed one; Code says which
 	EventPulled     EventKind = "pulled"      // all of a generation is on the device
 	EventCommitted  EventKind = "committed"   // a generation runs completely
+	EventPhase      EventKind = "phase"       // the change to a state stands elsewhere; Message is the phase, Code why
 	EventDeployment EventKind = "deployment"  // an application's state changed; Message is the state
 	EventCreated    EventKind = "created"     // container
 	EventStarted    EventKind = "started"     // container, for the first time

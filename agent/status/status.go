@@ -13,15 +13,12 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// Phase is what the device is at, in one word.
+// Phase is what the device is at, in one word: where a change stands, as in [store.Phase], while it is under way.
 type Phase string
 
-// Phases.
+// Phases of a device beside those of a change.
 const (
 	PhaseEmpty       Phase = "empty"       // nothing was ever accepted
-	PhaseLoading     Phase = "loading"     // a generation is accepted, its images are being pulled; the old one runs
-	PhaseApplying    Phase = "applying"    // the device is being changed
-	PhaseWaiting     Phase = "waiting"     // changes of what is accepted wait for a person, a lock or a window
 	PhaseHeld        Phase = "held"        // somebody rolled the device back by hand
 	PhaseInSync      Phase = "in sync"     // what is accepted runs
 	PhaseDegraded    Phase = "degraded"    // what is accepted does not run completely
@@ -37,6 +34,8 @@ type Status struct {
 	Version    string `json:"agentVersion"`
 	Epoch      string `json:"epoch"` // of the agent's database
 	Phase      Phase  `json:"phase"`
+
+	Progress *Progress `json:"progress"` // of the change to the accepted state; null: none was ever found
 
 	Problems []Problem `json:"problems"` // the worst first
 

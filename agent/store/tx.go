@@ -64,7 +64,7 @@ type Damage struct {
 }
 
 // Damaged lists the reported statuses, the refusals, the last good revisions, undelivered reports, the gap,
-// what images say, proven times, freshness, decisions about changes, a hold and counts of security events that cannot be read. The marks are not
+// what images say, proven times, freshness, decisions about changes, a hold, the progress and counts of security events that cannot be read. The marks are not
 // among them: who loses those loses the protection against rollback.
 func (t *Tx) Damaged() []Damage {
 	var out []Damage
@@ -88,6 +88,9 @@ func (t *Tx) Damaged() []Damage {
 	}
 	if _, err := t.Attempts(); err != nil {
 		out = append(out, Damage{err, bucketMeta, keyAttempts})
+	}
+	if _, err := t.Progress(); err != nil {
+		out = append(out, Damage{err, bucketMeta, keyProgress})
 	}
 	if _, err := t.SecurityCounts(); err != nil {
 		out = append(out, Damage{err, bucketMeta, keySecurityCounts})

@@ -269,6 +269,9 @@ func TestStatusText(t *testing.T) {
 	}
 	s := &status.Status{
 		Device: "press-07", Repository: "harbor.acme.example/plant/state", Tag: "press-07", Version: "1.0.0", Phase: status.PhaseInSync,
+		Progress: &status.Progress{Progress: store.Progress{
+			Phase: store.PhaseAwaitingWindow, Since: now.Add(-3 * time.Hour), Generation: 43, Code: string(codes.OutsideWindow), Until: now.Add(9 * time.Hour),
+		}},
 		CheckedAt: now.Add(-12 * time.Second), NextCheck: now.Add(48 * time.Second), Now: now, Accepted: running, Running: running,
 		Problems: []status.Problem{{
 			Code: codes.SignatureInvalid, Message: "generation 43 refused: signature of sha256:dead… matches no key",
@@ -296,6 +299,7 @@ func TestStatusText(t *testing.T) {
 	var b bytes.Buffer
 	writeStatus(&b, s)
 	golden(t, "status.golden", b.Bytes())
+	s.Progress = &status.Progress{Progress: store.Progress{Phase: store.PhaseRolledBack, Since: now.Add(-time.Minute), Generation: 42, Attempt: 3, Code: string(codes.BootLoop)}}
 	s.PollWindow, s.Downtime, s.ChangeWindow = nil, nil, &status.Window{Windows: s.ChangeWindow.Windows, ClockUnknown: true}
 
 	s.Deployments, s.Phase, s.Problems = []status.Deployment{{

@@ -25,6 +25,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
@@ -425,7 +426,7 @@ func TestSyncTimeoutSaysWhatIsUnderWay(t *testing.T) {
 		},
 		"loading":  {status.Status{Loading: &status.Loading{Generation: 43, Images: 2, Ready: 1, Done: 1e6, Total: 5e6}}, "loading generation 43: 1 of 2 images, 1.0 of 5.0 MB"},
 		"checking": {status.Status{Checking: true, Repository: "h/r"}, "checking h/r"},
-		"removing": {status.Status{Phase: status.PhaseApplying, Deployments: []status.Deployment{done}}, "applying"},
+		"removing": {status.Status{Phase: status.Phase(store.PhaseApplying), Deployments: []status.Deployment{done}}, "applying"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, file := fakeAgent(t)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/printable"
@@ -43,11 +44,14 @@ func writeStatus(w io.Writer, s *status.Status) {
 		fmt.Fprintln(w, "nothing was accepted yet")
 	}
 	if a := s.Accepted; a != nil && (s.Running == nil || a.Digest != s.Running.Digest) {
-		doing := "being loaded"
+		doing := ""
 		if h := s.Hold; h != nil {
-			doing = "not applied: " + h.By + " keeps generation " + fmt.Sprint(h.Generation)
+			doing = ", not applied: " + h.By + " keeps generation " + fmt.Sprint(h.Generation)
 		}
-		fmt.Fprintf(w, "generation %d (%s)%s: accepted, %s\n", a.Generation, short(a.Digest), signedBy(a), doing)
+		fmt.Fprintf(w, "generation %d (%s)%s: accepted%s\n", a.Generation, short(a.Digest), signedBy(a), doing)
+	}
+	if line := progress(s); line != "" {
+		fmt.Fprintln(w, line)
 	}
 	if n := len(s.Security); n > 0 {
 		last := s.Security[n-1]
@@ -256,6 +260,32 @@ func awaited(name string, c status.Component) []string {
 
 func loading(l *status.Loading) string {
 	return fmt.Sprintf("loading generation %d: %d of %d images, %.1f of %.1f MB", l.Generation, l.Ready, l.Images, float64(l.Done)/1e6, float64(l.Total)/1e6)
+}
+
+// progress is where the change to the newest state stands: "generation 43: awaiting-approval for 3h (approval-needed)"; "": it runs.
+func progress(s *status.Status) string {
+	p := s.Progress
+	if p == nil || p.Phase == store.PhaseCommitted {
+		return ""
+	}
+	out := "a newer state (" + short(p.Digest) + ")"
+	if p.Generation > 0 {
+		out = fmt.Sprintf("generation %d", p.Generation)
+	}
+	out += fmt.Sprintf(": %s for %s", p.Phase, ago(s.Now.Sub(p.Since)))
+	if p.Total > 0 {
+		out += fmt.Sprintf(", %.1f of %.1f MB", float64(p.Done)/1e6, float64(p.Total)/1e6)
+	}
+	if p.Attempt > 1 {
+		out += fmt.Sprintf(", boot %d", p.Attempt)
+	}
+	if !p.Until.IsZero() {
+		out += ", until " + p.Until.UTC().Format(time.RFC3339)
+	}
+	if p.Code != "" {
+		out += " (" + p.Code + ")"
+	}
+	return out
 }
 
 func checked(s *status.Status) string {

@@ -1,0 +1,107 @@
+package agent
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
+)
+
+// found is the state that a check is looking at.
+type found struct {
+	digest    digest.Digest // "": none that is new
+	verifying bool
+}
+
+// standing is where the change to the accepted state stands, as it follows from what the loop has now.
+func (l *loop) standing(now time.Time, a plan.Assessment) *store.Progress {
+	s := plan.Standing{
+		Now: now, Accepted: l.accepted, Committed: l.committed, Found: l.found.digest, Verifying: l.found.verifying,
+		Unloaded: l.acceptedResolved != nil, Whole: l.pull.has(l, l.acceptedResolved), Settled: a.Settled, Stage: a.Stage, Damaged: l.damaged,
+	}
+	if s.Whole && l.finishesFirst(now) {
+		s.First = l.target.Generation
+	}
+	if l.held() {
+		s.Hold = l.hold
+	}
+	for _, name := range slices.Sorted(maps.Keys(l.pull.troubles)) {
+		if t := l.pull.troubles[name]; t.Permanent {
+			s.Pull = t
+			break
+		}
+	}
+	if x := l.attempts; x != nil && l.accepted != nil && x.State == l.accepted.Digest {
+		s.Attempt = x.Boots + 1
+	}
+	p := plan.Progress(l.progressed, s)
+	if l.beginning(p) != nil {
+		p.Attempt = 1
+	}
+	return p
+}
+
+// beginning counts the boots from this one on, when a change begins to be applied; nil: it has not begun, or they are counted already.
+func (l *loop) beginning(p *store.Progress) *store.Attempts {
+	switch {
+	case p == nil || l.o.BootID == "" || p.Phase != store.PhaseApplying && p.Phase != store.PhaseProbation, l.attempts != nil && l.attempts.State == p.Digest:
+		return nil
+	}
+	return &store.Attempts{State: p.Digest, Boot: l.o.BootID}
+}
+
+// saveProgress saves where the change stands.
+func (l *loop) saveProgress(tx *store.Tx, p *store.Progress) error {
+	if a := l.beginning(p); a != nil {
+		if err := tx.SetAttempts(a); err != nil {
+			return err
+		}
+	}
+	return tx.SetProgress(p)
+}
+
+// tellProgress takes over what was saved of a change that stood elsewhere before.
+func (l *loop) tellProgress(was *store.Progress) {
+	p := l.progressed
+	if a := l.beginning(p); a != nil {
+		l.attempts = a
+	}
+	if p == nil || was != nil && was.Phase == p.Phase && was.Digest == p.Digest {
+		return
+	}
+	l.log.Info("phase", "phase", p.Phase, "generation", p.Generation, "digest", p.Digest, "code", p.Code, "why", p.Message)
+	l.events.Emit(status.Event{Kind: status.EventPhase, Generation: p.Generation, Digest: p.Digest, Code: codes.Code(p.Code), Message: string(p.Phase)})
+}
+
+// reportedProgress is what a report says of it: of earlier states no messages, which may be long.
+func (l *loop) reportedProgress() *store.Progress {
+	if l.progressed == nil {
+		return nil
+	}
+	p := *l.progressed
+	p.History = slices.Clone(p.History)
+	for i := range p.History {
+		p.History[i].Message = ""
+	}
+	return &p
+}
+
+// looksAround reports whether all that changed is which newer state is being checked.
+func looksAround(before, at *store.Progress) bool {
+	return at == nil || at.Phase.Found() || before != nil && before.Phase.Found()
+}
+
+// sameProgress compares all but times that follow from the rest.
+func sameProgress(a, b *store.Progress) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Phase == b.Phase && a.Digest == b.Digest && a.Generation == b.Generation && a.Attempt == b.Attempt && a.Code == b.Code && a.Message == b.Message &&
+		a.Until.Equal(b.Until) && len(a.History) == len(b.History)
+}
