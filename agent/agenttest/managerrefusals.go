@@ -106,7 +106,7 @@ func managerChecks() []refusal {
 		{codes.StateTooLarge, "endless State Manifest", func(t *testing.T, w *World) {
 			asked(t, w, 200, `{"manifestVersion":6,`+strings.Repeat(" ", 5<<20)+`"bundle":null,"deployments":[]}`, "Content-Type", foreign.TypeManifest)
 		}},
-		{codes.StateTooLarge, "10,000 deployments", func(t *testing.T, w *World) {
+		{codes.StateInvalid, "10,000 deployments", func(t *testing.T, w *World) {
 			d, all := "sha256:"+strings.Repeat("a", 64), make([]string, 10_000)
 			for i := range all {
 				id := fmt.Sprintf("a3e2f5dc-912e-494f-8395-%012d", i)
