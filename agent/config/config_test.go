@@ -159,6 +159,7 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"bad jitter", good + "poll: {jitter: 120%}\n", "agent.yaml:3:16: poll.jitter: not a percentage"},
 		{"window for polls", good + "poll: {windows: [{days: Mon}]}\n", "poll.windows[0]: zone is missing"},
 		{"window for changes", good + "changes: {windows: [{cron: \"0 2 30 2 *\", duration: 1h, zone: UTC}]}\n", "agent.yaml:3:21: changes.windows[0]: never opens"},
+		{"no boot", good + "changes: {maxBoots: 0}\n", "must be from 1 to 100"},
 		{"clock unknown", good + "changes: {whenClockUnknown: opn}\n", "changes.whenClockUnknown: \"opn\" is none of"},
 		{"downtime", good + "downtime: {days: Mon}\n", "downtime: must be a list"},
 		{"bad url", good + "fleet: {url: fleet}\n", "fleet.url: not a web address"},

@@ -20,6 +20,7 @@ type Poll struct {
 type Changes struct {
 	Windows          schedule.Windows // the zero value: at any time
 	OpenClockUnknown bool             // Windows count also while the clock is in doubt; else they are closed then
+	MaxBoots         int              // boots of the device while a change is not complete, after which it is taken back; 0: the agent's default
 }
 
 // times reads when what is done.
@@ -42,6 +43,13 @@ func (c *Config) times(root *strict.Node) {
 	c.Changes.Windows = schedule.Parse(n.Get("windows"))
 	if u := n.Get("whenClockUnknown"); u != nil {
 		c.Changes.OpenClockUnknown = u.OneOf("closed", "open") == "open"
+	}
+	if b := n.Get("maxBoots"); b != nil {
+		v := b.Uint64()
+		if b.Kind() == strict.Number && (v < 1 || v > 100) {
+			b.Faultf("must be from 1 to 100")
+		}
+		c.Changes.MaxBoots = int(min(v, 100))
 	}
 	n.Close()
 	c.Downtime = schedule.Parse(root.Get("downtime"))

@@ -266,7 +266,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		Store: p.store, Source: source, Verifier: held, Fresher: held, Clock: clk, Built: build.Time(), Content: content, Runtime: p.runtime, Repairer: attacher{p.networks},
 		Trust: trustPort{policy, cfg.Trust, clk.Firm}, TrustInterval: cfg.TrustInterval, Fingerprint: policy.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
 		Approvals: cfg.Approvals.Policy, Jitter: cfg.Poll.Jitter, PollWindows: cfg.Poll.Windows, Downtime: cfg.Downtime,
-		Changes: cfg.Changes.Windows, ChangesClockUnknown: cfg.Changes.OpenClockUnknown,
+		Changes: cfg.Changes.Windows, ChangesClockUnknown: cfg.Changes.OpenClockUnknown, MaxBoots: cfg.Changes.MaxBoots,
 		Publisher: p.publisher(cfg, ro, log), PublishInterval: cfg.Report.Interval, BootID: bootID(),
 	}
 	if o.Jitter == 0 { // in agent.yaml: none
