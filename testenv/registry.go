@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -249,7 +250,11 @@ func (s *RegistryServer) useTLS(setup registrySetup) error {
 	if err != nil {
 		return err
 	}
-	cert, err := ca.issue("registry", "127.0.0.1", "::1", "localhost")
+	names := []string{"127.0.0.1", "::1", "localhost"}
+	if host, _, err := net.SplitHostPort(setup.address); err == nil && !slices.Contains(names, host) {
+		names = append(names, host)
+	}
+	cert, err := ca.issue("registry", names...)
 	if err != nil {
 		return err
 	}

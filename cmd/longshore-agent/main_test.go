@@ -157,7 +157,6 @@ func TestCheckConfigReadsCertificates(t *testing.T) {
 		"registry.caFile": "registry: {caFile: words.pem}\n",
 
 		"observability.otlp.caFile": "observability: {otlp: {endpoint: 'https://collector.example:4318', caFile: words.pem}}\n",
-		"panel.pinFile":             "panel: {listen: '127.0.0.1:0', pinFile: empty}\n",
 		"fleet.tokenFile":           "fleet: {url: 'https://fleet.example', tokenFile: empty}\n",
 	} {
 		config := filepath.Join(dir, "agent.yaml")

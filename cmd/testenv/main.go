@@ -80,6 +80,17 @@ func app() *cli.App {
 				Action: test,
 			},
 			{
+				Name:      "panel",
+				Usage:     "write panel-360.png and panel-1280.png, the page for a machine's panel; needs root and Debian, whose chromium it installs",
+				ArgsUsage: "FOLDER",
+				Action: func(c *cli.Context) error {
+					if c.NArg() != 1 {
+						return errors.New("panel: name the folder for the pictures")
+					}
+					return demo.PanelPictures(c.Context, c.App.Writer, c.Args().First())
+				},
+			},
+			{
 				Name:   "prepare",
 				Usage:  "build and download everything that the other commands need",
 				Action: func(c *cli.Context) error { return suite.Prepare(c.Context, c.App.Writer, false) },
