@@ -56,7 +56,7 @@ func (p *program) changesCommand() *cli.Command {
 		Description: "A change is what the accepted state changes of one deployment. It waits for an approval, an update lock of the application, or a\n" +
 			"window for changes, as agent.yaml says. What runs continues. The change trust-policy is the next version of the trust policy.\n\n" +
 			"Examples:\n  longshore-agent changes\n  longshore-agent changes -o json\n\n" + outcome.Help,
-		Flags: []cli.Flag{configFlag(), socketFlag(), outputFlag()},
+		Flags:  []cli.Flag{configFlag(), socketFlag(), outputFlag()},
 		Action: shows(p, operatorOf, func(c *cli.Context, agent *control.Client) ([]status.Change, error) { return agent.Changes(c.Context) }, writeChanges),
 	}
 }

@@ -28,7 +28,7 @@ func (p *program) statusCommand() *cli.Command {
 		Usage: "show the status of this device, problems first",
 		Description: "Queries the running agent. Exit code 4 means that no agent runs.\n\n" +
 			"Examples:\n  longshore-agent status\n  longshore-agent status -o json",
-		Flags: []cli.Flag{configFlag(), socketFlag(), outputFlag()},
+		Flags:  []cli.Flag{configFlag(), socketFlag(), outputFlag()},
 		Action: shows(p, operatorOf, func(c *cli.Context, agent *control.Client) (*status.Status, error) { return agent.Status(c.Context) }, writeStatus),
 	}
 }

@@ -25,7 +25,7 @@ func (p *program) volumesCommand() *cli.Command {
 				Description: "STATE is kept for a volume that nothing on the device uses any more, neither the state that runs nor one that is\n" +
 					"being loaded nor a revision that the device may go back to.\n\n" +
 					"Examples:\n  longshore-agent volumes list\n  longshore-agent volumes list -o json\n\n" + outcome.Help,
-				Flags: []cli.Flag{configFlag(), outputFlag()},
+				Flags:  []cli.Flag{configFlag(), outputFlag()},
 				Action: shows(p, clientOf, func(c *cli.Context, agent *control.Client) ([]status.Volume, error) { return agent.Volumes(c.Context) }, writeVolumes),
 			},
 			{

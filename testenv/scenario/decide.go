@@ -202,7 +202,7 @@ func (r *run) waits(app string, code codes.Code, text string) error {
 	if c.Generation != r.gen || !c.Begun.IsZero() || c.Waiting == nil || c.Waiting.Code != code || !strings.Contains(c.Waiting.Message, text) {
 		return fmt.Errorf("the change of generation %d, begun %v, waits for %+v", c.Generation, c.Begun, c.Waiting)
 	}
-	if st := r.agent.Status(); st.Phase != status.PhaseWaiting {
+	if st := r.agent.Status(); !strings.HasPrefix(string(st.Phase), "awaiting-") {
 		return fmt.Errorf("the device is %q", st.Phase)
 	}
 	return nil
