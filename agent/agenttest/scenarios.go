@@ -11,6 +11,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
@@ -167,6 +168,10 @@ func install(t *testing.T, w *World) {
 	w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
 	expect(t, "states", w.States(t, Line("1").DeploymentID()), []string{"pending@1", "installing@1", "installed@1"})
 	x := w.Extra(t)
+	if p := x.Progress; p == nil || p.Phase != store.PhaseCommitted || p.Digest != d || p.Generation != 1 {
+		t.Errorf("the report has the progress %+v", p)
+	}
+	x.Progress = nil
 	expect(t, "extension", x, agent.Extra{
 		AgentVersion: "0.0.0-test", AcceptedGeneration: 1, Digest: d.String(), RunningGeneration: 1, CommittedGeneration: 1, Insecure: []string{},
 	})
