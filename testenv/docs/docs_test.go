@@ -271,8 +271,6 @@ case "$*" in
 "stop longshore-agent")
 	kill "$(cat agent.pid)"
 	while kill -0 "$(cat agent.pid)" 2>/dev/null; do sleep 0.05; done;;
-"restart longshore-agent")
-	"$0" stop longshore-agent && exec "$0" enable --now longshore-agent;;
 *) echo "systemctl $*: not on this page" >&2; exit 1;;
 esac
 `
