@@ -111,7 +111,7 @@ func TestOrigin(t *testing.T) {
 			before, _ := os.ReadFile(c.dirty)
 			s.write(c.dirty, string(before)+"\n")
 			code, out := push("1.4.0", "--overwrite")
-			if code != outcome.Refused || !strings.Contains(out, "is not committed") || !strings.Contains(out, "--allow-dirty") {
+			if code != outcome.Refused || !strings.Contains(out, "has uncommitted changes") || !strings.Contains(out, "--allow-dirty") {
 				t.Errorf("dirty: exit %d\n%s", code, out)
 			}
 			wants(c.reference+":1.4.0", first)
