@@ -87,6 +87,9 @@ func (r *Runtime) runInitContainer(ctx context.Context, p *workload.Project, c w
 	if err != nil || code == 0 {
 		return err
 	}
+	if err := r.removeInitContainer(ctx, f.ID); err != nil { // it waits until the shim has written all output
+		return err
+	}
 	file, err := r.logs.File(replicaOf(labels))
 	if err != nil {
 		return err
