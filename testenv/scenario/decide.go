@@ -29,10 +29,8 @@ type rules struct {
 // edit gives them to an agent.
 func (x *rules) edit(o *agent.Options) {
 	o.Approvals = x.approvals
-	if x.closed {
-		o.ChangeWindow = func(now time.Time) (bool, bool, time.Time) {
-			return x.opens.IsZero() || now.Before(x.opens), false, x.opens
-		}
+	if opens := x.opens; x.closed {
+		o.ChangeWindow = func(now time.Time) (bool, bool, time.Time) { return opens.IsZero() || now.Before(opens), false, opens }
 	}
 }
 
