@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -44,10 +45,12 @@ func operatorOf(c *cli.Context) (*control.Client, error) {
 		return control.NewClient(operatorSocket(config.DefaultRunDir)), nil // its configuration is not for everybody
 	case err != nil:
 		return nil, err
-	case writable(socketPath(cfg)):
-		return control.NewClient(socketPath(cfg)), nil
+	case !writable(socketPath(cfg)):
+		if _, err := os.Stat(operatorSocket(cfg.RunDir)); err == nil {
+			return control.NewClient(operatorSocket(cfg.RunDir)), nil
+		}
 	}
-	return control.NewClient(operatorSocket(cfg.RunDir)), nil
+	return control.NewClient(socketPath(cfg)), nil
 }
 
 func (p *program) changesCommand() *cli.Command {
