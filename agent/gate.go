@@ -217,7 +217,7 @@ func (l *loop) gateQuestion(c plan.Change, r store.Change, now time.Time) approv
 // approvals is which changes need an approval now.
 func (l *loop) approvals() approval.Policy {
 	policy := l.o.Approvals
-	if l.doubt != nil { // nobody knows how long a change has waited
+	if l.doubt != nil { // the clock does not show how long a change has waited
 		policy.AutomaticAfter = 0
 	}
 	return policy
@@ -329,7 +329,7 @@ type DecisionRequest struct {
 	Until      time.Time // of [store.Postponed]
 }
 
-// MaxPostponed bounds how long somebody may postpone a change.
+// MaxPostponed is the longest time for which a change can be postponed.
 const MaxPostponed = 90 * 24 * time.Hour
 
 // Decide records a decision about a change that waits. fault.ErrNotFound: no change of the deployment waits; fault.ErrConflict: it is another
@@ -389,7 +389,7 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 	return l.changeStatus(c), nil
 }
 
-// keepDecided saves the event of something that somebody did: who asks after a restart has to find it, too.
+// keepDecided saves the event of a decision, so that it is shown after a restart, too.
 func keepDecided(tx *store.Tx, now time.Time, e status.Event) error {
 	return tx.AddDecided(store.Decided{
 		At: now, Kind: string(e.Kind), Deployment: e.Deployment, Generation: e.Generation, Digest: e.Digest, Code: string(e.Code), Message: e.Message,

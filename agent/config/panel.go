@@ -12,7 +12,7 @@ type Panel struct {
 	Listen           string // "host:port"; "": nowhere
 	CertFile         string // PEM; "": plain HTTP
 	KeyFile          string // PEM
-	PINFile          string // of those who may decide; "": nobody does
+	PINFile          string // of the people who may decide; "": no decisions at the panel
 	AnonymousViewers bool   // everybody who reaches the page may look
 	Translations     string // file of texts in another language; "": English
 	Hosts            []string

@@ -37,7 +37,7 @@ type Query struct {
 	Policy     string         // [Intake.Fingerprint] when the rest was copied
 
 	HoldTrust func(TrustVersion) bool // as in [Trust]; nil: no version waits for an approval
-	// Told is called with a state that the device does not know, as it is found, and when it begins to be verified; nil: nobody wants to know.
+	// Told is called with a state that the device does not know, when it is found and when its verification begins; nil: no call.
 	Told func(d digest.Digest, verifying bool)
 }
 
