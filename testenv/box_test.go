@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -163,6 +164,13 @@ func TestAdopt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// While a process becomes another program, the kernel shows no environment of it, so no mark.
+	Eventually(t, time.Minute, "the orphan is sleep", func() error {
+		if name, _, _ := processStat(orphan); name != "sleep" {
+			return fmt.Errorf("it is %q", name)
+		}
+		return nil
+	})
 	if _, parent, _ := processStat(orphan); parent != os.Getpid() {
 		t.Errorf("the orphan's parent is %d, want this process", parent)
 	}

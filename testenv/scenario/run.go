@@ -74,6 +74,7 @@ func (s *Scenario) run(t *testing.T, d device) {
 	r.runtime = r.w.Runtime(t)
 	r.agent = r.w.Start(t)
 	over := 0
+	var slow []string
 	for _, step := range s.Steps {
 		began := time.Now()
 		err := step.act(r)
@@ -82,10 +83,10 @@ func (s *Scenario) run(t *testing.T, d device) {
 			continue
 		}
 		if err != nil {
-			t.Fatalf("%s:%d: %s: %v\n%s", s.File, step.Line, step.Text, err, r.describe())
+			t.Fatalf("%s:%d: %s: %v\n%s\nslow steps: %q", s.File, step.Line, step.Text, err, r.describe(), slow)
 		}
 		if took := time.Since(began); took > 2*time.Second {
-			t.Logf("%s:%d: %s: took %v", s.File, step.Line, step.Text, took.Round(time.Millisecond))
+			slow = append(slow, fmt.Sprintf("%d: %s: %v", step.Line, step.Text, took.Round(time.Millisecond)))
 		}
 	}
 	if over > 0 {

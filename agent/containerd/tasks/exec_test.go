@@ -21,6 +21,7 @@ type client struct {
 
 	get              func(*api.GetRequest) (*task.Process, error)
 	kill, exec, wait error
+	started          func()
 	calls            []string
 }
 
