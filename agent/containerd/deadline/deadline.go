@@ -91,6 +91,17 @@ func Detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	return longer, func() { stop(); cancel() }
 }
 
+// Finishing returns a context for a call that goes on for some time when ctx is cancelled. It keeps ctx's deadline.
+func Finishing(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := Detached(ctx)
+	end, ok := ctx.Deadline()
+	if !ok {
+		return longer, cancel
+	}
+	longer, stop := context.WithDeadline(longer, end)
+	return longer, func() { stop(); cancel() }
+}
+
 // ForCleanup returns a context to clean up in when ctx may have ended.
 func ForCleanup(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), CleanupLimit)

@@ -99,3 +99,30 @@ func TestCallsThatAShimEndsAreDeadlines(t *testing.T) {
 		t.Errorf("a call that had time left ended with %v", err)
 	}
 }
+
+// A call that is to end well goes on for some time after the caller has given up, and keeps the caller's deadline.
+func TestFinishing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		limit, cancel, want time.Duration
+		err                 error
+	}{
+		"cancelled":                      {time.Hour, time.Second, time.Second + CleanupLimit, context.Canceled},
+		"deadline":                       {time.Minute, time.Hour, time.Minute, context.DeadlineExceeded},
+		"cancelled just before deadline": {time.Minute, time.Minute - time.Second, time.Minute, context.DeadlineExceeded},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				ctx, end := context.WithTimeout(t.Context(), tc.limit)
+				defer end()
+				defer time.AfterFunc(tc.cancel, end).Stop()
+				longer, stop := Finishing(ctx)
+				defer stop()
+				<-longer.Done()
+				if took := time.Since(began); took != tc.want || longer.Err() != tc.err {
+					t.Errorf("ended after %v with %v, want %v with %v", took, longer.Err(), tc.want, tc.err)
+				}
+			})
+		})
+	}
+}

@@ -128,7 +128,7 @@ func (t *Tasks) begin(ctx context.Context, id string, layer []mount.Mount, strea
 		return 0, errgrpc.ToNative(err)
 	}
 	// An agent that is stopped at this moment would otherwise end a container that has just come up.
-	ctx, begun := deadline.Detached(ctx)
+	ctx, begun := deadline.Finishing(ctx)
 	defer begun()
 	res, err := t.client.Start(ctx, &api.StartRequest{ContainerID: id})
 	if err != nil {
