@@ -6,22 +6,22 @@ import (
 	"github.com/longshore-dev/longshore/agent/codes"
 )
 
-// maxLies bounds how many lies of mirrors wait for the loop; more are left out.
-const maxLies = 16
+// maxMismatches bounds how many mismatches of mirrors wait for the loop; more are left out.
+const maxMismatches = 16
 
-// mirrors are the lies of mirrors that the loop has not seen yet.
+// mirrors are the wrong bytes of mirrors that the loop has not seen yet.
 type mirrors struct {
-	mu   sync.Mutex
-	lies []string
+	mu         sync.Mutex
+	mismatches []string
 }
 
-// MirrorLied records that a mirror sent bytes with another digest: a security event of [codes.MirrorDigest]. message names the
+// MirrorMismatch records that a mirror sent bytes with another digest: a security event of [codes.MirrorDigest]. message names the
 // mirror and the repository. The caller limits how often it reports one mirror. It does not wait, and may be called from any
 // goroutine at any time.
-func (a *Agent) MirrorLied(message string) {
+func (a *Agent) MirrorMismatch(message string) {
 	a.mirrors.mu.Lock()
-	if len(a.mirrors.lies) < maxLies {
-		a.mirrors.lies = append(a.mirrors.lies, message)
+	if len(a.mirrors.mismatches) < maxMismatches {
+		a.mirrors.mismatches = append(a.mirrors.mismatches, message)
 	}
 	a.mirrors.mu.Unlock()
 	select {
@@ -30,13 +30,13 @@ func (a *Agent) MirrorLied(message string) {
 	}
 }
 
-// reportMirrors saves and emits the lies of mirrors. All share one record, so that they cannot displace other security events.
+// reportMirrors saves and emits what mirrors sent wrongly. All share one record, so that they cannot displace other security events.
 func (l *loop) reportMirrors() {
 	l.mirrors.mu.Lock()
-	lies := l.mirrors.lies
-	l.mirrors.lies = nil
+	mismatches := l.mirrors.mismatches
+	l.mirrors.mismatches = nil
 	l.mirrors.mu.Unlock()
-	for _, message := range lies {
+	for _, message := range mismatches {
 		l.saveSecurity(l.newSecurityEvent(codes.MirrorDigest, "", 0, message))
 	}
 }

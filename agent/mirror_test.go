@@ -70,7 +70,7 @@ func TestAMirrorThatLies(t *testing.T) {
 		r := w.Start(t)
 		w.Committed(t, r, 1)
 		for n := range 1000 {
-			r.MirrorLied(fmt.Sprintf("registry.example/plant/state: mirror %d: 3 bytes with another digest arrived", n))
+			r.MirrorMismatch(fmt.Sprintf("registry.example/plant/state: mirror %d: 3 bytes with another digest arrived", n))
 		}
 		synctest.Wait()
 		told := func(s status.Status) {
@@ -84,7 +84,7 @@ func TestAMirrorThatLies(t *testing.T) {
 		}
 		told(r.Status())
 		r.Stop(t)
-		r.MirrorLied("after the end: does not wait")
+		r.MirrorMismatch("after the end: does not wait")
 		r = w.Start(t)
 		w.Committed(t, r, 1)
 		told(r.Status())

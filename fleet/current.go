@@ -67,7 +67,7 @@ func (p *planner) chain(a *Assignment) *release.Chain[*published] {
 
 // look reads the state of a device's tag.
 func (p *planner) look(ctx context.Context, a *Assignment) (*standing, error) {
-	h, err := p.chain(a).Look(ctx)
+	h, err := p.chain(a).ReadTag(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func (p *planner) look(ctx context.Context, a *Assignment) (*standing, error) {
 // climb follows the history upwards from there. Its error is [Conclusive] if it is about this device only.
 func (p *planner) climb(ctx context.Context, a *Assignment, s *standing) error {
 	c := p.chain(a)
-	if err := s.up(ctx, c.Climb); err != nil {
+	if err := s.up(ctx, c.FollowHistory); err != nil {
 		return err
 	}
 	if s.Current == nil && len(s.Skipped) > 0 && !s.Has(1) { // otherwise none below them is missing
@@ -125,7 +125,7 @@ func (p *planner) exceed(ctx context.Context, a *Assignment, s *standing, c *rel
 	}
 	was := s.Current
 	s.Next = n + 1
-	if err := s.up(ctx, c.Ascend); err != nil || s.Current != was { // the registry has it
+	if err := s.up(ctx, c.FindNext); err != nil || s.Current != was { // the registry has it
 		return err
 	}
 	there := "no generation"

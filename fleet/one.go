@@ -99,7 +99,7 @@ func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, e
 		if h.Current != nil {
 			tagged = h.Current.Value
 		}
-		err = c.Climb(ctx, h)
+		err = c.FollowHistory(ctx, h)
 	}
 	if err == nil {
 		err = h.Blind

@@ -32,7 +32,7 @@ func (p *remotePlace) readBlob(ctx context.Context, desc ocispec.Descriptor) ([]
 		b := &blobReader{ctx: ctx, p: p, desc: desc, at: from, hash: desc.Digest.Verifier()}
 		data, err := b.all()
 		if err == nil && b.at == from {
-			p.at[from].lies.behave()
+			p.at[from].mismatches.match()
 		}
 		if err == nil || ctx.Err() != nil {
 			return data, err

@@ -37,8 +37,8 @@ type endpoint struct {
 	client             *http.Client // with retries and the endpoint's own headers, without credentials
 	userAgent          string
 	budget             wire.Budget  // of each request's retries
-	takes              atomic.Int32 // a taking
-	lies               lies
+	small              atomic.Int32 // a smallPush
+	mismatches         mismatches
 	whole              atomic.Bool // it accepts a blob only in one request
 	log                *slog.Logger
 }

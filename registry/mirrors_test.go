@@ -70,7 +70,7 @@ func TestNextMirrorIsUsed(t *testing.T) {
 			var lies []string
 			client, err := registry.New(registry.Options{
 				CertsDir: certs, RetryBudget: 50 * time.Millisecond, Logger: slog.New(log),
-				Lied: func(repository string, err error) { lies = append(lies, repository+": "+err.Error()) },
+				Mismatch: func(repository string, err error) { lies = append(lies, repository+": "+err.Error()) },
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -118,7 +118,7 @@ func TestMirrorWithAnotherManifestIsNoLiar(t *testing.T) {
 	if err := s.atMirror.PushManifest(t.Context(), old, larger, "press-07"); err != nil {
 		t.Fatal(err)
 	}
-	client := newClient(t, registry.Options{CertsDir: s.certs, Lied: func(repository string, err error) { t.Errorf("%s: %v", repository, err) }})
+	client := newClient(t, registry.Options{CertsDir: s.certs, Mismatch: func(repository string, err error) { t.Errorf("%s: %v", repository, err) }})
 	got, _, err := openName(t, client, s.upstream.Reference("line/state")).Tagged(t.Context(), "press-07")
 	if err != nil || got.Digest != desc.Digest {
 		t.Errorf("Tagged = %v, %v", got.Digest, err)

@@ -62,10 +62,10 @@ type Options struct {
 	Now func() time.Time
 	// Date is called with the time that servers send, which is not authenticated. nil: not called.
 	Date func(time.Time)
-	// Lied is called when a mirror has sent wrong bytes: once for each mirror, and again if it has sent correct
+	// Mismatch is called when a mirror has sent wrong bytes: once for each mirror, and again if it has sent correct
 	// bytes since, at most once an hour by Now (without Now: once). err names the mirror. It is called from many goroutines and must not block;
 	// nil: not called.
-	Lied func(repository string, err error)
+	Mismatch func(repository string, err error)
 
 	UserAgent    string
 	Logger       *slog.Logger  // nil: silent

@@ -89,7 +89,7 @@ func (p *remotePlace) passedOver(ctx context.Context, a *access, err error) {
 	}
 	p.c.o.Logger.DebugContext(ctx, "mirror passed over", "mirror", a.host, "repository", p.name, "error", err)
 	if errors.Is(err, fault.ErrDigestMismatch) {
-		p.lied(a, err)
+		p.mismatched(a, err)
 	}
 }
 
@@ -181,7 +181,7 @@ func (p *remotePlace) readManifest(ctx context.Context, target string, limit int
 	})
 	if err == nil {
 		for mirror, err := range large {
-			p.lied(mirror, err)
+			p.mismatched(mirror, err)
 		}
 	}
 	return desc, data, err
@@ -197,7 +197,7 @@ func (p *remotePlace) manifestAt(ctx context.Context, a *access, target string, 
 	defer resp.Body.Close()
 	desc, data, err := readManifest(resp, target, limit)
 	if err == nil && checkDigest(digest.Digest(target)) == nil {
-		a.lies.behave()
+		a.mismatches.match()
 	}
 	return desc, data, err
 }

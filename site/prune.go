@@ -325,7 +325,7 @@ func (p *Pruning) take(ctx context.Context, out *Pruned) (map[string]*registry.R
 		if err != nil {
 			return taken, err
 		}
-		r, err := repo.Upstream().Take(ctx, n.Digest)
+		r, err := repo.Upstream().RemoveWithReferrers(ctx, n.Digest)
 		if r != nil {
 			taken[n.Key()] = r
 			out.Artifacts++

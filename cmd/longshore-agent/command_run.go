@@ -225,7 +225,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	p.now = clk.Firm
 	ro := registryOptions(cfg)
 	ro.Logger, ro.Getenv, ro.Now, ro.Date = log, os.Getenv, clk.Firm, func(t time.Time) { clk.Hint("the registry", t) }
-	ro.Lied = func(repository string, err error) { p.agent.MirrorLied(repository + ": " + err.Error()) } // the agent is what asks: it is there
+	ro.Mismatch = func(repository string, err error) { p.agent.MirrorMismatch(repository + ": " + err.Error()) } // the agent is what asks: it is there
 	if p.registry, err = registry.New(ro); err != nil {
 		return err
 	}

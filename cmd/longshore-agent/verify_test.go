@@ -238,25 +238,25 @@ func TestContainerdAsksBeforeItPulls(t *testing.T) {
 // The earliest time is what all of those who signed agree on.
 func TestVerdictTellsTheEarliestTime(t *testing.T) {
 	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	by := func(name string, state trust.State, claimed, proven time.Time) trust.Standing {
+	by := func(name string, state trust.State, claimed, proven time.Time) trust.SignerResult {
 		s := signing.Signature{By: name, Time: claimed}
 		s.Proven = proven
-		return trust.Standing{Name: name, State: state, Signatures: []signing.Signature{s}}
+		return trust.SignerResult{Name: name, State: state, Signatures: []signing.Signature{s}}
 	}
 	for _, tt := range []struct {
 		name string
-		by   []trust.Standing
+		by   []trust.SignerResult
 		want time.Time
 	}{
-		{"one", []trust.Standing{by("a", trust.StateCounted, at, time.Time{})}, at},
-		{"one with a wrong date", []trust.Standing{
+		{"one", []trust.SignerResult{by("a", trust.StateCounted, at, time.Time{})}, at},
+		{"one with a wrong date", []trust.SignerResult{
 			by("a", trust.StateCounted, at.AddDate(8, 0, 0), time.Time{}), by("b", trust.StateCounted, at, time.Time{}),
 		}, at},
-		{"a log knows better", []trust.Standing{by("a", trust.StateCounted, at.AddDate(8, 0, 0), at)}, at},
-		{"one that tells none", []trust.Standing{
+		{"a log knows better", []trust.SignerResult{by("a", trust.StateCounted, at.AddDate(8, 0, 0), at)}, at},
+		{"one that tells none", []trust.SignerResult{
 			by("a", trust.StateCounted, at, time.Time{}), by("b", trust.StateCounted, time.Time{}, time.Time{}),
 		}, time.Time{}},
-		{"one that does not count", []trust.Standing{
+		{"one that does not count", []trust.SignerResult{
 			by("a", trust.StateExpired, at.AddDate(-8, 0, 0), time.Time{}), by("b", trust.StateCounted, at, time.Time{}),
 		}, at},
 	} {

@@ -157,7 +157,7 @@ func TestMirrorBesideSitePrune(t *testing.T) {
 					}
 					d, err := at.Resolve(r.Context(), tag)
 					if err == nil {
-						_, err = at.Take(r.Context(), d.Digest)
+						_, err = at.RemoveWithReferrers(r.Context(), d.Digest)
 					}
 					if err != nil {
 						t.Error(err)

@@ -126,9 +126,9 @@ func (s Store) find(ctx context.Context) (*Record, error) {
 			return err
 		}
 	}
-	h, err := c.Look(ctx)
+	h, err := c.ReadTag(ctx)
 	if err == nil {
-		err = c.Climb(ctx, h)
+		err = c.FollowHistory(ctx, h)
 	}
 	switch {
 	case err != nil && h != nil && h.Refused != nil:

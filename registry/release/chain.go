@@ -36,7 +36,7 @@ type Chain[X any] struct {
 	// Generations lists the generations with a history tag, the newest first. It is called if the moving tag has no acceptable
 	// generation. nil: the history is searched upwards from 1.
 	Generations func(ctx context.Context) ([]uint64, error)
-	// Past continues from the history also if the generation of the moving tag is not acceptable; otherwise Climb returns an error.
+	// Past continues from the history also if the generation of the moving tag is not acceptable; otherwise FollowHistory returns an error.
 	Past bool
 }
 
@@ -78,8 +78,8 @@ func (h *Head[X]) Number() uint64 {
 	return h.Current.Number
 }
 
-// Look opens the generation of the moving tag. It does not call Verify and Read.
-func (c *Chain[X]) Look(ctx context.Context) (*Head[X], error) {
+// ReadTag opens the generation of the moving tag. It does not call Verify and Read.
+func (c *Chain[X]) ReadTag(ctx context.Context) (*Head[X], error) {
 	h := &Head[X]{Next: 1}
 	desc, err := c.Resolve(ctx, c.Tag)
 	switch {
@@ -101,11 +101,11 @@ func (c *Chain[X]) Look(ctx context.Context) (*Head[X], error) {
 	return h, nil
 }
 
-// Climb follows the history upwards from the generation of the moving tag: a publication may have ended before the tag moved, or the tag was
+// FollowHistory reads the history upwards from the generation of the moving tag: a publication may have ended before the tag moved, or the tag was
 // moved back. It costs one request for each generation above, and one for the first missing one. An [Unfit]
 // error means that the generation of the tag is not acceptable.
-func (c *Chain[X]) Climb(ctx context.Context, h *Head[X]) error {
-	if err := c.vouch(ctx, h); err != nil {
+func (c *Chain[X]) FollowHistory(ctx context.Context, h *Head[X]) error {
+	if err := c.verifyCurrent(ctx, h); err != nil {
 		return err
 	}
 	if h.Current == nil && c.Generations != nil {
@@ -113,12 +113,12 @@ func (c *Chain[X]) Climb(ctx context.Context, h *Head[X]) error {
 			return err
 		}
 	}
-	return c.Ascend(ctx, h)
+	return c.FindNext(ctx, h)
 }
 
-// Ascend goes up from h.Next to the first number without a history tag, and requests each tag: a list of tags may be
+// FindNext goes up from h.Next to the first number without a history tag, and requests each tag: a list of tags may be
 // minutes old in a large fleet, and the publisher of that number sets the tag without another check.
-func (c *Chain[X]) Ascend(ctx context.Context, h *Head[X]) error {
+func (c *Chain[X]) FindNext(ctx context.Context, h *Head[X]) error {
 	for n := h.Next; n != 0 && len(h.Skipped) <= MaxSkipped; n++ {
 		if !h.Has(n) { // otherwise it was checked already
 			if there, err := c.consider(ctx, h, n); err != nil || !there {
@@ -130,9 +130,9 @@ func (c *Chain[X]) Ascend(ctx context.Context, h *Head[X]) error {
 	return nil
 }
 
-// Search is Climb by a list of all history tags: it also finds generations behind a gap.
+// Search is FollowHistory by a list of all history tags: it also finds generations behind a gap.
 func (c *Chain[X]) Search(ctx context.Context, h *Head[X]) error {
-	if err := c.vouch(ctx, h); err != nil {
+	if err := c.verifyCurrent(ctx, h); err != nil {
 		return err
 	}
 	if err := c.search(ctx, h); err != nil {
@@ -141,8 +141,8 @@ func (c *Chain[X]) Search(ctx context.Context, h *Head[X]) error {
 	return h.Blind
 }
 
-// vouch verifies the generation of the moving tag, and reads it.
-func (c *Chain[X]) vouch(ctx context.Context, h *Head[X]) error {
+// verifyCurrent verifies the generation of the moving tag, and reads it.
+func (c *Chain[X]) verifyCurrent(ctx context.Context, h *Head[X]) error {
 	if h.Current != nil {
 		x, err := c.accept(ctx, h.Current.Digest, h.Current.Value)
 		switch {

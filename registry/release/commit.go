@@ -200,7 +200,7 @@ func (p *publication) verify(ctx context.Context, d digest.Digest) error {
 	return p.o.Precondition.Verify(ctx, d)
 }
 
-// newest goes up the history from ours, whose history tag names history, like [Chain.Climb]: it skips unacceptable
+// newest goes up the history from ours, whose history tag names history, like [Chain.FollowHistory]: it skips unacceptable
 // generations. followed: the first one above is a successor of ours. Otherwise it was published meanwhile, or existed before, behind a
 // gap: if its predecessor was lost, planning used that number for the next one, and devices may have accepted later ones.
 func (p *publication) newest(ctx context.Context, ours link, history digest.Digest) (newest digest.Digest, followed bool, err error) {

@@ -94,7 +94,7 @@ func generationAt(ctx context.Context, repo Repository, device artifacts.DeviceI
 // one.
 func Newest(ctx context.Context, repo Repository, device artifacts.DeviceID, verify func(ctx context.Context, state ocispec.Descriptor) error) (*Current, error) {
 	c := chain(repo, device, verify)
-	h, err := c.Look(ctx)
+	h, err := c.ReadTag(ctx)
 	if err == nil && h.Tagged == "" {
 		err = fmt.Errorf("%s:%s: %w", c.Repository, c.Tag, fault.ErrNotFound)
 	}

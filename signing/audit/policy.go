@@ -24,15 +24,15 @@ type Policy struct {
 
 // Ruling is the reason of a policy's decision: the rule, and the state of each of its signers.
 type Ruling struct {
-	Rule      *trust.Choice `json:"rule,omitempty"` // nil: no rule matches
-	Threshold int           `json:"threshold,omitempty"`
-	Counted   int           `json:"counted"`
-	Signers   []Standing    `json:"signers,omitempty"`
-	Noticed   []string      `json:"noticed,omitempty"` // signatures that do not count, and why
+	Rule      *trust.Choice  `json:"rule,omitempty"` // nil: no rule matches
+	Threshold int            `json:"threshold,omitempty"`
+	Counted   int            `json:"counted"`
+	Signers   []SignerResult `json:"signers,omitempty"`
+	Noticed   []string       `json:"noticed,omitempty"` // signatures that do not count, and why
 }
 
-// Standing is one signer of a rule.
-type Standing struct {
+// SignerResult is one signer of a rule.
+type SignerResult struct {
 	Name   string      `json:"name"`
 	Kind   string      `json:"kind"`
 	About  string      `json:"about"` // a fingerprint, or subject and issuer
@@ -107,7 +107,7 @@ func tallied(name string, d *trust.Decision, t *trust.Tally, predicateType strin
 func ruling(rule *trust.Choice, t *trust.Tally) *Ruling {
 	r := &Ruling{Rule: rule, Threshold: t.Threshold, Counted: t.Counted}
 	for _, s := range t.Signers {
-		r.Signers = append(r.Signers, Standing{s.Name, s.Kind, s.About, s.State, s.Reason})
+		r.Signers = append(r.Signers, SignerResult{s.Name, s.Kind, s.About, s.State, s.Reason})
 	}
 	for _, n := range slices.Concat(t.Bad, t.Others) {
 		r.Noticed = append(r.Noticed, n.String())

@@ -68,7 +68,7 @@ type Tally struct {
 	Repository string           `json:"repository"` // where they were looked for
 	Threshold  int              `json:"threshold"`
 	Counted    int              `json:"counted"`
-	Signers    []Standing       `json:"signers"`            // each of the quorum, in its order
+	Signers    []SignerResult   `json:"signers"`            // each of the quorum, in its order
 	Bad        []signing.Remark `json:"bad,omitempty"`      // broken or forged
 	Others     []signing.Remark `json:"others,omitempty"`   // by other signers
 	Beside     []signing.Remark `json:"beside,omitempty"`   // of other kinds
@@ -77,8 +77,8 @@ type Tally struct {
 	Err        error            `json:"-"`                  // nil: reached
 }
 
-// Standing is one signer of a quorum.
-type Standing struct {
+// SignerResult is one signer of a quorum.
+type SignerResult struct {
 	Name   string `json:"name"`
 	Kind   string `json:"kind"`  // SignerKey, SignerIdentity or SignerAuthority
 	About  string `json:"about"` // who it is: a fingerprint, or subject and issuer

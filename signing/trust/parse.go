@@ -93,7 +93,7 @@ func (r *reader) document(root *strict.Node) {
 		rules.Faultf("is empty: everything would be rejected")
 	}
 	if n := root.Get("trust"); n != nil {
-		p.Trust = r.succession(n)
+		p.Trust = r.successor(n)
 		if version == nil {
 			n.HintFaultf("write version: 1", "a policy that another may follow needs a version")
 		}
@@ -316,8 +316,8 @@ func people(n int) string {
 	return fmt.Sprintf("%d different signers", n)
 }
 
-func (r *reader) succession(n *strict.Node) *Succession {
-	s := &Succession{Repository: r.scope(n.Need("repository"), false), Quorum: r.quorum(n, false), at: r.at(n.Get("signers"))}
+func (r *reader) successor(n *strict.Node) *Successor {
+	s := &Successor{Repository: r.scope(n.Need("repository"), false), Quorum: r.quorum(n, false), at: r.at(n.Get("signers"))}
 	if rule, found := r.policy.Match(KindTrust, s.Repository); found && rule.Reject && s.Repository != "" {
 		n.Get("repository").Faultf("is rejected by %s: the next policy could never be taken", rule.path)
 	} else if found && rule.keptElsewhere(s.Repository) && s.Repository != "" {

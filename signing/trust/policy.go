@@ -31,7 +31,7 @@ type Policy struct {
 	Root    *keyless.Root // whose word counts about identities; nil: none
 	Rules   []Rule
 	Revoked []Revocation
-	Trust   *Succession // nil: no other policy can follow this one
+	Trust   *Successor // nil: no other policy can follow this one
 	// Generations takes back what a stolen key made devices believe to be their newest generation; nil: they only rise.
 	Generations *Reset
 
@@ -81,8 +81,8 @@ type Attestation struct {
 	Quorum
 }
 
-// Succession says where the policy that follows is, and who may write it.
-type Succession struct {
+// Successor says where the policy that follows is, and who may write it.
+type Successor struct {
 	Repository string // "host/path"
 	Quorum
 
@@ -141,8 +141,8 @@ func KeySigner(k signing.Key) *Signer {
 // String says who the signer is: a fingerprint, or subject and issuer.
 func (s *Signer) String() string { return s.about }
 
-// Standing at a time: StateCounted, StateNotYetValid or StateExpired.
-func (s *Signer) standing(now time.Time) State {
+// stateAt is the state at a time: StateCounted, StateNotYetValid or StateExpired.
+func (s *Signer) stateAt(now time.Time) State {
 	switch {
 	case now.Before(s.NotBefore):
 		return StateNotYetValid

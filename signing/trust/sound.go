@@ -85,7 +85,7 @@ func (p *Policy) lasting(q Quorum, now time.Time) []*Signer {
 	var out []*Signer
 	seen := map[string]bool{}
 	for _, s := range q.Signers {
-		if s.standing(now) != StateExpired && p.KeyRevoked(s.Key.Fingerprint) == nil && !seen[s.about] {
+		if s.stateAt(now) != StateExpired && p.KeyRevoked(s.Key.Fingerprint) == nil && !seen[s.about] {
 			seen[s.about] = true
 			out = append(out, s)
 		}

@@ -28,7 +28,7 @@ func (p *Policy) Count(ctx context.Context, st signing.Source, subject ocispec.D
 func (p *Policy) count(ctx context.Context, st signing.Source, subject ocispec.Descriptor, predicateType string, q Quorum, now time.Time, thorough bool) *Tally {
 	t := &Tally{Type: predicateType, Repository: st.Name(), Threshold: q.Need()}
 	for _, s := range q.Signers {
-		t.Signers = append(t.Signers, Standing{Name: s.Name, Kind: s.Kind, About: s.about})
+		t.Signers = append(t.Signers, SignerResult{Name: s.Name, Kind: s.Kind, About: s.about})
 	}
 	c := count{policy: p, quorum: q, now: now}
 	trustees := make([]signing.Verifier, len(q.Signers))
@@ -89,13 +89,13 @@ func (c *count) named(all []signing.Remark) []signing.Remark {
 	return all
 }
 
-// standing is how one signature stands by itself.
-func (c *count) standing(s signing.Signature, at int) State {
+// stateOf is the state of one signature by itself.
+func (c *count) stateOf(s signing.Signature, at int) State {
 	signer := c.quorum.Signers[at]
 	if c.policy.KeyRevoked(s.Fingerprint) != nil || c.policy.KeyRevoked(signer.Key.Fingerprint) != nil {
 		return StateRevoked
 	}
-	return signer.standing(c.now)
+	return signer.stateAt(c.now)
 }
 
 // match finds as many pairs of a signer and a person as there can be, none of either twice: place of the signer to index
@@ -105,7 +105,7 @@ func (c *count) match(good []signing.Signature) map[int]int {
 	edges := make([]map[string]int, len(c.quorum.Signers)) // by signer: person to signature
 	for i, s := range good {
 		at := c.place(s.By)
-		if at < 0 || c.standing(s, at) != StateCounted {
+		if at < 0 || c.stateOf(s, at) != StateCounted {
 			continue
 		}
 		if edges[at] == nil {
@@ -183,7 +183,7 @@ func (c *count) stand(t *Tally, found *signing.Found) {
 			} else {
 				s.Signatures = append(s.Signatures, g)
 			}
-			if state := c.standing(g, i); alone == "" || state == StateCounted {
+			if state := c.stateOf(g, i); alone == "" || state == StateCounted {
 				alone = state
 			}
 		}

@@ -23,9 +23,9 @@ type Removed struct {
 // Referrers is the number of manifests that were removed with it.
 func (r *Removed) Referrers() int { return len(r.referrers) + len(r.legacy) }
 
-// Take removes a manifest with all tags that name it and everything that refers to it. The registry's garbage collection removes blobs. A missing manifest is
+// RemoveWithReferrers removes a manifest with all tags that name it and everything that refers to it. The registry's garbage collection removes blobs. A missing manifest is
 // not an error. The result is also valid with an error; nil: nothing was removed.
-func (r *Repository) Take(ctx context.Context, d digest.Digest) (*Removed, error) {
+func (r *Repository) RemoveWithReferrers(ctx context.Context, d digest.Digest) (*Removed, error) {
 	out := &Removed{repo: r, legacy: map[string]kept{}}
 	desc, data, err := r.ManifestLimit(ctx, d, MaxForeignManifest)
 	if errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -24,19 +23,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// defaultGrace is Compose's stop_grace_period.
-const defaultGrace = 10 * time.Second
-
 // Start starts a created or exited container: first its networks, also after a reboot; then its mounts and its init containers; then
 // a new task in place of the one that ended, and the post_start commands.
 func (r *Runtime) Start(ctx context.Context, p *workload.Project, c workload.Container) error {
 	return r.change(ctx, "start", c.ID, func(ctx context.Context, _ string) error { return r.start(ctx, p, c) })
-}
-
-// Stop stops a container's process: its stop signal, then SIGKILL after its grace period, or earlier where the grace period would end
-// after ctx. The task keeps the exit code until the next Start. A removed container counts as stopped.
-func (r *Runtime) Stop(ctx context.Context, id string) error {
-	return r.change(ctx, "stop", id, r.stop)
 }
 
 func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Container) error {
@@ -158,42 +148,4 @@ func (r *Runtime) specifyAtStart(ctx context.Context, p *workload.Project, c wor
 		return nil, err
 	}
 	return r.specify(ctx, p, c, img, at, layer, j, ctr)
-}
-
-func (r *Runtime) stop(ctx context.Context, id string) error {
-	_, rec, err := r.records.Own(ctx, id)
-	if errors.Is(err, fault.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	status, err := r.tasks.Status(ctx, id)
-	switch {
-	case errdefs.IsNotFound(err):
-		return nil
-	case err != nil:
-		return err
-	case status == task.Status_STOPPED:
-		return nil
-	case status == task.Status_CREATED: // nothing ran in it
-		return r.tasks.End(ctx, id)
-	case status == task.Status_PAUSED: // a frozen process does not receive signals
-		if err := r.tasks.Resume(ctx, id); err != nil {
-			return err
-		}
-	}
-	sig, err := runspec.Signal(rec.StopSignal)
-	if err != nil {
-		return err
-	}
-	grace := rec.Container.Service.StopGrace
-	if grace == 0 {
-		grace = defaultGrace
-	}
-	if end, ok := ctx.Deadline(); ok { // SIGKILL is sent before the deadline, whatever the service's grace period
-		grace = min(grace, end.Sub(r.o.Now())-tasks.KillWait)
-	}
-	grace -= r.preStop(ctx, rec.Container, grace)
-	return r.tasks.Stop(ctx, id, sig, grace)
 }

@@ -13,30 +13,30 @@ import (
 // smallBlob is the largest blob, in bytes, that is sent without a check whether it exists, because the check costs as much.
 const smallBlob = 8 << 10
 
-// taking is the way in which a registry accepts a small blob with the fewest requests, learned from its responses. The zero value: unknown.
-type taking int32
+// smallPush is the way in which a registry accepts a small blob with the fewest requests, learned from its responses. The zero value: unknown.
+type smallPush int32
 
 const (
-	takesUnknown taking = iota
-	takesPost           // one POST with the content and its digest
-	takesMount          // a mount from the repository itself: the blob exists, or an upload that one PUT completes
-	takesAsked          // neither: HEAD, and an upload if the blob does not exist
+	smallUnknown smallPush = iota
+	smallPost              // one POST with the content and its digest
+	smallMount             // a mount from the repository itself: the blob exists, or an upload that one PUT completes
+	smallAsk               // neither: HEAD, and an upload if the blob does not exist
 )
 
 // tellsMissing reports whether a sent blob is known not to have existed; a POST with the content does not show it.
 func (p *remotePlace) tellsMissing() bool {
-	how := taking(p.upstream().takes.Load())
-	return how == takesMount || how == takesAsked
+	how := smallPush(p.upstream().small.Load())
+	return how == smallMount || how == smallAsk
 }
 
 // pushSmall sends a small blob. done is false if the ordinary requests are needed.
 func (p *remotePlace) pushSmall(ctx context.Context, desc ocispec.Descriptor, data []byte) (done, sent bool, err error) {
 	a := p.upstream()
 	opened := true // an upload, which needed a further request for the content
-	switch how := taking(a.takes.Load()); how {
-	case takesAsked:
+	switch how := smallPush(a.small.Load()); how {
+	case smallAsk:
 		return false, false, nil
-	case takesMount:
+	case smallMount:
 		opened, err = p.mountFrom(ctx, desc, p.name, func() ([]byte, error) { return data, nil })
 		sent = opened
 	default:
@@ -46,32 +46,32 @@ func (p *remotePlace) pushSmall(ctx context.Context, desc ocispec.Descriptor, da
 			break
 		}
 		opened, err = false, nil
-		if how == takesUnknown {
+		if how == smallUnknown {
 			// Some registries answer "created" without reading the content.
 			there, err := p.existsAt(ctx, a, desc)
 			if err != nil || !there {
-				return p.otherwise(ctx, a, errors.Join(err, fault.ErrUnsupported))
+				return p.fallBack(ctx, a, errors.Join(err, fault.ErrUnsupported))
 			}
-			a.takes.Store(int32(takesPost))
+			a.small.Store(int32(smallPost))
 		}
 	}
 	if err != nil {
-		return p.otherwise(ctx, a, a.answer(ctx, err))
+		return p.fallBack(ctx, a, a.answer(ctx, err))
 	}
 	if opened {
-		a.takes.Store(int32(takesMount))
+		a.small.Store(int32(smallMount))
 	}
 	return true, sent, nil
 }
 
-// otherwise handles the error of an unusual request: an error that is temporary, or the same for any other request,
+// fallBack handles the error of an unusual request: an error that is temporary, or the same for any other request,
 // is returned; otherwise ordinary requests are used from now on.
-func (p *remotePlace) otherwise(ctx context.Context, a *access, err error) (done, sent bool, _ error) {
+func (p *remotePlace) fallBack(ctx context.Context, a *access, err error) (done, sent bool, _ error) {
 	for _, kind := range []error{fault.ErrTemporary, fault.ErrUnauthenticated, fault.ErrDenied} {
 		if ctx.Err() != nil || errors.Is(err, kind) {
 			return true, false, err
 		}
 	}
-	a.takes.Store(int32(takesAsked))
+	a.small.Store(int32(smallAsk))
 	return false, false, nil
 }
