@@ -93,7 +93,7 @@ func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, e
 			return nil, err
 		}
 	}
-	h, err := c.Look(ctx)
+	h, err := c.ReadTag(ctx)
 	var tagged *published
 	if err == nil {
 		if h.Current != nil {

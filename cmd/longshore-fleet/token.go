@@ -121,9 +121,9 @@ const shownDevices = 4
 
 // names are the devices of a token, for people.
 func (t tokenInfo) names() string {
-	all := append([]string{t.Device}, t.Devices...)
-	if t.Device == "" {
-		all = t.Devices
+	all := t.Devices
+	if t.Device != "" {
+		all = []string{t.Device}
 	}
 	if n := len(all) - shownDevices; n > 0 {
 		return fmt.Sprintf("%s,+%d", strings.Join(all[:shownDevices], ","), n)

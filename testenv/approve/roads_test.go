@@ -293,7 +293,9 @@ func lostOwner(p *press) {
 	// The agent may make the container again from what is still there of its image, so it is lost until that fails.
 	p.until("the change begins", func() error {
 		for _, args := range [][]string{
-			{"images", "rm", "--sync", x.Image}, {"tasks", "kill", "--signal", "SIGKILL", x.Container}, {"tasks", "rm", "--force", x.Container},
+			{"images", "rm", "--sync", x.Image},
+			{"tasks", "kill", "--signal", "SIGKILL", x.Container},
+			{"tasks", "rm", "--force", x.Container},
 			{"containers", "rm", x.Container},
 		} {
 			_, _ = p.Containerd.Ctr(p.t.Context(), append([]string{"--namespace", p.Namespace}, args...)...) // it may be gone
