@@ -82,6 +82,7 @@ type loop struct {
 	poll       poll
 	found      found           // what a check is looking at
 	progressed *store.Progress // as saved; nil: none
+	loaded     loaded          // as last reported
 	attempts   *store.Attempts // as saved; nil: none
 
 	trust     trusting

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -110,7 +111,7 @@ func TestPhases(t *testing.T) {
 		block <- struct{}{}
 		loads := b.reaches(store.PhaseDownloading, 2)
 		w.Wait(t, "bytes", func() bool { p := b.r.Status().Progress; return p.Done == 30 && p.Total == 100 })
-		time.Sleep(time.Minute)
+		w.Wait(t, "bytes in the report", func() bool { p := w.Extra(t).Progress; return p != nil && p.Done == 30 && p.Total == 100 })
 		b.restart()
 		if p := b.reaches(store.PhaseDownloading, 2); !p.Since.Equal(loads.Since) {
 			t.Errorf("after a restart it loads since %v, before since %v", p.Since, loads.Since)
@@ -150,6 +151,47 @@ func TestPhases(t *testing.T) {
 		same(t, "events", b.told(), "applying@2", "probation@2", "committed@2")
 		if h := b.r.Status().Progress.History; !h[0].At.Equal(committed.Since) {
 			t.Errorf("history %+v, committed at %v", h, committed.Since)
+		}
+	})
+}
+
+// A long download is a few reports, of bytes that only grow.
+func TestLoadedBytesInReports(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		m.Pulling = func(ctx context.Context, _ workload.Image, progress func(done, total int64)) error {
+			for n := range int64(1000) {
+				progress(n, 1000)
+				select {
+				case <-time.After(5 * time.Second):
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			return nil
+		}
+		b := &bench{t, w, m, w.Start(t)}
+		w.Publish(t, 1, anApp(1, "web:1"))
+		b.reaches(store.PhaseDownloading, 1)
+		time.Sleep(2 * time.Hour)
+		b.reaches(store.PhaseCommitted, 1)
+		var said []int64
+		for _, r := range w.Fleet.Reports() {
+			var x struct {
+				Extra agent.Extra `json:"x-longshore-extensions"`
+			}
+			if r.Kind != store.KindCapabilities {
+				continue
+			}
+			if err := json.Unmarshal(r.Body, &x); err != nil {
+				t.Fatal(err)
+			}
+			if p := x.Extra.Progress; p != nil && p.Total > 0 {
+				said = append(said, p.Done/100)
+			}
+		}
+		same(t, "tenths", said, 1, 2, 3, 4, 5, 6, 7, 8, 9)
+		if p := w.Extra(t).Progress; p.Phase != store.PhaseCommitted || p.Total != 0 {
+			t.Errorf("at the end it reports %+v", p)
 		}
 	})
 }

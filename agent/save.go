@@ -28,20 +28,20 @@ const Extension = "x-longshore-extensions"
 
 // Extra is what a device reports of itself beyond Margo, in its capabilities report under [Extension].
 type Extra struct {
-	AgentVersion        string          `json:"agentVersion"`
-	AcceptedGeneration  uint64          `json:"acceptedGeneration"` // 0: none
-	Digest              string          `json:"digest,omitempty"`   // of the accepted state
-	RunningGeneration   uint64          `json:"runningGeneration"`
-	CommittedGeneration uint64          `json:"committedGeneration"`
-	Refused             *ExtraRefused   `json:"refused,omitempty"`
-	Hold                *status.Hold    `json:"hold,omitempty"`     // somebody at the device keeps it at an earlier generation
-	Waiting             []ExtraWait     `json:"waiting,omitempty"`  // changes that are not made yet
-	Progress            *store.Progress `json:"progress,omitempty"` // of the change to the accepted state; nil: none was ever found
-	Stale               bool            `json:"stale"`
-	StaleSince          time.Time       `json:"staleSince,omitzero"`
-	Insecure            []string        `json:"insecure"`
-	TrustVersion        uint64          `json:"trustVersion,omitempty"` // of the trust policy; 0: it does not travel
-	ReportsLost         uint64          `json:"reportsLost"`
+	AgentVersion        string           `json:"agentVersion"`
+	AcceptedGeneration  uint64           `json:"acceptedGeneration"` // 0: none
+	Digest              string           `json:"digest,omitempty"`   // of the accepted state
+	RunningGeneration   uint64           `json:"runningGeneration"`
+	CommittedGeneration uint64           `json:"committedGeneration"`
+	Refused             *ExtraRefused    `json:"refused,omitempty"`
+	Hold                *status.Hold     `json:"hold,omitempty"`     // somebody at the device keeps it at an earlier generation
+	Waiting             []ExtraWait      `json:"waiting,omitempty"`  // changes that are not made yet
+	Progress            *status.Progress `json:"progress,omitempty"` // of the change to the accepted state; nil: none was ever found
+	Stale               bool             `json:"stale"`
+	StaleSince          time.Time        `json:"staleSince,omitzero"`
+	Insecure            []string         `json:"insecure"`
+	TrustVersion        uint64           `json:"trustVersion,omitempty"` // of the trust policy; 0: it does not travel
+	ReportsLost         uint64           `json:"reportsLost"`
 
 	ReportIntervalSeconds int64 `json:"reportIntervalSeconds,omitempty"` // the device reports at least so often; 0: only changes
 	FullIntervalSeconds   int64 `json:"fullIntervalSeconds,omitempty"`   // and at least so often everything; 0: only what changes
@@ -187,8 +187,8 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 		l.committed = l.target
 	}
 	at, before := l.standing(now, a), l.progressed
-	moved := !sameProgress(before, at)
-	tell := !l.reported || stale != l.stale || commit || !maps.Equal(l.gate.waits, l.gate.told) || moved && !looksAround(before, at)
+	moved, said, more := !sameProgress(before, at), l.loaded, l.loadedMore(at)
+	tell := !l.reported || stale != l.stale || commit || !maps.Equal(l.gate.waits, l.gate.told) || moved && !looksAround(before, at) || more != said
 	var fresh []store.Status
 	for _, s := range a.Statuses {
 		if !same(l.reportedStatus[s.DeploymentID], s) {
@@ -200,7 +200,7 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 		return false, nil
 	}
 	turned := stale != l.stale
-	l.stale, l.progressed = stale, at
+	l.stale, l.progressed, l.loaded = stale, at, more
 	attacks := l.newAttacks(fresh)
 	err := l.o.Store.Update(func(tx *store.Tx) error {
 		if err := l.statuses(tx, now, fresh, a.Removed); err != nil {
@@ -247,7 +247,7 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 		return nil
 	})
 	if err != nil {
-		l.committed, l.lastGood, l.stale, l.progressed = was[0].(*store.State), was[1].(*store.State), was[2].(bool), before
+		l.committed, l.lastGood, l.stale, l.progressed, l.loaded = was[0].(*store.State), was[1].(*store.State), was[2].(bool), before, said
 		return false, err
 	}
 	l.reported, l.sup.FailedBefore, l.gate.told = true, a.FailedBefore, l.gate.waits

@@ -80,16 +80,39 @@ func (l *loop) tellProgress(was *store.Progress) {
 }
 
 // reportedProgress is what a report says of it: of earlier states no messages, which may be long.
-func (l *loop) reportedProgress() *store.Progress {
-	if l.progressed == nil {
+func (l *loop) reportedProgress() *status.Progress {
+	p := status.NewProgress(l.progressed)
+	if p == nil {
 		return nil
 	}
-	p := *l.progressed
 	p.History = slices.Clone(p.History)
 	for i := range p.History {
 		p.History[i].Message = ""
 	}
-	return &p
+	if x := l.loaded; p.Phase == store.PhaseDownloading && p.Generation == x.generation {
+		p.Done, p.Total = x.done, x.total
+	}
+	return p
+}
+
+// loaded is how far the images of a generation were here, as reports say it.
+type loaded struct {
+	generation  uint64 // 0: nothing was said yet
+	tenths      int
+	done, total int64 // bytes
+}
+
+// loadedMore is what reports are to say of it now: something new with each tenth. Bytes come all the time, and reports must not.
+func (l *loop) loadedMore(at *store.Progress) loaded {
+	said, x := l.loaded, l.progress.status()
+	if at == nil || at.Phase != store.PhaseDownloading || x == nil || x.Generation != at.Generation || x.Total <= 0 || l.o.Reporter == nil && l.o.Publisher == nil {
+		return said
+	}
+	more := loaded{x.Generation, int(10 * x.Done / x.Total), x.Done, x.Total}
+	if more.tenths == 0 || said.generation == more.generation && more.tenths <= said.tenths { // the total grows while images are resolved
+		return said
+	}
+	return more
 }
 
 // looksAround reports whether all that changed is which newer state is being checked.

@@ -144,6 +144,10 @@ func (b *text) agent(s *status.Status, c status.Counts, runtime bool) {
 		version = s.Trust.Version
 	}
 	b.one("longshore_trust_version", gauge, "Version of the trust policy in use; 0: none.", float64(version))
+	b.family("longshore_change_phase", gauge, "Always 1; the label phase is where the change to the newest state stands. Absent before the first.")
+	if p := s.Progress; p != nil {
+		b.sample("longshore_change_phase", 1, "phase", string(p.Phase))
+	}
 	b.one("longshore_stale", gauge, "Whether the running generation has expired, or the accepted one is not known to be the current one.", flag(s.Stale))
 	b.one("longshore_last_poll_timestamp_seconds", gauge, "When the source last answered; 0: not since the agent started.", seconds(s.CheckedAt))
 	b.one("longshore_polls_total", counter, "Checks of the source.", float64(c.Polls))

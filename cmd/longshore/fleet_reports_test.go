@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"strings"
@@ -55,6 +56,7 @@ func TestFleetByReportsInTheRegistry(t *testing.T) {
 	devices["press-0002"].report(nil)
 	devices["press-0001"].report(func(c *artifacts.CurrentState) {
 		c.Deployments[0].State, c.Deployments[0].Error = margo.StateFailed, &margo.StatusError{Code: "exited", Source: "x", Message: "it ended"}
+		c.Capabilities = bytes.Replace(c.Capabilities, []byte(`"agentVersion"`), []byte(`"progress":{"phase":"rolling-back","since":"2026-11-26T10:00:00Z","generation":1,"attempt":2,"code":"exited","history":[]},"agentVersion"`), 1)
 	})
 	is("reported", "well", "failed", "unverified")
 	s.do(outcome.Differs, "fleet", "status", "waves")

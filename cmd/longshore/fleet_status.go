@@ -20,7 +20,8 @@ func fleetStatusCommand() command {
 		usage: "show what is published for each device",
 		about: "Shows for each device whether its generation in the registry matches the files: current, behind, new (never published), or " +
 			"cannot (get its deployments); with --resign also unsigned (by no known signer). With a fleet endpoint it also shows the " +
-			"report of the device: well, working, failed with the reason, offline with the time, or silent. Exit code 1 means that a " +
+			"report of the device: well, working, waiting, failed with the reason, offline with the time, or silent, and the phase of a change that " +
+			"is not complete, if the device says it. Exit code 1 means that a " +
 			"device is not current, or does not report that it is well.",
 		examples: []string{"", "--select line=a -o json plant", "--endpoint https://fleet.acme.example plant"},
 		flags:    slices.Concat(planFlags(), keyFlags(), registryFlags()),
@@ -53,6 +54,8 @@ type reportedState struct {
 	Agent     string `json:"agent,omitempty"`        // version of longshore-agent
 	Accepted  uint64 `json:"accepted"`               // generations; 0: none
 	Committed uint64 `json:"committed"`              // generation that ran completely
+
+	Progress *artifacts.CurrentProgress `json:"progress,omitempty"` // of the change to the newest state; left out: it does not say
 }
 
 func (r fleetStatusResult) quietText() string { return "" }
@@ -101,6 +104,9 @@ func (r fleetStatusResult) text(w io.Writer) {
 		}
 		if d.Reported != nil && d.Reported.Reason != "" {
 			fmt.Fprintf(w, "  %s\n", d.Reported.Reason)
+		}
+		if d.Reported != nil && d.Reported.Progress.Uncommitted() {
+			fmt.Fprintf(w, "  %s\n", d.Reported.Progress)
 		}
 	}
 	fmt.Fprintf(w, "\n%d of %s current", counts["current"]+counts["nothing"], fleet.Counted(len(r.Devices), "device"))
@@ -154,6 +160,9 @@ func (c *call) fleetStatus(args []string) error {
 			if x.Seen != nil {
 				s.Reported.Heard, s.Reported.Agent, s.Reported.Accepted, s.Reported.Committed = stamp(x.Seen.Heard), x.Seen.Agent, x.Seen.Accepted, x.Seen.Committed
 				s.Reported.Offline = stamp(x.Seen.OfflineSince)
+				if p := x.Seen.Progress; p != nil && p.Phase != "" {
+					s.Reported.Progress = p
+				}
 			}
 			differs = differs || x.State != rollout.Well && s.State != "nothing"
 		}

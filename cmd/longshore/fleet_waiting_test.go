@@ -103,6 +103,11 @@ func TestRolloutToDevicesThatWait(t *testing.T) {
 			t.Errorf("%s is %+v, want waiting: %s", id, x, why)
 		}
 	}
+	for id, phase := range map[string]string{asks: "awaiting-approval", closed: "awaiting-window", held: "rolled-back"} {
+		if p := all[id].Progress; p == nil || p.Phase != phase || p.Generation != 2 || p.Since.IsZero() {
+			t.Errorf("%s stands at %v, want %s of generation 2", id, p, phase)
+		}
+	}
 	if at := f.devices[asks].changes(t)[0].Since.Add(72 * time.Hour).UTC().Format(time.RFC3339); !strings.Contains(all[asks].Reason, at) {
 		t.Errorf("%s does not tell %s", all[asks].Reason, at)
 	}

@@ -113,9 +113,10 @@ type device struct {
 	Committed    uint64    `json:"committedGeneration"`
 	Refused      *refused  `json:"refused"`
 	rollout.Waits
-	Capabilities json.RawMessage `json:"capabilities"`
-	Details      []deployment    `json:"deploymentDetails"`
-	Next         *cursor         `json:"next"` // if not all details fit
+	Progress     *artifacts.CurrentProgress `json:"progress"`
+	Capabilities json.RawMessage            `json:"capabilities"`
+	Details      []deployment               `json:"deploymentDetails"`
+	Next         *cursor                    `json:"next"` // if not all details fit
 }
 
 // cursor is the deployment after which the next page begins.
@@ -144,7 +145,7 @@ func (d device) sighting() *rollout.DeviceReport {
 		Heard: d.LastHeard, Ago: time.Duration(d.Ago) * time.Second, Every: time.Duration(d.Every) * time.Second,
 		OfflineSince: d.OfflineSince, Agent: d.AgentVersion, Accepted: d.Accepted, Running: d.Running, Committed: d.Committed, Digest: digest.Digest(d.Digest),
 	}
-	s.Waits = d.Waits
+	s.Waits, s.Progress = d.Waits, d.Progress
 	if r := d.Refused; r != nil {
 		s.Refused = &rollout.Refusal{Digest: digest.Digest(r.Digest), Generation: r.Generation, Code: r.Code, Message: r.Message}
 	}

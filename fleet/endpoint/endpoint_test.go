@@ -54,7 +54,7 @@ func views(t *testing.T, devices int) http.Handler {
 	for i := range devices {
 		id := name(i)
 		body := fmt.Sprintf(`{"properties":{"id":%q,"vendor":"v","modelNumber":"m","serialNumber":"s"},"x-longshore-extensions":{"agentVersion":"1.0.0",`+
-			`"acceptedGeneration":4,"digest":%q,"runningGeneration":4,"committedGeneration":3,"refused":{"digest":%q,"generation":5,"code":"signature-invalid","message":"no key"}}}`,
+			`"acceptedGeneration":4,"digest":%q,"runningGeneration":4,"committedGeneration":3,"progress":{"phase":"probation","since":"2026-11-20T12:00:00Z","generation":4,"history":[]},"refused":{"digest":%q,"generation":5,"code":"signature-invalid","message":"no key"}}}`,
 			id, digest.FromString("4"), digest.FromString("5"))
 		r := store.Capabilities{Device: id, Body: []byte(body), By: id, At: noon}
 		status.Summarize(&r)
@@ -117,7 +117,8 @@ func TestLook(t *testing.T) {
 	}
 	want := &rollout.DeviceReport{
 		Heard: noon, Agent: "1.0.0", Accepted: 4, Running: 4, Committed: 3, Digest: digest.FromString("4"),
-		Refused: &rollout.Refusal{Digest: digest.FromString("5"), Generation: 5, Code: "signature-invalid", Message: "no key"},
+		Refused:  &rollout.Refusal{Digest: digest.FromString("5"), Generation: 5, Code: "signature-invalid", Message: "no key"},
+		Progress: &artifacts.CurrentProgress{Phase: "probation", Since: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), Generation: 4},
 		Deployments: []rollout.DeploymentReport{
 			{ID: fmt.Sprintf(deploymentID, 0), Generation: 4, State: margo.StateInstalled},
 			{ID: fmt.Sprintf(deploymentID, 1), Generation: 4, State: margo.StateFailed, Error: "unhealthy: no answer"},

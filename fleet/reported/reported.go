@@ -107,11 +107,12 @@ func sighting(c *artifacts.CurrentState, now time.Time) *rollout.DeviceReport {
 		Extra struct {
 			AgentVersion string `json:"agentVersion"`
 			rollout.Waits
+			Progress *artifacts.CurrentProgress `json:"progress"`
 		} `json:"x-longshore-extensions"`
 	}
 	s := &rollout.DeviceReport{Heard: c.Time, Ago: max(0, now.Sub(c.Time)), Every: time.Duration(min(c.Every, 1<<31)) * time.Second, Agent: "unknown"}
 	if json.Unmarshal(c.Capabilities, &about) == nil && about.Extra.AgentVersion != "" {
-		s.Agent, s.Waits = about.Extra.AgentVersion, about.Extra.Waits
+		s.Agent, s.Waits, s.Progress = about.Extra.AgentVersion, about.Extra.Waits, about.Extra.Progress
 	}
 	if s.Every > 0 && s.Ago > missed*s.Every {
 		s.OfflineSince = c.Time

@@ -38,6 +38,7 @@ type DeviceReport struct {
 	Refused                      *Refusal      // nil: it accepts its published state
 	Deployments                  []DeploymentReport
 	Waits                        Waits
+	Progress                     *artifacts.CurrentProgress // of the change to its newest state; nil: it does not say
 }
 
 // Waits are the changes that wait for people, locks and windows at a device, as devices report them.

@@ -82,6 +82,7 @@ func FuzzReports(f *testing.F) {
 	f.Add([]byte(caps(press)))
 	f.Add([]byte(report(press, margo.StateInstalled, component("a", margo.StateInstalled))))
 	f.Add([]byte(`{"properties":{"id":"press-07"},"x-longshore-extensions":7}`))
+	f.Add([]byte(`{"properties":{"id":"press-07"},"x-longshore-extensions":{"progress":{"phase":"failed","since":"x"}}}`))
 	f.Add([]byte(`{`))
 	h, tokens := handler(f, press)
 	f.Fuzz(func(t *testing.T, body []byte) {
@@ -215,7 +216,7 @@ func TestKept(t *testing.T) {
 	if d.ComponentsOmitted+len(d.Components) != 300 || d.ComponentsOmitted == 0 || last.State != margo.StateFailed || len(last.Error.Message) > 2100 || !utf8.ValidString(last.Error.Message) {
 		t.Errorf("%d components, %d omitted, the last %+v", len(d.Components), d.ComponentsOmitted, last)
 	}
-	loud := `,"x-longshore-extensions":{"insecure":["` + strings.Repeat(`x","`, 50_000) + `"],"refused":{"message":"` + strings.Repeat("m", 50_000) + `"}}`
+	loud := `,"x-longshore-extensions":{"progress":{"phase":"failed","message":"` + strings.Repeat("p", 5_000) + `"},"insecure":["` + strings.Repeat(`x","`, 50_000) + `"],"refused":{"message":"` + strings.Repeat("m", 50_000) + `"}}`
 	s.want(put(press, caps(press, loud)), 201)
 	if b := s.want(request{method: "GET", path: "/fleet/v1/devices"}, 200); len(b) > 8<<10 || !bytes.Contains(b, []byte("mmm…")) {
 		t.Errorf("a device is %d bytes", len(b))

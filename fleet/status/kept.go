@@ -69,6 +69,9 @@ func (x *Extra) clip() {
 		w := &x.Waiting[i]
 		w.Deployment, w.Name, w.Code, w.Message = cut(w.Deployment, maxWord), cut(w.Name, maxWord), cut(w.Code, maxWord), cut(w.Message, maxMessage/4)
 	}
+	if x.Progress != nil && x.Progress.Phase == "" {
+		x.Progress = nil
+	}
 	x.Insecure = x.Insecure[:min(len(x.Insecure), maxInsecure)]
 	for i := range x.Insecure {
 		x.Insecure[i] = cut(x.Insecure[i], maxWord)

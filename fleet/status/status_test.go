@@ -545,7 +545,8 @@ func TestMetrics(t *testing.T) {
 func TestViewsGolden(t *testing.T) {
 	s := start(t, nil)
 	s.want(put(press, caps(press, `,"labels":{"line":"a"},"x-acme-extensions":{"y":1},"x-longshore-extensions":{"agentVersion":"0.1.0",`+
-		`"acceptedGeneration":42,"digest":"sha256:c0de","runningGeneration":41,"committedGeneration":41,"insecure":["state r.example/plant/state"],`+
+		`"acceptedGeneration":42,"digest":"sha256:c0de","runningGeneration":41,"committedGeneration":41,"progress":{"phase":"downloading","since":"2026-11-20T11:58:00Z","generation":42,"digest":"sha256:`+
+		strings.Repeat("a", 64)+`","done":12000000,"total":40000000,"history":[{"generation":41,"digest":"sha256:dead","outcome":"committed","at":"2026-11-19T11:58:00Z"}]},"insecure":["state r.example/plant/state"],`+
 		`"refused":{"digest":"sha256:dead","generation":43,"code":"signature-invalid","message":"signature of sha256:dead matches no key","since":"2026-11-20T11:00:00Z"}}`)), 201)
 	s.clock.Store(7)
 	failed := component("web", margo.StateFailed)

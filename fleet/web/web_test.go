@@ -139,6 +139,27 @@ func TestPage(t *testing.T) {
 	wellFormed(t, part)
 }
 
+// The phase of a change is shown until it is complete, where a device says it.
+func TestPhases(t *testing.T) {
+	s, _, srv := start(t)
+	fill(t, s, "press-07", `,"x-longshore-extensions":{"agentVersion":"0.1.0","acceptedGeneration":42,"progress":{"phase":"downloading","since":"2026-11-20T11:57:00Z",`+
+		`"generation":42,"attempt":2,"done":12000000,"total":40000000,"code":"image-pull","message":"no <b>route</b>"}}`, false)
+	fill(t, s, "press-08", `,"x-longshore-extensions":{"agentVersion":"0.1.0","progress":{"phase":"committed","generation":42}}`, false)
+	fill(t, s, "press-09", `,"x-longshore-extensions":{"agentVersion":"0.1.0","acceptedGeneration":7,"progress":{"phase":"<b>","generation":42}}`, false)
+	fill(t, s, "press-10", "", false)
+	_, body := get(t, srv, "/")
+	want := `<span class="badge phase">downloading</span> generation 42 <span class="dim"><time datetime="2026-11-20T11:57:00Z" title="2026-11-20 11:57:00 UTC">for 3 min</time>` +
+		`, 12.0 of 40.0 MB, boot 2</span> no &lt;b&gt;route&lt;/b&gt; <code>image-pull</code>`
+	if !strings.Contains(body, want) || strings.Count(body, "badge phase") != 1 {
+		t.Errorf("the page lacks %q, or has other phases:\n%s", want, body)
+	}
+	if !strings.Contains(body, "<b>7</b>") {
+		t.Error("the rest of a report is lost by its phase")
+	}
+	_, part := get(t, srv, "/fragment")
+	wellFormed(t, part)
+}
+
 // wellFormed finds tags that are not closed.
 func wellFormed(t *testing.T, part string) {
 	t.Helper()
