@@ -8,11 +8,11 @@ import (
 	"github.com/longshore-dev/longshore/agent/approval"
 	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/intake"
-	"github.com/longshore-dev/longshore/agent/schedule"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
 
 // Defaults of [Options].

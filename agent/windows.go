@@ -4,8 +4,8 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/codes"
-	"github.com/longshore-dev/longshore/agent/schedule"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
 
 // windows are what the site's windows say, as of the last pass. It is part of the loop.

@@ -15,10 +15,10 @@ import (
 	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
-	"github.com/longshore-dev/longshore/agent/schedule"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 

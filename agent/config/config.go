@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent/schedule"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent/schedule"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 

@@ -34,13 +34,12 @@ var mayImport = map[string][]string{
 	"identity/files":     {"artifacts", "identity"},
 	"identity/ca":        {"artifacts", "identity"},
 	"identity/enroll":    {"artifacts", "identity", "identity/files"},
-	"agent":              {"artifacts", "agent/approval", "agent/clock", "agent/codes", "agent/workload", "agent/store", "agent/intake", "agent/plan", "agent/schedule", "agent/status"},
+	"agent":              {"artifacts", "agent/approval", "agent/clock", "agent/codes", "agent/workload", "agent/store", "agent/intake", "agent/plan", "agent/status"},
 	"agent/intake":       {"artifacts", "agent/clock", "agent/codes", "agent/compose", "agent/plan", "agent/status", "agent/store", "agent/workload"},
 	"agent/plan":         {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store"},
 	"agent/status":       {"artifacts", "agent/codes", "agent/plan", "agent/store", "agent/workload"},
 	"agent/approval":     {"artifacts", "agent/codes", "agent/plan", "agent/store"},
 	"agent/clock":        {},
-	"agent/schedule":     {"artifacts"},
 	"agent/codes":        {"artifacts"},
 	"agent/workload":     {"artifacts"},
 	"agent/compose":      {"artifacts", "agent/workload"},
@@ -124,7 +123,7 @@ var onlyIn = map[string][]string{
 	"github.com/vishvananda/netns":               {"agent/network"},
 	"github.com/google/nftables":                 {"agent/network"},
 	"github.com/compose-spec/compose-go":         {"artifacts/composefile", "agent/compose"},
-	"github.com/robfig/cron":                     {"agent/schedule"},
+	"github.com/robfig/cron":                     {"artifacts/schedule"},
 	"go.etcd.io/bbolt":                           {"agent/store"},
 	"database/sql":                               {"fleet/store"},
 	"modernc.org/sqlite":                         {"fleet/store"},
@@ -151,7 +150,7 @@ var onlyIn = map[string][]string{
 var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/store/storetest", "fleet/fleettest", "fleet/enroll/enrolltest", "fleet/enroll/harbortest", "identity/identitytest", "signing/sign/remotekey/remotekeytest"}
 
 // pure folders compute: their files come in as fs.FS, their time as a value.
-var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/network/ipam", "agent/admission", "agent/clock", "agent/plan", "agent/approval", "agent/schedule"}
+var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/network/ipam", "agent/admission", "agent/clock", "agent/plan", "agent/approval"}
 
 // impure is what pure code may not import.
 var impure = []string{"os", "net", "net/http", "os/exec", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "unsafe", "golang.org/x/sys"}

@@ -8,7 +8,7 @@ import (
 	"time"
 	_ "time/tzdata"
 
-	"github.com/longshore-dev/longshore/agent/schedule"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
