@@ -41,6 +41,7 @@ const (
 	AnnotationDevice           = "dev.longshore.device"
 	AnnotationGeneration       = "dev.longshore.generation" // = manifestVersion
 	AnnotationExpires          = "dev.longshore.expires"    // RFC 3339
+	AnnotationWindows          = "dev.longshore.windows"    // in which the device makes changes, as schedule.Windows.JSON writes them
 	AnnotationPrevious         = "dev.longshore.previous"   // digest of the generation before
 	AnnotationRepeats          = "dev.longshore.repeats"    // digest of the earlier generation whose content this one has again
 	AnnotationCounter          = "dev.longshore.counter"    // of a current state
@@ -56,6 +57,7 @@ const (
 	MaxUnpacked = 48 << 20 // bytes of all files in an archive; they are held in memory
 	MaxEntries  = 4096     // entries of an archive
 	MaxDocument = 4 << 20  // bytes of one document
+	MaxWindows  = 16 << 10 // bytes of a state's windows
 )
 
 // Blob is content with its name.

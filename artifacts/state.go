@@ -11,17 +11,19 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
 
 // StateOptions say what a device is to run.
 type StateOptions struct {
 	Device      DeviceID
-	Generation  uint64        // from 1
-	Deployments [][]byte      // ApplicationDeployments; none: the device is to run nothing
-	Expires     time.Time     // zero: never
-	Previous    digest.Digest // of the generation before; "": none
-	Repeats     digest.Digest // of the earlier generation whose content this one has again; "": none
-	Created     time.Time     // zero: left out
+	Generation  uint64           // from 1
+	Deployments [][]byte         // ApplicationDeployments; none: the device is to run nothing
+	Expires     time.Time        // zero: never
+	Windows     schedule.Windows // in which the device makes changes, one list; the zero value: at any time
+	Previous    digest.Digest    // of the generation before; "": none
+	Repeats     digest.Digest    // of the earlier generation whose content this one has again; "": none
+	Created     time.Time        // zero: left out
 	Annotations map[string]string
 	// Applications are the packages that it was made of, by name; for people and for promotion, not for devices.
 	Applications map[string]ApplicationVersion
@@ -40,6 +42,12 @@ func PackState(o StateOptions) (_ *Artifact, err error) {
 	}
 	if o.Repeats != "" && !validDigest(o.Repeats) {
 		return nil, fmt.Errorf("repeats %q is not %s: %w", o.Repeats, digestWords, fault.ErrInvalid)
+	}
+	switch n := len(o.Windows.JSON()); {
+	case n == 0 && !o.Windows.Always():
+		return nil, fmt.Errorf("windows: they are not one list without faults: %w", fault.ErrInvalid)
+	case n > MaxWindows:
+		return nil, fmt.Errorf("windows: %d bytes, more than %d: %w", n, MaxWindows, fault.ErrTooLarge)
 	}
 	ds, err := readDeployments(numbered(o.Deployments))
 	if err != nil {
@@ -78,6 +86,7 @@ func PackState(o StateOptions) (_ *Artifact, err error) {
 		AnnotationGeneration:      strconv.FormatUint(o.Generation, 10),
 		AnnotationPrevious:        o.Previous.String(),
 		AnnotationRepeats:         o.Repeats.String(),
+		AnnotationWindows:         o.Windows.JSON(),
 		ocispec.AnnotationTitle:   string(o.Device),
 		ocispec.AnnotationVersion: strconv.FormatUint(o.Generation, 10),
 	}
@@ -91,9 +100,10 @@ func PackState(o StateOptions) (_ *Artifact, err error) {
 type StateIndex struct {
 	Device      DeviceID
 	Generation  uint64
-	Expires     time.Time     // zero: never
-	Previous    digest.Digest // "": none told
-	Repeats     digest.Digest // of the earlier generation whose content it has again; "": none told
+	Expires     time.Time        // zero: never
+	Windows     schedule.Windows // in which the device makes changes; the zero value: at any time
+	Previous    digest.Digest    // "": none told
+	Repeats     digest.Digest    // of the earlier generation whose content it has again; "": none told
 	Manifest    ocispec.Descriptor
 	Bundle      *ocispec.Descriptor  // nil exactly when there is nothing to deploy
 	Deployments []ocispec.Descriptor // empty when a foreign publisher pushed the bundle only
@@ -122,6 +132,14 @@ func OpenState(manifest []byte) (_ *StateIndex, err error) {
 		}
 		x.Expires = x.Expires.UTC()
 	}
+	if text, ok := i.annotations[AnnotationWindows]; ok {
+		if len(text) > MaxWindows {
+			return nil, fmt.Errorf("annotation %s: %d bytes, more than %d: %w", AnnotationWindows, len(text), MaxWindows, fault.ErrTooLarge)
+		}
+		if x.Windows, err = schedule.ParseJSON("annotation "+AnnotationWindows, []byte(text)); err != nil {
+			return nil, err
+		}
+	}
 	if x.Previous, err = i.digest(AnnotationPrevious); err != nil {
 		return nil, err
 	}
@@ -149,7 +167,7 @@ func OpenState(manifest []byte) (_ *StateIndex, err error) {
 }
 
 // OpenStateManifest reads a State Manifest by itself, as a manager serves it to a device: nothing says which device it is for, nor
-// until when it holds. The sizes of bundle and deployments are 0, not known: those in it are no more than advice. Their URLs are the
+// until when it holds, nor when the device may be changed. The sizes of bundle and deployments are 0, not known: those in it are no more than advice. Their URLs are the
 // manager's paths.
 func OpenStateManifest(device DeviceID, data []byte) (*StateIndex, error) {
 	m, err := margo.ParseStateManifest("State Manifest", data)

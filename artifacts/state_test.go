@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	_ "time/tzdata"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
 
 const (
@@ -74,10 +76,22 @@ func document(id, device string) []byte {
 `)
 }
 
+// windows reads a list of windows.
+func windows(list string) schedule.Windows {
+	w, err := schedule.ParseJSON("windows", []byte(list))
+	if err != nil {
+		panic(err)
+	}
+	return w
+}
+
+const nights = `[{"days":"Mon-Fri","hours":"22:00-05:00","zone":"Europe/Berlin","except":["12-24/01-02"]},{"cron":"0 2 1 * *","duration":"4h","zone":"UTC"}]`
+
 func options() artifacts.StateOptions {
 	return artifacts.StateOptions{
 		Device: "press-07", Generation: 42, Deployments: [][]byte{document(idB, "press-07"), document(idA, "press-07")},
 		Expires: time.Date(2027, 1, 2, 3, 4, 5, 6, time.FixedZone("", 3600)), Previous: digest.FromString("41"),
+		Windows:     windows(nights),
 		Created:     time.Unix(1700000000, 0),
 		Annotations: map[string]string{ocispec.AnnotationSource: "https://git.example/plant", ocispec.AnnotationRevision: "abc"},
 	}
@@ -124,7 +138,7 @@ func TestStateBothWaysGiveTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if x.Device != "press-07" || x.Generation != 42 || !x.Expires.Equal(time.Date(2027, 1, 2, 2, 4, 5, 0, time.UTC)) || x.Previous != digest.FromString("41") {
+	if x.Device != "press-07" || x.Generation != 42 || !x.Expires.Equal(time.Date(2027, 1, 2, 2, 4, 5, 0, time.UTC)) || x.Previous != digest.FromString("41") || x.Windows.JSON() != nights {
 		t.Errorf("OpenState = %+v", x)
 	}
 	var single, bundled []string
@@ -168,6 +182,7 @@ func TestStateRefuses(t *testing.T) {
 		"other device":      {func(o *artifacts.StateOptions) { o.Deployments[1] = document(idA, "press-08") }, `is for device "press-08"`},
 		"same id":           {func(o *artifacts.StateOptions) { o.Deployments[1] = document(idB, "press-07") }, "deployment[0] and deployment[1] are both deployment " + idB},
 		"invalid, all told": {func(o *artifacts.StateOptions) { o.Deployments = [][]byte{[]byte("a: b"), nil} }, "deployment[1]: is empty"},
+		"windows":           {func(o *artifacts.StateOptions) { o.Windows = schedule.All(o.Windows, o.Windows) }, "windows: they are not one list"},
 		"previous":          {func(o *artifacts.StateOptions) { o.Previous = "sha256:41" }, `previous "sha256:41" is not a digest`},
 		"own annotation":    {func(o *artifacts.StateOptions) { o.Annotations = map[string]string{artifacts.AnnotationDevice: "x"} }, "cannot be given"},
 	} {
@@ -211,6 +226,12 @@ func TestOpenStateRefuses(t *testing.T) {
 		"generation too large": {[2]string{`generation":"42"`, `generation":"18446744073709551616"`}, "is no whole number", fault.ErrInvalid},
 		"generation number":    {[2]string{`generation":"42"`, `generation":42`}, "must be a string, is a number", fault.ErrInvalid},
 		"expires":              {[2]string{`2027-01-02T02:04:05Z`, "tomorrow"}, `"tomorrow" is no time`, fault.ErrInvalid},
+		"windows":              {[2]string{`"hours\":`, `"hour\":`}, `annotation dev.longshore.windows:1:20: [0].hour: unknown key, did you mean "hours"?`, fault.ErrInvalid},
+		"zone":                 {[2]string{`Europe/Berlin`, `Europe/Paname`}, `[0].zone: the time zone "Europe/Paname" is not known here`, fault.ErrInvalid},
+		"window never opens":   {[2]string{`12-24/01-02`, `01-01/12-31`}, "[0]: never opens", fault.ErrInvalid},
+		"windows of no kind":   {[2]string{strings.ReplaceAll(nights, `"`, `\"`), "none"}, "annotation dev.longshore.windows:1:2: ", fault.ErrInvalid},
+		"no window":            {[2]string{strings.ReplaceAll(nights, `"`, `\"`), "[]"}, "annotation dev.longshore.windows:1:1: has no window", fault.ErrInvalid},
+		"too many windows":     {[2]string{strings.ReplaceAll(nights, `"`, `\"`), strings.Repeat(" ", artifacts.MaxWindows) + "[]"}, "annotation dev.longshore.windows: 16386 bytes, more than 16384", fault.ErrTooLarge},
 		"previous":             {[2]string{`previous":"sha256:`, `previous":"sha256:0`}, "annotation dev.longshore.previous", fault.ErrInvalid},
 		"artifact type":        {[2]string{`"artifactType":"application/vnd.margo.manifest.v1+json"`, `"artifactType":"application/vnd.margo.bundle.v1+tar+gzip"`}, "artifact type", fault.ErrUnsupported},
 		"media type":           {[2]string{ocispec.MediaTypeImageManifest, ocispec.MediaTypeImageIndex}, "media type", fault.ErrUnsupported},
@@ -383,6 +404,16 @@ func FuzzOpenState(f *testing.F) {
 		if x, err := artifacts.OpenState(data); err == nil {
 			if _, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) { return nil, fault.ErrNotFound }); err == nil {
 				t.Error("Read without any blob: no error")
+			}
+			again, err := artifacts.PackState(artifacts.StateOptions{Device: x.Device, Generation: x.Generation, Windows: x.Windows})
+			if err == nil {
+				var y *artifacts.StateIndex
+				if y, err = artifacts.OpenState(again.Manifest); err == nil && y.Windows.JSON() != x.Windows.JSON() {
+					t.Errorf("windows %s became %s", x.Windows.JSON(), y.Windows.JSON())
+				}
+			}
+			if err != nil && !errors.Is(err, fault.ErrTooLarge) { // written in one way they may be longer
+				t.Errorf("windows %s: %v", x.Windows.JSON(), err)
 			}
 			if x.Generation == 0 || x.Device.Tag() == "" {
 				t.Errorf("OpenState = %+v", x)

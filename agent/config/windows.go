@@ -72,10 +72,7 @@ func (c *Config) Over(t time.Time) error {
 	var faults []strict.Fault
 	for _, w := range []schedule.Windows{c.Poll.Windows, c.Changes.Windows, c.Downtime} {
 		for _, p := range w.Over(t) {
-			faults = append(faults, strict.Fault{
-				Line: p.Line, Column: p.Column, Path: p.Path,
-				Message: "does not open any more: its dates have passed, or the next is more than ten years away", Hint: "remove the window, or give it new dates",
-			})
+			faults = append(faults, p.Passed())
 		}
 	}
 	if len(faults) == 0 {

@@ -1,6 +1,8 @@
 package schedule
 
 import (
+	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 
@@ -29,15 +31,52 @@ func Parse(n *strict.Node) Windows {
 		n.HintFaultf("leave it out", "has no window")
 	case len(items) > maxWindows:
 		n.Faultf("has %d windows, more than %d", len(items), maxWindows)
-		return Windows{}
+		return never()
 	}
-	some := []window{}
+	some, list := []window{}, []document{}
 	for _, item := range items {
 		if w, ok := parse(item); ok {
-			some = append(some, w)
+			some, list = append(some, w), append(list, documentOf(item))
 		}
 	}
-	return Windows{[][]window{some}} // never open where there are faults
+	out := Windows{all: [][]window{some}} // never open where there are faults
+	if text, err := json.Marshal(list); err == nil && len(list) == len(items) && len(list) > 0 {
+		out.list = string(text)
+	}
+	return out
+}
+
+// ParseJSON reads a list of windows as [Windows.JSON] writes it. file is its name in errors. With an error the windows are never open.
+func ParseJSON(file string, data []byte) (Windows, error) {
+	root, err := strict.JSON(file, data)
+	if err != nil {
+		return never(), err
+	}
+	w := Parse(root)
+	if err := root.Err(); err != nil {
+		return never(), err
+	}
+	return w, nil
+}
+
+// never is never open.
+func never() Windows { return Windows{all: [][]window{{}}} }
+
+// document is a window as it is written.
+type document struct {
+	Days     string   `json:"days,omitempty"`
+	Hours    string   `json:"hours,omitempty"`
+	Cron     string   `json:"cron,omitempty"`
+	Duration string   `json:"duration,omitempty"`
+	Zone     string   `json:"zone"`
+	Only     []string `json:"only,omitempty"`
+	Except   []string `json:"except,omitempty"`
+}
+
+// documentOf is a window that is known to have no faults.
+func documentOf(n *strict.Node) document {
+	text := func(key string) string { return n.Get(key).Text() }
+	return document{text("days"), text("hours"), text("cron"), text("duration"), text("zone"), n.Get("only").Strings(), n.Get("except").Strings()}
 }
 
 // Over are the windows that do not open at t or later, by the place at which they were read: their dates have passed.
@@ -79,6 +118,16 @@ func parse(n *strict.Node) (w window, ok bool) {
 		w.weekly(days, hours, bad)
 	}
 	w.only, w.except = calendar(n.Get("only"), bad), calendar(n.Get("except"), bad)
+	if only := someDates(n.Get("only")); only != "" {
+		if rest, ok := strings.CutPrefix(w.text, everyDayText); ok {
+			w.text = only + rest
+		} else {
+			w.text += " only " + only
+		}
+	}
+	if except := someDates(n.Get("except")); except != "" {
+		w.text += " except " + except
+	}
 	n.Close()
 	if !good || w.zone == nil {
 		return w, false
@@ -137,7 +186,7 @@ func zone(n *strict.Node, bad faults) *time.Location {
 }
 
 func (w *window) weekly(dayNode, hourNode *strict.Node, bad faults) {
-	w.text = "every day"
+	w.text = everyDayText
 	if dayNode != nil {
 		s, ok := short(dayNode, bad)
 		if !ok {
@@ -147,8 +196,6 @@ func (w *window) weekly(dayNode, hourNode *strict.Node, bad faults) {
 			bad(dayNode, "write it like Mon-Fri or Mon,Wed,Sat-Sun", "%q are no days of the week", s)
 		}
 		w.text = s
-	} else if len(w.only) > 0 {
-		w.text = "on the dates of only"
 	}
 	if hourNode == nil {
 		return
@@ -219,6 +266,18 @@ func calendar(n *strict.Node, bad faults) []dates {
 		out = append(out, r)
 	}
 	return out
+}
+
+const everyDayText = "every day"
+
+// someDates are dates for people, the first few.
+func someDates(n *strict.Node) string {
+	const most = 4
+	all := n.Strings()
+	if len(all) <= most {
+		return strings.Join(all, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(all[:most-1], ", "), len(all)-most+1)
 }
 
 func parseDates(s string) (r dates, ok bool) {

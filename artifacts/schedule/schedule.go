@@ -9,9 +9,12 @@
 package schedule
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // horizon is how far ahead an opening is looked for: 29 February comes once in eight years around 2100.
@@ -22,7 +25,8 @@ const maxSteps = 1000
 
 // Windows are moments in time. The zero value is every moment.
 type Windows struct {
-	all [][]window // open when, of each, one is open
+	all  [][]window // open when, of each, one is open
+	list string     // the list that it was read from; "": see JSON
 }
 
 // All is open when every one of its operands is.
@@ -36,6 +40,31 @@ func All(operands ...Windows) Windows {
 
 // Always reports whether there are no windows: everything is open.
 func (w Windows) Always() bool { return len(w.all) == 0 }
+
+// JSON is the list that [Parse] read, written in one way: equal lists give equal text. "" for the zero value, for windows with faults, and
+// for what [All] made of several.
+func (w Windows) JSON() string { return w.list }
+
+// MarshalJSON implements json.Marshaler: the zero value is null.
+func (w Windows) MarshalJSON() ([]byte, error) {
+	switch {
+	case w.Always():
+		return []byte("null"), nil
+	case w.list == "": // null would be at any time
+		return nil, fmt.Errorf("windows that are not one list without faults: %w", fault.ErrInvalid)
+	}
+	return []byte(w.list), nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (w *Windows) UnmarshalJSON(data []byte) (err error) {
+	if string(data) == "null" {
+		*w = Windows{}
+		return nil
+	}
+	*w, err = ParseJSON("windows", data)
+	return err
+}
 
 // At reports whether the windows are open at t.
 func (w Windows) At(t time.Time) bool {

@@ -1,6 +1,7 @@
 package schedule_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -224,6 +225,66 @@ func TestOver(t *testing.T) {
 	}
 }
 
+// A list has one text, however it was written, and is the same list when it is read again.
+func TestJSON(t *testing.T) {
+	const want = `[{"days":"Mon-Fri","hours":"22:00-05:00","zone":"Europe/Berlin","except":["12-24/01-02"]},` +
+		`{"cron":"0 2 1 * *","duration":"4h","zone":"UTC"},{"zone":"UTC","only":["2027-03-06"]}]`
+	w := must(t, `w:
+  - zone: Europe/Berlin
+    except: [12-24/01-02]
+    hours: 22:00-05:00
+    days: Mon-Fri
+  - {cron: 0 2 1 * *, zone: UTC, duration: 4h}
+  - {only: ["2027-03-06"], zone: UTC}
+`)
+	if w.JSON() != want {
+		t.Errorf("JSON = %s, want %s", w.JSON(), want)
+	}
+	if shown := strings.Join(w.Strings(), "\n"); shown != "Mon-Fri 22:00-05:00 except 12-24/01-02 (Europe/Berlin)\ncron 0 2 1 * * for 4h0m0s (UTC)\n2027-03-06 (UTC)" {
+		t.Errorf("Strings =\n%s", shown)
+	}
+	long := must(t, `w: [{days: Mon, only: [01-01, 02-01, 03-01, 04-01, 05-01], hours: "06:00-07:00", zone: UTC}]`)
+	if long.String() != "Mon 06:00-07:00 only 01-01, 02-01, 03-01 and 2 more (UTC)" {
+		t.Errorf("String = %s", long)
+	}
+	again, err := schedule.ParseJSON("windows", []byte(want))
+	if err != nil || again.JSON() != want || again.String() != w.String() {
+		t.Errorf("ParseJSON = %s (%s), %v", again, again.JSON(), err)
+	}
+	if text, err := json.Marshal(map[string]any{"a": w, "b": schedule.Windows{}}); err != nil || string(text) != `{"a":`+want+`,"b":null}` {
+		t.Errorf("Marshal = %s, %v", text, err)
+	}
+	var read struct{ A, B schedule.Windows }
+	if err := json.Unmarshal([]byte(`{"A":`+want+`,"B":null}`), &read); err != nil || read.A.JSON() != want || !read.B.Always() {
+		t.Errorf("Unmarshal = %+v, %v", read, err)
+	}
+	all := schedule.All(w, w)
+	if text, err := json.Marshal(all); err == nil {
+		t.Errorf("Marshal of two lists = %s", text)
+	}
+	if all.JSON() != "" || (schedule.Windows{}).JSON() != "" {
+		t.Errorf("JSON of no list = %s", all.JSON())
+	}
+	for text, want := range map[string]string{
+		``: "windows: is empty", `{}`: "windows:1:1: must be a list, is an object", `[]`: "windows:1:1: has no window", `[null]`: "windows:1:2: [0]: must be a mapping",
+		`[{"days":"Mon","zone":"UTC","hour":"x"}]`:                                                 `windows:1:29: [0].hour: unknown key, did you mean "hours"?`,
+		`[{"days":"Mon","zone":"Mars/Base"}]`:                                                      `[0].zone: the time zone "Mars/Base" is not known here`,
+		`[{"days":null,"zone":"UTC"}]`:                                                             "[0].days: must be a string, is null",
+		`[{"days":"Mon","zone":"UTC"}] ` + "x":                                                     "more data after the document",
+		"[" + strings.Repeat(`{"days":"Mon","zone":"UTC"},`, 100) + `{"days":"Mon","zone":"UTC"}]`: "has 101 windows, more than 100",
+	} {
+		w, err := schedule.ParseJSON("windows", []byte(text))
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("ParseJSON(%.60s) = %v, want %s", text, err, want)
+		}
+		for hour := range 7 * 24 {
+			if w.At(time.Date(2026, 11, 23, hour, 30, 0, 0, time.UTC)) {
+				t.Fatalf("ParseJSON(%.60s) is open in spite of its faults", text)
+			}
+		}
+	}
+}
+
 func TestFaults(t *testing.T) {
 	for _, tc := range []struct{ window, want string }{
 		{`x`, "w[0]: must be a mapping with days and hours, or cron and duration"},
@@ -275,6 +336,9 @@ func FuzzParse(f *testing.F) {
 		w, err := read("w: [" + window + "]")
 		if err != nil {
 			return
+		}
+		if again, err := schedule.ParseJSON("windows", []byte(w.JSON())); err != nil || again.JSON() != w.JSON() || again.String() != w.String() {
+			t.Errorf("%s is %s, and that is %s, %v", window, w.JSON(), again.JSON(), err)
 		}
 		now := time.Unix(unix%(1<<36), 0)
 		opens, closes := w.Next(now)

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
+
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 const (
@@ -28,6 +30,14 @@ type window struct {
 type Place struct {
 	Line, Column int
 	Path         string
+}
+
+// Passed is what is wrong with a window that [Windows.Over] lists.
+func (p Place) Passed() strict.Fault {
+	return strict.Fault{
+		Line: p.Line, Column: p.Column, Path: p.Path,
+		Message: "does not open any more: its dates have passed, or the next is more than ten years away", Hint: "remove the window, or give it new dates",
+	}
 }
 
 func (w *window) String() string { return w.text }
