@@ -13,6 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
@@ -28,7 +29,8 @@ type Assignment struct {
 	Device     *Device
 	Repository string // of its states
 	Placements []Placement
-	Unfit      []string // reasons why it cannot run something, one sentence each
+	Unfit      []string         // reasons why it cannot run something, one sentence each
+	Windows    schedule.Windows // in which it makes changes; the zero value: at any time
 
 	repeats *published // the earlier state with this content; nil: it is made of the files
 }
@@ -130,7 +132,7 @@ func (a *Assignment) Sum(f *Fleet) (digest.Digest, error) {
 	for i, doc := range documents {
 		digests[i] = digest.FromBytes(doc)
 	}
-	return contentOf(digests), nil
+	return contentOf(digests, a.Windows), nil
 }
 
 // some names a few and counts the rest.
@@ -197,7 +199,7 @@ func Compile(f *Fleet, releases map[string]*Release) (*Compiled, error) {
 	out := &Compiled{Fleet: f, Releases: releases, Assignments: make([]*Assignment, 0, len(f.Devices))}
 	used := map[*Deployment]bool{}
 	for _, d := range f.Devices {
-		a := &Assignment{Device: d}
+		a := &Assignment{Device: d, Windows: c.windows(d)}
 		a.Repository, _ = f.Repository(d) // Read has reported what is missing
 		for _, dep := range f.Deployments {
 			if !d.Matches(dep.Select) || d.Matches(dep.Exclude) {
@@ -230,6 +232,29 @@ func Compile(f *Fleet, releases map[string]*Release) (*Compiled, error) {
 		return nil, err
 	}
 	return out, nil
+}
+
+// windows are those of a device: its own, else those of its groups, else the fleet's. Different ones of two groups are a fault.
+func (c *compiler) windows(d *Device) schedule.Windows {
+	if d.Windows != nil {
+		return *d.Windows
+	}
+	var from *Group
+	for _, g := range d.Groups {
+		if g.Windows == nil {
+			continue
+		}
+		if from != nil && from.Windows.JSON() != g.Windows.JSON() {
+			c.once(g.windows, from.Name, func() {
+				c.fault(g.windows, "let one of the groups leave them out, or the device decide", "%s is in the groups %s and %s, which have different windows", d.ID, from.Name, g.Name)
+			})
+		}
+		from = g
+	}
+	if from != nil {
+		return *from.Windows
+	}
+	return c.f.Windows
 }
 
 // fault records a fault once.

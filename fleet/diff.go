@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
 
 // DocumentDiff has the changes in the documents of devices.
@@ -106,8 +107,13 @@ func (p *planner) diff(ctx context.Context, d *DevicePlan) ([]string, error) {
 	for _, name := range names {
 		out = append(out, diffOf(name, was[name], now[name])...)
 	}
+	if c := changeOfWindows(s.base, a.Windows); c != nil {
+		out = append(out, diffOf("windows", listed(c.Was), listed(c.Windows))...)
+	}
 	return out, nil
 }
+
+func listed(w schedule.Windows) string { return strings.Join(w.Strings(), "\n") }
 
 // DiffDocuments is a unified diff of documents by name; nil if they are equal.
 func DiffDocuments(was, now map[string][]byte) []string {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
@@ -38,6 +39,7 @@ type Fleet struct {
 	Endpoint     string // URL of the fleet endpoint that devices report to; "": none
 	Reports      *Reports
 	Rollout      *Rollout
+	Windows      schedule.Windows // in which devices make changes; the zero value: at any time
 	Groups       []*Group
 	Applications []*Application
 	Deployments  []*Deployment
@@ -60,9 +62,10 @@ type Group struct {
 	Select     Selector
 	Parameters map[string]Values // by deployment
 	Rollout    *Rollout          // nil: the fleet's
+	Windows    *schedule.Windows // nil: the fleet's; the zero value: changes are made at any time
 
-	capabilities *capabilities
-	at, selected place
+	capabilities          *capabilities
+	at, selected, windows place
 }
 
 // Application is something that can run: a package, or one Compose component without a description.
@@ -102,6 +105,8 @@ type Device struct {
 
 	// ReportKey is the PEM of the key with which the device signs its reports in the registry; nil: there is none, and none counts.
 	ReportKey []byte
+
+	Windows *schedule.Windows // nil: its groups', else the fleet's; the zero value: changes are made at any time
 
 	Groups []*Group // in the order of the files
 

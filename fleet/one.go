@@ -15,6 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
@@ -26,10 +27,12 @@ type One struct {
 	// Replace it is given none. nil: nothing becomes of them.
 	Edit func(ctx context.Context, had []artifacts.Deployment) (Edit, error)
 	// Replace removes every deployment that Edit does not name. Without it they stay, byte for byte.
-	Replace    bool
+	Replace bool
+	// Windows are those in which the device makes changes; nil: those of its newest state; the zero value: none, at any time.
+	Windows    *schedule.Windows
 	Generation uint64        // 0: the one after the current; else it must be above it
 	To         uint64        // go back to this generation, in place of Edit and Replace; 0: not
-	Proposal   bool          // go on with what is proposed, in place of Edit and Replace; the plan's artifact has no blobs: they are there
+	Proposal   bool          // go on with what is proposed, in place of Edit, Replace and Windows; the plan's artifact has no blobs: they are there
 	Digest     digest.Digest // of the proposal that is meant; "": the only one
 }
 
@@ -45,7 +48,8 @@ type Next struct {
 	*DevicePlan
 	Artifact    *artifacts.Artifact
 	Publication Publication
-	Expires     time.Time     // zero: never
+	Expires     time.Time // zero: never
+	Windows     schedule.Windows
 	Repeats     digest.Digest // of the earlier generation whose content it has again; "": none
 	Kept        []string      // names of the deployments that the change does not name
 
@@ -250,6 +254,10 @@ func (x *onePlan) goOn(ctx context.Context, c *release.Chain[*published]) error 
 func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) (*Next, error) {
 	n := &Next{DevicePlan: &DevicePlan{Device: x.one.Device, Repository: x.a.Repository, Tagged: x.s.Tagged, assignment: x.a}, Kept: x.kept, Expires: x.o.Expires}
 	n.plan = &Plan{c: x.c, Devices: []*DevicePlan{n.DevicePlan}}
+	if err := x.setWindows(); err != nil {
+		return nil, err
+	}
+	n.Windows = x.a.Windows
 	documents, digests := make([][]byte, len(deployments)), make([]digest.Digest, len(deployments))
 	for i := range deployments {
 		documents[i], digests[i] = deployments[i].Bytes, deployments[i].Digest
@@ -297,6 +305,23 @@ func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) 
 	}
 	n.Publication = n.DevicePlan.publication(x.o)
 	return n, nil
+}
+
+// setWindows settles the windows of the next generation.
+func (x *onePlan) setWindows() error {
+	switch {
+	case x.proposal != nil:
+		x.a.Windows = x.proposal.index.Windows
+	case x.one.Windows != nil:
+		x.a.Windows = *x.one.Windows
+	case x.s.base != nil:
+		x.a.Windows = x.s.base.index.Windows
+	}
+	if why := overdue(x.a.Windows, x.o.Now); why != "" {
+		return fault.WithHint(fmt.Errorf("state of %s: %s: %w", x.one.Device, why, fault.ErrInvalid),
+			"the device would never make another change: name other windows with --windows FILE, or --windows none")
+	}
+	return nil
 }
 
 // unfit is the reason why no device could run or load the deployments.

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
 
 // DefaultConcurrency is the number of devices that are processed at a time.
@@ -60,7 +61,7 @@ type Options struct {
 	Accepted    func(ctx context.Context, device artifacts.DeviceID) (uint64, error)
 	Resign      bool      // ask Verify of states that stay as well, and sign those again that it does not let pass
 	Expires     time.Time // of the states; zero: never. A state that ends in less than half of the time until then is published again
-	Now         time.Time // only Expires asks
+	Now         time.Time // for Expires, and for windows that do not open any more; zero: such windows are published
 	Created     time.Time // of the artifacts; zero: left out
 	Annotations map[string]string
 	Concurrency int // devices looked at at a time, and a quarter of the states published at a time; 0: 48
@@ -91,6 +92,7 @@ type DevicePlan struct {
 	Documents        digest.Digest // of the documents that the files make, whatever is published; "": they make none
 	Origin           Origin        // of the state that the device has; zero: it does not say
 	Changes          []Change
+	WindowsChange    *WindowsChange // nil: none
 	Cost             Cost
 	Reasons          []string // of Cannot; notes otherwise
 
@@ -196,7 +198,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	for i, doc := range documents {
 		digests[i] = digest.FromBytes(doc)
 	}
-	d.Documents = contentOf(digests)
+	d.Documents = contentOf(digests, a.Windows)
 	switch {
 	case s.Refused != nil:
 		d.Action, d.Reasons, d.err = Cannot, []string{fault.Summary(s.Refused)}, s.Refused
@@ -204,6 +206,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	case s.base == nil && len(documents) == 0:
 		d.Action = Same
 		return d, nil
+	case s.base != nil && s.base.index.Windows.JSON() != a.Windows.JSON(): // a change, also if all else stays
 	case s.base.holds(digests) && !s.base.lasts(p.o.Now, p.o.Expires):
 		d.Reasons = append(d.Reasons, s.base.ends())
 	case s.base.holds(digests):
@@ -228,20 +231,24 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 		}
 		return nil, err
 	}
+	if why := overdue(a.Windows, p.o.Now); why != "" {
+		d.Action, d.Reasons = Cannot, append(d.Reasons, why)
+		return d, nil
+	}
 	if err := p.publication(d, a, s, documents, digests); err != nil {
 		return nil, err
 	}
 	return d, p.explain(ctx, d, a, tagged, digests)
 }
 
-// contentOf is a set of documents in one digest.
-func contentOf(documents []digest.Digest) digest.Digest {
+// contentOf is a set of documents, and the windows in which it is applied, in one digest.
+func contentOf(documents []digest.Digest, windows schedule.Windows) digest.Digest {
 	sorted := slices.Sorted(slices.Values(documents))
 	var b strings.Builder
 	for _, d := range sorted {
 		b.WriteString(d.String() + "\n")
 	}
-	return digest.FromString(b.String())
+	return digest.FromString(b.String() + windows.JSON())
 }
 
 // publication decides which artifact is published, as which generation.
@@ -296,7 +303,7 @@ func packState(o Options, compressors *artifacts.Compressors, a *Assignment, gen
 
 func stateOptions(o Options, compressors *artifacts.Compressors, a *Assignment, generation uint64, previous digest.Digest, documents [][]byte) artifacts.StateOptions {
 	so := artifacts.StateOptions{
-		Device: a.Device.ID, Generation: generation, Deployments: documents, Expires: o.Expires, Previous: previous, Created: o.Created,
+		Device: a.Device.ID, Generation: generation, Deployments: documents, Expires: o.Expires, Windows: a.Windows, Previous: previous, Created: o.Created,
 		Annotations: o.Annotations, Applications: a.packages(), Compressors: compressors,
 	}
 	if a.repeats != nil {
@@ -314,6 +321,7 @@ func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tag
 	}
 	var before []artifacts.Deployment
 	unchanged := map[string]bool{}
+	d.WindowsChange = changeOfWindows(tagged, a.Windows)
 	if tagged != nil {
 		var err error
 		if before, err = p.deployments(ctx, a, tagged, known); permanent(err) { // a fault of one device does not affect others

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
@@ -94,7 +95,7 @@ type part struct {
 // hides reports whether a fault may hide other content of the files: a file that is not read, a section that is misspelt. What is missing is then
 // reported only where it is certain.
 func hides(x strict.Fault) bool {
-	head := []string{"fleet", "namespace", "registry", "states", "endpoint", "reports", "rollout"}
+	head := []string{"fleet", "namespace", "registry", "states", "endpoint", "reports", "rollout", "windows"}
 	return x.Path == "" && !strings.HasSuffix(x.Message, " is missing") || strings.HasPrefix(x.Path, "include") ||
 		x.Path != "" && !strings.ContainsAny(x.Path, ".[") && !slices.Contains(head, x.Path)
 }
@@ -220,6 +221,9 @@ func (f *Fleet) head(root *strict.Node) {
 		r.Close()
 	}
 	f.Rollout = rollout(File, root.Get("rollout"))
+	if w := windows(root.Get("windows")); w != nil {
+		f.Windows = *w
+	}
 	if n := root.Get("endpoint"); n != nil {
 		if f.Endpoint = n.Filled(); f.Endpoint != "" && !endpointFormat.MatchString(f.Endpoint) {
 			n.HintFaultf(`write it like "https://fleet.example.com"`, "%q is no address of a fleet endpoint", f.Endpoint)
@@ -273,6 +277,8 @@ func (p *part) sections(root *strict.Node) {
 		g.Parameters = p.leveled(n.Get("parameters"))
 		g.Rollout = rollout(p.name, n.Get("rollout"))
 		g.capabilities = p.capabilitiesOf(n.Get("capabilities"))
+		w := n.Get("windows")
+		g.Windows, g.windows = windows(w), placeOf(p.name, w)
 		n.Close()
 		p.groups = append(p.groups, g)
 	}
@@ -377,8 +383,25 @@ func (p *part) device(n *strict.Node) *Device {
 	}
 	d.Parameters = p.leveled(n.Get("parameters"))
 	d.capabilities = p.capabilitiesOf(n.Get("capabilities"))
+	d.Windows = windows(n.Get("windows"))
 	n.Close()
 	return d
+}
+
+// windows are those of one level: nil leaves them to the wider one, "none" is the zero value.
+func windows(n *strict.Node) *schedule.Windows {
+	switch {
+	case n == nil:
+		return nil
+	case n.Kind() == strict.String:
+		n.OneOf("none")
+		return &schedule.Windows{}
+	}
+	w := schedule.Parse(n)
+	if size := len(w.JSON()); size > artifacts.MaxWindows {
+		n.Faultf("has %d bytes, more than %d", size, artifacts.MaxWindows)
+	}
+	return &w
 }
 
 // leveled reads parameters by deployment.

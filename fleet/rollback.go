@@ -131,7 +131,11 @@ func (p *planner) again(ctx context.Context, d *DevicePlan, a *Assignment, s *st
 		_, err = d.cannot(fmt.Errorf("read generation %d: %w", goal.index.Generation, err))
 		return err
 	}
-	a.repeats = goal
+	a.repeats, a.Windows = goal, s.base.index.Windows // when the device may be changed is not a part of what it goes back to
+	if why := overdue(a.Windows, p.o.Now); why != "" {
+		d.Action, d.Reasons = Cannot, []string{why}
+		return nil
+	}
 	documents, digests := make([][]byte, len(kept)), make([]digest.Digest, len(kept))
 	for i := range kept {
 		documents[i], digests[i] = kept[i].Bytes, kept[i].Digest

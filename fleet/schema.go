@@ -9,5 +9,5 @@ var schema []byte
 const SchemaFile = "fleet.schema.json"
 
 // Schema is the JSON schema of fleet.yaml, for editors. Files that it includes have the same members but for the first
-// seven. It says the same as [Read], but for what one part says of another.
+// eight. It says the same as [Read], but for what one part says of another.
 func Schema() []byte { return append([]byte(nil), schema...) }

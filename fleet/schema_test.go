@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 	"testing/fstest"
+	_ "time/tzdata"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
@@ -17,11 +18,12 @@ import (
 // complete has every member that there is.
 const complete = `{
   "fleet": "acme", "namespace": "plant", "registry": "harbor.example/plant", "states": "state", "include": ["a.yaml"],
+  "windows": [{"days": "Mon-Fri", "hours": "22:00-05:00", "zone": "Europe/Berlin", "only": ["2027-03-01/2027-12-31", "12-01"], "except": ["12-24/01-02"]}],
   "endpoint": "https://fleet.example", "reports": {"keys": "keys", "repository": "reports"}, "rollout": {"onFailure": "halt", "waves": [{"name": "one", "percent": 10, "soak": "1h30m", "success": 95, "deadline": "4h"}, {"name": "two", "select": "*"}]},
   "applications": {"line": {"package": "apps/line", "version": "~1.4", "profile": "small"}, "sensor": {"component": "c/sensor", "channel": "stable"}},
-  "groups": {"a": {"select": "site=graz", "parameters": {"line": {"poll": 1, "list": [1, "a", true]}}, "capabilities": "c.json", "rollout": {"waves": [{"name": "all", "percent": 100}]}}},
+  "groups": {"a": {"select": "site=graz", "parameters": {"line": {"poll": 1, "list": [1, "a", true]}}, "capabilities": "c.json", "windows": [{"cron": "0 2 1 * *", "duration": "4h", "zone": "UTC"}], "rollout": {"waves": [{"name": "all", "percent": 100}]}}},
   "deployments": {"line": {"application": "line", "profile": "p", "select": "*", "exclude": "spare", "parameters": {"level": "info"}}},
-  "devices": [{"id": "gateway/press-07", "labels": {"site": "graz"}, "parameters": {"line": {"poll": 2.5}}, "capabilities": "unchecked"}]
+  "devices": [{"id": "gateway/press-07", "labels": {"site": "graz"}, "parameters": {"line": {"poll": 2.5}}, "capabilities": "unchecked", "windows": "none"}]
 }`
 
 // mutations are the document with one thing changed: left out, of another kind, or too much.

@@ -13,13 +13,14 @@ import (
 
 // Alike is a set of devices with the same changes in a plan.
 type Alike struct {
-	Group   string   `json:"group,omitempty"` // that they are of; "": none
-	Whole   bool     `json:"whole,omitempty"` // every device of the group that the plan is about
-	Devices []string `json:"devices"`
-	Action  string   `json:"action"`
-	Changes []Change `json:"changes,omitempty"`
-	Cost    Cost     `json:"cost"` // of each
-	Reasons []string `json:"reasons,omitempty"`
+	Group   string         `json:"group,omitempty"` // that they are of; "": none
+	Whole   bool           `json:"whole,omitempty"` // every device of the group that the plan is about
+	Devices []string       `json:"devices"`
+	Action  string         `json:"action"`
+	Changes []Change       `json:"changes,omitempty"`
+	Windows *WindowsChange `json:"windows,omitempty"`
+	Cost    Cost           `json:"cost"` // of each
+	Reasons []string       `json:"reasons,omitempty"`
 
 	empty bool // they are to run nothing
 }
@@ -37,7 +38,7 @@ func (p *Plan) Alike() []*Alike {
 		sizes[group]++
 		key := group + "\n" + d.Action
 		if d.Action != Same {
-			more, err := json.Marshal([]any{d.Changes, d.Cost, d.Reasons, d.empty()})
+			more, err := json.Marshal([]any{d.Changes, d.WindowsChange, d.Cost, d.Reasons, d.empty()})
 			if err != nil {
 				more = []byte(d.Device) // never: they are plain values
 			}
@@ -45,7 +46,7 @@ func (p *Plan) Alike() []*Alike {
 		}
 		a := byKey[key]
 		if a == nil {
-			a = &Alike{Group: group, Action: d.Action, Changes: d.Changes, Cost: d.Cost, Reasons: d.Reasons, empty: d.empty()}
+			a = &Alike{Group: group, Action: d.Action, Changes: d.Changes, Windows: d.WindowsChange, Cost: d.Cost, Reasons: d.Reasons, empty: d.empty()}
 			byKey[key] = a
 			all = append(all, a)
 		}
@@ -115,6 +116,9 @@ func (a *Alike) Lines() []string {
 		out = append(out, "nothing to run any more")
 	default:
 		out = append(out, "what it runs stays")
+	}
+	if a.Windows != nil {
+		out = append(out, a.Windows.String())
 	}
 	out = append(out, a.Cost.line(len(a.Devices)))
 	for _, r := range a.Reasons {

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"time"
+	_ "time/tzdata" // windows in states name time zones
 
 	"github.com/urfave/cli/v2"
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -136,6 +137,7 @@ type historyLine struct {
 	Created     string           `json:"created,omitempty"`
 	Revision    string           `json:"revision,omitempty"` // of its source files
 	Expires     string           `json:"expires,omitempty"`
+	Windows     schedule.Windows `json:"windows,omitzero"`
 	Previous    digest.Digest    `json:"previous,omitempty"`
 	Repeats     digest.Digest    `json:"repeats,omitempty"`            // the earlier generation with the same content
 	Repeated    uint64           `json:"repeatedGeneration,omitempty"` // its number, if it is listed
@@ -180,6 +182,9 @@ func (r historyResult) text(w io.Writer) {
 		}
 		if g.Expires != "" {
 			notes = append(notes, "expires "+g.Expires)
+		}
+		if !g.Windows.Always() {
+			notes = append(notes, "windows "+g.Windows.String())
 		}
 		if len(notes) > 0 {
 			runs += " (" + strings.Join(notes, ", ") + ")"
@@ -278,7 +283,7 @@ func (c *call) stateHistory(args []string) error {
 func describeGeneration(ctx context.Context, g release.Published, read map[digest.Digest]*release.Published) (historyLine, error) {
 	line := historyLine{
 		Generation: g.Generation, Tag: g.Tag, Digest: g.Digest, Current: g.Current, Previous: g.Previous, Repeats: g.Repeats, Revision: g.Revision,
-		Deployments: []deploymentInfo{}, Created: stamp(g.Created), Expires: stamp(g.Expires), signersInfo: signersInfo{Signers: []signerInfo{}},
+		Deployments: []deploymentInfo{}, Created: stamp(g.Created), Expires: stamp(g.Expires), Windows: g.Windows, signersInfo: signersInfo{Signers: []signerInfo{}},
 	}
 	if x := read[g.Repeats]; x != nil {
 		line.Repeated = x.Generation

@@ -124,6 +124,9 @@ func (r inspectResult) contents(top *branch) {
 		if s.Expires != "" {
 			at.add("expires %s", s.Expires)
 		}
+		for _, w := range s.Windows.Strings() {
+			at.add("window for changes %s", w)
+		}
 		if len(r.Deployments) == 0 && len(r.Faults) == 0 {
 			top.add("nothing to run")
 		}

@@ -12,7 +12,7 @@ import (
 	"os/signal"
 	"syscall"
 	"time"
-	_ "time/tzdata" // check agent.yaml knows the time zones that the agent knows
+	_ "time/tzdata" // windows of time are read as the agent reads them
 
 	"github.com/sirupsen/logrus"
 

@@ -14,6 +14,8 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -27,8 +29,9 @@ func statePushCommand() command {
 		about: "Publishes the next generation of the device's state. Deployments come from files, from bundles, or from --component and " +
 			"--set. The device's other deployments stay, and so do the parameters of a deployment that --component replaces. Without " +
 			"--component, --set and --unset change an existing deployment. With --replace the device runs only what the command " +
-			"names. Every component is pinned to its current digest. The command shows what changes on the device, as fleet plan " +
-			"does, and then publishes; with --dry-run it only shows the change. It signs the state before it moves the device's tag. " +
+			"names. --windows sets the windows in which the device makes changes; without it they stay, but --replace removes them. " +
+			"Every component is pinned to its current digest. The command shows what changes on the device, as fleet plan does, and " +
+			"then publishes; with --dry-run it only shows the change. It signs the state before it moves the device's tag. " +
 			"It continues from a state that the same key signed; after a change of keys, name the old one with --verify-key.",
 		examples: []string{
 			"--device press-07 --key release.key --component harbor.acme.example/plant/components/line-monitor:1.4.0 --set POLL_SECONDS=30 harbor.acme.example/plant/state",
@@ -56,6 +59,7 @@ func statePushCommand() command {
 func nextFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
+		&cli.StringFlag{Name: "windows", Usage: "`FILE` with the list of windows in which the device makes changes, as changes.windows in agent.yaml; none removes them", DefaultText: "those of the current state"},
 		&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
 		dryRunFlag(), annotationFlag(),
 	}
@@ -63,17 +67,18 @@ func nextFlags() []cli.Flag {
 
 type stateResult struct {
 	pushed
-	Device     string         `json:"device"`
-	Generation uint64         `json:"generation"`
-	Previous   digest.Digest  `json:"previous,omitempty"`
-	Repeats    digest.Digest  `json:"repeats,omitempty"` // the earlier generation with the same content
-	History    string         `json:"history"`           // the tag that this generation keeps
-	Expires    string         `json:"expires,omitempty"`
-	Changes    []fleet.Change `json:"changes"`
-	Kept       []string       `json:"kept"` // names of unchanged deployments
-	Cost       fleet.Cost     `json:"cost"`
-	Notes      []string       `json:"notes,omitempty"` // about unusual situations
-	Proposal   *proposalInfo  `json:"proposal,omitempty"`
+	Device     string           `json:"device"`
+	Generation uint64           `json:"generation"`
+	Previous   digest.Digest    `json:"previous,omitempty"`
+	Repeats    digest.Digest    `json:"repeats,omitempty"` // the earlier generation with the same content
+	History    string           `json:"history"`           // the tag that this generation keeps
+	Expires    string           `json:"expires,omitempty"`
+	Windows    schedule.Windows `json:"windows,omitzero"`
+	Changes    []fleet.Change   `json:"changes"`
+	Kept       []string         `json:"kept"` // names of unchanged deployments
+	Cost       fleet.Cost       `json:"cost"`
+	Notes      []string         `json:"notes,omitempty"` // about unusual situations
+	Proposal   *proposalInfo    `json:"proposal,omitempty"`
 }
 
 func (r stateResult) text(w io.Writer) {
@@ -84,6 +89,7 @@ func (r stateResult) text(w io.Writer) {
 	if r.Repeats != "" {
 		row(w, "repeats", "%s", short(r.Repeats))
 	}
+	showWindows(w, r.Windows)
 	if r.Proposal != nil {
 		r.Proposal.text(w, r)
 		return
@@ -92,6 +98,13 @@ func (r stateResult) text(w io.Writer) {
 		row(w, "unsigned", "devices reject it unless their policy allows unsigned states")
 	}
 	r.pushed.text(w)
+}
+
+// showWindows prints the windows for changes, one in a line.
+func showWindows(w io.Writer, windows schedule.Windows) {
+	for _, one := range windows.Strings() {
+		row(w, "windows", "%s", one)
+	}
 }
 
 func (c *call) statePush(args []string) error {
@@ -106,6 +119,9 @@ func (c *call) statePush(args []string) error {
 		return err
 	}
 	one := fleet.One{Device: device, Replace: c.Bool("replace") || c.Bool("empty"), Generation: c.Uint64("generation")}
+	if c.Bool("replace") {
+		one.Windows = &schedule.Windows{}
+	}
 	if one.Edit, err = c.stateEdit(device); err != nil {
 		return err
 	}
@@ -114,6 +130,13 @@ func (c *call) statePush(args []string) error {
 
 // publishOne publishes or proposes the next generation of a device, and prints the result.
 func (c *call) publishOne(ref registry.Reference, one fleet.One, mountFrom []string) error {
+	named, err := c.windows()
+	if err != nil {
+		return err
+	}
+	if named != nil {
+		one.Windows = named
+	}
 	repo, next, r, err := c.planOne(ref, one)
 	if err != nil {
 		return err
@@ -135,6 +158,37 @@ func (c *call) publishOne(ref registry.Reference, one fleet.One, mountFrom []str
 		return err
 	}
 	return c.show(r)
+}
+
+// windows are those of --windows; nil: it is not given.
+func (c *call) windows() (*schedule.Windows, error) {
+	file := c.String("windows")
+	switch file {
+	case "":
+		return nil, nil
+	case "none":
+		return &schedule.Windows{}, nil
+	}
+	data, err := c.readDocument(file)
+	if err != nil {
+		return nil, err
+	}
+	root, err := strict.YAML(file, data)
+	if err != nil {
+		return nil, err
+	}
+	w := schedule.Parse(root)
+	if err := root.Err(); err != nil {
+		return nil, err
+	}
+	var passed []strict.Fault
+	for _, p := range w.Over(c.now()) {
+		passed = append(passed, p.Passed())
+	}
+	if len(passed) > 0 {
+		return nil, &strict.Error{File: file, Faults: passed}
+	}
+	return &w, nil
 }
 
 // showChange prints what the next generation changes, before it is published. It returns false if the output is not text.
@@ -163,7 +217,7 @@ func (c *call) planOne(ref registry.Reference, one fleet.One) (*registry.Reposit
 	}
 	r := stateResult{
 		Device: string(one.Device), Generation: next.Generation, Previous: next.Previous, Repeats: next.Repeats, History: next.Publication.HistoryTag,
-		Expires: stamp(next.Expires), Changes: append([]fleet.Change{}, next.Changes...), Kept: append([]string{}, next.Kept...), Cost: next.Cost,
+		Expires: stamp(next.Expires), Windows: next.Windows, Changes: append([]fleet.Change{}, next.Changes...), Kept: append([]string{}, next.Kept...), Cost: next.Cost,
 		Notes: next.Reasons,
 	}
 	return repo, next, r, nil
@@ -171,6 +225,7 @@ func (c *call) planOne(ref registry.Reference, one fleet.One) (*registry.Reposit
 
 // oneOptions are the options of a plan for one device.
 func (c *call) oneOptions(repo *registry.Repository, device artifacts.DeviceID) (o fleet.Options, err error) {
+	o.Now = c.now()
 	if o.Created, err = c.created(); err != nil {
 		return o, err
 	}
@@ -245,8 +300,8 @@ func (c *call) checkStateFlags() error {
 		return c.misused("--set, --unset and --name cannot change the documents of --deployment and --bundle")
 	case c.Bool("replace") && (!component && sets || len(c.StringSlice("unset")) > 0):
 		return c.misused("--replace keeps no parameters: it excludes --unset, and --set needs --component")
-	case !c.Bool("empty") && !component && documents == 0 && !sets:
-		return c.misused("use --component, --deployment or --bundle, --set or --unset to change a parameter, or --empty")
+	case !c.Bool("empty") && !component && documents == 0 && !sets && (c.String("windows") == "" || c.Bool("replace")):
+		return c.misused("use --component, --deployment or --bundle, --set or --unset to change a parameter, --windows, or --empty")
 	}
 	return nil
 }
@@ -301,6 +356,7 @@ type stateInfo struct {
 	Previous    digest.Digest     `json:"previous,omitempty"`
 	Repeats     digest.Digest     `json:"repeats,omitempty"` // the earlier generation with the same content
 	Expires     string            `json:"expires,omitempty"`
+	Windows     schedule.Windows  `json:"windows,omitzero"`
 	Annotations map[string]string `json:"annotations,omitempty"`
 	Deployments []shownDeployment `json:"deployments"`
 }
@@ -324,6 +380,7 @@ func (r stateInfo) text(w io.Writer) {
 	if r.Expires != "" {
 		row(w, "expires", "%s", r.Expires)
 	}
+	showWindows(w, r.Windows)
 	label := fmt.Sprintf("generation %d", r.Generation)
 	width := len(label)
 	if len(r.Deployments) == 0 {
@@ -375,7 +432,7 @@ func (c *call) stateShow(args []string) error {
 func describeState(ref registry.Reference, s *release.Current) stateInfo {
 	r := stateInfo{
 		Reference: ref.String(), Digest: s.Descriptor.Digest, Device: string(s.Index.Device), Generation: s.Index.Generation,
-		Previous: s.Index.Previous, Repeats: s.Index.Repeats, Expires: stamp(s.Index.Expires), Annotations: map[string]string{}, Deployments: []shownDeployment{},
+		Previous: s.Index.Previous, Repeats: s.Index.Repeats, Expires: stamp(s.Index.Expires), Windows: s.Index.Windows, Annotations: map[string]string{}, Deployments: []shownDeployment{},
 	}
 	for k, v := range s.Index.Annotations {
 		if !strings.HasPrefix(k, "dev.longshore.") {

@@ -21,7 +21,7 @@ func stateDiffCommand() command {
 	return command{
 		name: "diff", args: "HOST/PATH [FROM] [TO]", min: 1, max: 3,
 		usage: "compare two generations of a device, line by line",
-		about: "Compares the ApplicationDeployments of two generations. FROM and TO are numbers from state history. The default " +
+		about: "Compares the ApplicationDeployments and the windows for changes of two generations. FROM and TO are numbers from state history. The default " +
 			"of TO is the generation that the device's tag names, that of FROM is the predecessor of TO. Exit code 1 means that they differ.",
 		examples: []string{"--device press-07 harbor.acme.example/plant/state", "--device press-07 harbor.acme.example/plant/state 41 43"},
 		flags:    slices.Concat([]cli.Flag{deviceFlag()}, registryFlags()),
@@ -96,11 +96,14 @@ func (c *call) stateDiff(args []string) error {
 	return nil
 }
 
-// documents returns the deployments of a state by their names and ids.
+// documents returns the deployments of a state by their names and ids, and its windows.
 func documents(s *release.Current) map[string][]byte {
 	out := map[string][]byte{}
 	for _, d := range s.State.Deployments {
 		out[d.Document.Metadata.Name+" "+d.Document.ID] = d.Bytes
+	}
+	if w := s.Index.Windows; !w.Always() {
+		out["windows"] = []byte(strings.Join(w.Strings(), "\n"))
 	}
 	return out
 }

@@ -54,6 +54,14 @@ func (c *call) stateEdit(device artifacts.DeviceID) (func(context.Context, []art
 			return v.change(ctx, e, c.registry, d)
 		}
 	}
+	if len(documents) == 0 && c.String("component") == "" && len(v.set)+len(v.unset) == 0 && !c.Bool("empty") { // --windows alone
+		add = func(_ *fleet.Edit, _ context.Context, had []artifacts.Deployment) error {
+			if len(had) > 0 {
+				return nil
+			}
+			return fault.WithHint(fmt.Errorf("%s runs nothing: %w", device, fault.ErrNotFound), "publish something with --component or --deployment, too; or an empty state with --empty")
+		}
+	}
 	return func(ctx context.Context, had []artifacts.Deployment) (fleet.Edit, error) {
 		e := fleet.Edit{Deployments: slices.Clone(documents)}
 		err := add(&e, ctx, had)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -299,15 +300,16 @@ type proposalsResult struct {
 }
 
 type proposedState struct {
-	Device     string        `json:"device,omitempty"`
-	Generation uint64        `json:"generation"`
-	Tag        string        `json:"tag"`
-	Digest     digest.Digest `json:"digest,omitempty"`
-	Created    string        `json:"created,omitempty"`
-	Expires    string        `json:"expires,omitempty"`
-	Signers    *quorumInfo   `json:"signers"` // as the policy counts them; null: no policy was given
-	Waiting    string        `json:"waiting,omitempty"`
-	Problem    string        `json:"problem,omitempty"` // why it does not match its tag
+	Device     string           `json:"device,omitempty"`
+	Generation uint64           `json:"generation"`
+	Tag        string           `json:"tag"`
+	Digest     digest.Digest    `json:"digest,omitempty"`
+	Created    string           `json:"created,omitempty"`
+	Expires    string           `json:"expires,omitempty"`
+	Windows    schedule.Windows `json:"windows,omitzero"`
+	Signers    *quorumInfo      `json:"signers"` // as the policy counts them; null: no policy was given
+	Waiting    string           `json:"waiting,omitempty"`
+	Problem    string           `json:"problem,omitempty"` // why it does not match its tag
 }
 
 func (r proposalsResult) quietText() string {
@@ -407,6 +409,7 @@ func (c *call) proposedState(repo *registry.Repository, policy *trust.Policy, ta
 		return x, err
 	}
 	x.Device, x.Created, x.Expires = string(index.Device), index.Annotations[ocispec.AnnotationCreated], stamp(index.Expires)
+	x.Windows = index.Windows
 	if policy == nil {
 		return x, nil
 	}

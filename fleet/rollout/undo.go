@@ -201,7 +201,7 @@ func (s Store) restore(ctx context.Context, t artifacts.RolloutTarget, states ar
 	}
 	a, err := artifacts.PackState(artifacts.StateOptions{
 		Device: t.Device, Generation: t.Generation + 1, Deployments: documents, Expires: states.Expires, Previous: t.Digest, Repeats: t.Former,
-		Created: states.Created, Annotations: fleet.Notes(former), Applications: former.Applications, Compressors: c,
+		Windows: former.Windows, Created: states.Created, Annotations: fleet.Notes(former), Applications: former.Applications, Compressors: c,
 	})
 	if err != nil {
 		return "", 0, err

@@ -11,17 +11,19 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
 
 // Published is one published generation of a device, by its history tag.
 type Published struct {
 	Generation  uint64
-	Tag         string        // of the history; the device's own tag if there is none
-	Digest      digest.Digest // "": it could not be read
-	Current     bool          // the device's tag names it
-	Created     time.Time     // zero: unknown
-	Expires     time.Time     // zero: never
-	Revision    string        // of its source files, by its annotation; "": unknown
+	Tag         string           // of the history; the device's own tag if there is none
+	Digest      digest.Digest    // "": it could not be read
+	Current     bool             // the device's tag names it
+	Created     time.Time        // zero: unknown
+	Expires     time.Time        // zero: never
+	Windows     schedule.Windows // in which the device makes changes; the zero value: at any time
+	Revision    string           // of its source files, by its annotation; "": unknown
 	Previous    digest.Digest
 	Repeats     digest.Digest // of the earlier generation whose content it has; "": none
 	Deployments []artifacts.Deployment
@@ -78,7 +80,7 @@ func generationAt(ctx context.Context, repo Repository, device artifacts.DeviceI
 		return g, nil
 	}
 	x := c.Index
-	g.Generation, g.Digest, g.Expires, g.Previous, g.Repeats = x.Generation, c.Descriptor.Digest, x.Expires, x.Previous, x.Repeats
+	g.Generation, g.Digest, g.Expires, g.Windows, g.Previous, g.Repeats = x.Generation, c.Descriptor.Digest, x.Expires, x.Windows, x.Previous, x.Repeats
 	g.Deployments, g.Revision = c.State.Deployments, x.Annotations[ocispec.AnnotationRevision]
 	if t, err := time.Parse(time.RFC3339, x.Annotations[ocispec.AnnotationCreated]); err == nil {
 		g.Created = t.UTC()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/signing"
 )
 
@@ -124,6 +125,7 @@ type State struct {
 	Generation uint64             `json:"generation"`
 	Previous   digest.Digest      `json:"previous,omitempty"`
 	Expires    string             `json:"expires,omitempty"`
+	Windows    schedule.Windows   `json:"windows,omitzero"`
 }
 
 // Trust has the annotations of a trust policy in a registry.
@@ -231,7 +233,7 @@ func (c *Content) readState(manifest []byte, blob func(ocispec.Descriptor) ([]by
 	if err != nil {
 		return err
 	}
-	c.State = &State{Device: x.Device, Generation: x.Generation, Previous: x.Previous}
+	c.State = &State{Device: x.Device, Generation: x.Generation, Previous: x.Previous, Windows: x.Windows}
 	if !x.Expires.IsZero() {
 		c.State.Expires = x.Expires.Format(time.RFC3339)
 	}
