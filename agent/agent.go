@@ -44,9 +44,6 @@ func New(o Options) (*Agent, error) {
 		start := o.Now()
 		a.clock = clock.New(o.Now, func() time.Duration { return o.Now().Sub(start) })
 	}
-	if a.o.ChangeWindow == nil && !a.o.Changes.Always() {
-		a.o.ChangeWindow = a.changeWindow
-	}
 	a.clock.Prove(clock.Proof{Kind: clock.Build, Time: o.Built})
 	a.times = intake.NewTimes(a.clock)
 	if err := a.times.Recall(o.Store); err != nil {

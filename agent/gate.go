@@ -48,7 +48,7 @@ type gate struct {
 
 // gated reports whether anything on this device may hold back a change.
 func (l *loop) gated() bool {
-	if slices.ContainsFunc(l.o.Approvals.Kinds, func(k plan.Kind) bool { return k != plan.TrustPolicy }) || l.o.ChangeWindow != nil {
+	if slices.ContainsFunc(l.o.Approvals.Kinds, func(k plan.Kind) bool { return k != plan.TrustPolicy }) || l.hasChangeWindow() {
 		return true
 	}
 	return len(l.lockable()) > 0
@@ -79,6 +79,7 @@ func (l *loop) gateChanges(now time.Time) {
 	}
 	if !l.gated() {
 		g.changes, g.at = nil, time.Time{}
+		l.keepChanges(now, g.trustOnly(), nil) // the same change may come again, and wait then
 		if len(g.waits) > 0 {
 			g.waits = nil
 			l.rebuild()
@@ -89,13 +90,8 @@ func (l *loop) gateChanges(now time.Time) {
 		return
 	}
 	target := l.openChanges(l.targetDesired)
-	records, waits := map[digest.Digest]store.Change{}, map[string]plan.Wait{}
+	records, waits := g.trustOnly(), map[string]plan.Wait{}
 	var fresh []store.Change
-	for id, r := range g.records {
-		if r.Trust != nil {
-			records[id] = r
-		}
-	}
 	g.at = time.Time{}
 	for i, c := range slices.Concat(target, l.openChanges(l.acceptedDesired)) {
 		r, ok := g.records[c.ID]
@@ -120,22 +116,10 @@ func (l *loop) gateChanges(now time.Time) {
 			fresh = append(fresh, r)
 		}
 	}
-	if len(fresh) > 0 || len(records) != len(g.records) {
-		err := l.o.Store.Update(func(tx *store.Tx) error {
-			errs := []error{tx.RetainChanges(keys(records))}
-			for _, r := range fresh {
-				errs = append(errs, tx.SetChange(r))
-			}
-			return errors.Join(errs...)
-		})
-		if err != nil { // nothing begins
-			l.log.Error("cannot save which changes wait; nothing is changed until it can", "err", err)
-			l.unsaved, l.saveAt = err, now.Add(saveRetry)
-			g.at = l.saveAt
-			return
-		}
+	if !l.keepChanges(now, records, fresh) { // nothing begins
+		return
 	}
-	g.records, g.changes = records, target
+	g.changes = target
 	if l.acceptedDesired != nil {
 		g.changes = l.openChanges(l.acceptedDesired)
 	}
@@ -145,6 +129,56 @@ func (l *loop) gateChanges(now time.Time) {
 		l.rebuild()
 	}
 	g.built = l.rebuilt
+}
+
+// trustOnly are the records of changes of the trust policy.
+func (g *gate) trustOnly() map[digest.Digest]store.Change {
+	out := map[digest.Digest]store.Change{}
+	for id, r := range g.records {
+		if r.Trust != nil {
+			out[id] = r
+		}
+	}
+	return out
+}
+
+// keepChanges remembers exactly these records, of which some are fresh; false: they could not be saved.
+func (l *loop) keepChanges(now time.Time, records map[digest.Digest]store.Change, fresh []store.Change) bool {
+	if len(fresh) > 0 || len(records) != len(l.gate.records) {
+		err := l.o.Store.Update(func(tx *store.Tx) error {
+			return errors.Join(tx.RetainChanges(keys(records)), setChanges(tx, fresh))
+		})
+		if err != nil {
+			l.log.Error("cannot save which changes wait; nothing is changed until it can", "err", err)
+			l.unsaved, l.saveAt = err, now.Add(saveRetry)
+			l.gate.at = l.saveAt
+			return false
+		}
+	}
+	l.gate.records = records
+	return true
+}
+
+func setChanges(tx *store.Tx, all []store.Change) error {
+	var errs []error
+	for _, r := range all {
+		errs = append(errs, tx.SetChange(r))
+	}
+	return errors.Join(errs...)
+}
+
+// underWay are the changes that have begun on a device that holds none back, when a state with windows comes, which does.
+func (l *loop) underWay(now time.Time, coming *store.State) []store.Change {
+	if coming.Windows == "" || l.gated() {
+		return nil
+	}
+	var out []store.Change
+	for _, c := range l.openChanges(l.targetDesired) {
+		if l.canBegin(c) {
+			out = append(out, store.Change{ID: c.ID, Deployment: c.Deployment, Since: now, Begun: now})
+		}
+	}
+	return out
 }
 
 // waitOf is why a change is not made now; nil: nothing holds it back. Without a code it is a moment, until the locks were read.
@@ -207,8 +241,8 @@ func (l *loop) gateQuestion(c plan.Change, r store.Change, now time.Time) approv
 		return approval.Question{}
 	}
 	q := approval.Question{Now: now, Change: c, Record: r, Policy: l.approvals(), Locks: l.gate.locks[c.Deployment]}
-	if l.o.ChangeWindow != nil {
-		q.Closed, q.ClockUnknown, q.Opens = l.o.ChangeWindow(now)
+	if l.hasChangeWindow() {
+		q.Closed, q.ClockUnknown, q.Opens = l.changeWindow(now)
 		q.Opens = q.Opens.Round(time.Second).UTC()
 	}
 	return q

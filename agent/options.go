@@ -55,13 +55,14 @@ type Options struct {
 
 	Approvals   approval.Policy  // changes that somebody at the device has to approve; zero: none
 	PollWindows schedule.Windows // in which the source is asked, and the repository of the trust policy, but for [Agent.Sync]
-	Changes     schedule.Windows // in which changes are made; they are loaded before
-	// ChangesClockUnknown has Changes count also while the device's clock is in doubt; else they are closed then.
+	// Changes are when changes are made; they are loaded before. The accepted state may have windows, too: both must be open then.
+	Changes schedule.Windows
+	// ChangesClockUnknown has these windows count also while the device's clock is in doubt; else they are closed then.
 	ChangesClockUnknown bool
 	Downtime            schedule.Windows // in which it is no error that something cannot be reached; the zero value: never
 
 	// ChangeWindow reports whether changes are not made at a time, whether that is because the clock is not trusted, and when the next
-	// window begins; zero: not known. nil: as Changes says.
+	// window begins; zero: not known. nil: as Changes and the accepted state say.
 	ChangeWindow func(now time.Time) (closed, clockUnknown bool, opens time.Time)
 
 	// Fingerprint names what refusals depend on beside the state: the trust policy, keys, configuration. A state that was

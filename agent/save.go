@@ -367,7 +367,7 @@ func sameError(a, b *margo.StatusError) bool {
 // accept makes a state that passed every check the device's own: the high-water mark, what it was resolved to, the first
 // statuses, all at once. Its images are not here yet and nothing is stopped.
 func (l *loop) accept(now time.Time, r intake.Result) error {
-	coming := l.acceptedDesired
+	coming, begun := l.acceptedDesired, l.underWay(now, r.State)
 	accepted, refused, fresh, hold, before := l.accepted, l.refused, l.fresh, l.hold, l.progressed
 	l.acceptedDesired, l.accepted, l.refused, l.fresh, l.hold = r.Desired, r.State, nil, r.Fresh, nil
 	l.rebuild()
@@ -387,6 +387,7 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 				return same(l.reportedStatus[s.DeploymentID], s)
 			}), a.Removed),
 			l.saveProgress(tx, l.progressed),
+			setChanges(tx, begun),
 			l.capabilities(tx, now),
 		)
 	})
@@ -397,6 +398,9 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 		return err
 	}
 	l.reported, l.replaced = true, nil
+	for _, r := range begun {
+		l.gate.records[r.ID] = r
+	}
 	told := status.Event{Kind: status.EventAccepted, Generation: r.State.Generation, Digest: r.State.Digest}
 	if r.State.Repeats != "" {
 		told.Message = "it repeats the content of " + r.State.Repeats.String()

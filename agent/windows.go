@@ -3,6 +3,8 @@ package agent
 import (
 	"time"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
@@ -12,7 +14,32 @@ import (
 type windows struct {
 	closed, clockUnknown bool      // of changes
 	at                   time.Time // when one of them opens or closes; zero: never, as far as can be seen
+
+	state schedule.Windows // of the accepted state
+	of    digest.Digest    // the state that they are of
 }
+
+// stateWindows are the windows for changes of the accepted state.
+func (l *loop) stateWindows() schedule.Windows {
+	w := &l.windows
+	switch {
+	case l.accepted == nil || l.accepted.Windows == "":
+		return schedule.Windows{}
+	case w.of != l.accepted.Digest:
+		var err error
+		if w.state, err = schedule.ParseJSON("windows", []byte(l.accepted.Windows)); err != nil { // they were read when it was accepted
+			l.log.Error("the accepted state's windows for changes cannot be read; nothing is changed", "generation", l.accepted.Generation, "err", err)
+		}
+		w.of = l.accepted.Digest
+	}
+	return w.state
+}
+
+// changeWindows are the windows for changes of the device's owner and of the accepted state: all must be open.
+func (l *loop) changeWindows() schedule.Windows { return schedule.All(l.o.Changes, l.stateWindows()) }
+
+// hasChangeWindow reports whether there are times at which changes are not made.
+func (l *loop) hasChangeWindow() bool { return l.o.ChangeWindow != nil || !l.changeWindows().Always() }
 
 // windowAt is when windows open next, seen from a time of the device's clock, and when they close then; opens is now itself when they
 // are open. They go by the time that is believed, which is later than the clock where that is known to be behind.
@@ -37,12 +64,15 @@ func (a *Agent) downtime(now time.Time) (until time.Time, down bool) {
 	return closes, opens.Equal(now)
 }
 
-// changeWindow is [Options.ChangeWindow] by [Options.Changes].
-func (a *Agent) changeWindow(now time.Time) (closed, clockUnknown bool, opens time.Time) {
-	if a.clock.Doubt() != nil && !a.o.ChangesClockUnknown {
+// changeWindow is as [Options.ChangeWindow].
+func (l *loop) changeWindow(now time.Time) (closed, clockUnknown bool, opens time.Time) {
+	if l.o.ChangeWindow != nil {
+		return l.o.ChangeWindow(now)
+	}
+	if l.clock.Doubt() != nil && !l.o.ChangesClockUnknown {
 		return true, true, time.Time{}
 	}
-	opens, _ = a.windowAt(a.o.Changes, now)
+	opens, _ = l.windowAt(l.changeWindows(), now)
 	return !opens.Equal(now), false, opens
 }
 
@@ -65,7 +95,7 @@ func (l *loop) inPollWindow(at time.Time) time.Time {
 func (l *loop) lookAtWindows(now time.Time) {
 	w := &l.windows
 	w.at = time.Time{}
-	for _, x := range []schedule.Windows{l.o.Changes, l.o.PollWindows, l.o.Downtime} {
+	for _, x := range []schedule.Windows{l.changeWindows(), l.o.PollWindows, l.o.Downtime} {
 		if x.Always() {
 			continue
 		}
@@ -77,10 +107,10 @@ func (l *loop) lookAtWindows(now time.Time) {
 			w.at = opens
 		}
 	}
-	if l.o.ChangeWindow == nil {
-		return
+	closed, unknown := false, false
+	if l.hasChangeWindow() {
+		closed, unknown, _ = l.changeWindow(now)
 	}
-	closed, unknown, _ := l.o.ChangeWindow(now)
 	if closed != w.closed || unknown != w.clockUnknown {
 		w.closed, w.clockUnknown = closed, unknown
 		l.gate.built = -1
@@ -106,9 +136,17 @@ func (l *loop) windowStatus(w schedule.Windows, now time.Time) *status.Window {
 
 // showWindows completes a status.
 func (l *loop) showWindows(now time.Time, s *status.Status) {
-	s.PollWindow, s.ChangeWindow = l.windowStatus(l.o.PollWindows, now), l.windowStatus(l.o.Changes, now)
-	if c := s.ChangeWindow; c != nil && l.windows.clockUnknown {
-		c.Open, c.ClockUnknown, c.Until = false, true, time.Time{}
+	s.PollWindow, s.ChangeWindow = l.windowStatus(l.o.PollWindows, now), l.windowStatus(l.changeWindows(), now)
+	if c := s.ChangeWindow; c != nil {
+		if own := l.o.Changes.Strings(); len(own) > 0 {
+			c.Sources = append(c.Sources, status.WindowSource{From: status.WindowsOfOwner, Windows: own})
+		}
+		if given := l.stateWindows().Strings(); len(given) > 0 {
+			c.Sources = append(c.Sources, status.WindowSource{From: status.WindowsOfState, Generation: l.accepted.Generation, Windows: given})
+		}
+		if l.windows.clockUnknown {
+			c.Open, c.ClockUnknown, c.Until = false, true, time.Time{}
+		}
 	}
 	if d := l.windowStatus(l.o.Downtime, now); d != nil && d.Open {
 		s.Downtime = d

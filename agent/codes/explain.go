@@ -63,7 +63,7 @@ func All() []Doc {
 		{ChangeRejected, 0, false, "somebody at the device rejected a change; what runs continues", "publish another revision, or approve it after all: longshore-agent approve"},
 		{ChangePostponed, 0, true, "somebody at the device postponed a change; what runs continues", "wait, or approve it: longshore-agent approve"},
 		{UpdateLocked, 0, true, "an application holds an update lock; what runs continues", "wait until the application removes the lock or it expires; longshore-agent changes shows who holds it"},
-		{OutsideWindow, 0, true, "a change waits for the next window for changes; what runs continues", "wait; changes.windows in agent.yaml has the windows"},
+		{OutsideWindow, 0, true, "a change waits for the next window for changes; what runs continues", "wait: longshore-agent status shows the windows, of changes.windows in agent.yaml and of the state"},
 		{Held, 0, false, "somebody at the device keeps it at an earlier generation", "release it: longshore-agent release, or publish a new generation"},
 		{ReportsLost, 0, false, "the outbox is full: the oldest reports were dropped", "the newest status of everything was kept and will be reported"},
 		{Insecure, 0, false, "the policy accepts unsigned artifacts, or agent.yaml disables a protection", "remove allowUnsigned from trust.yaml, or the setting that the message names from agent.yaml"},

@@ -79,7 +79,22 @@ type Window struct {
 	Open         bool      `json:"open"`
 	Until        time.Time `json:"until,omitzero"` // when Open changes; zero: no such time is in sight
 	ClockUnknown bool      `json:"clockUnknown"`   // it is closed because the device's clock is in doubt
+
+	Sources []WindowSource `json:"sources,omitempty"` // of the windows for changes: each of them must be open
 }
+
+// WindowSource is who says windows for changes.
+type WindowSource struct {
+	From       string   `json:"from"`                 // one of the constants
+	Generation uint64   `json:"generation,omitempty"` // of a state
+	Windows    []string `json:"windows"`              // for people
+}
+
+// Sources of windows for changes.
+const (
+	WindowsOfOwner = "agent.yaml"
+	WindowsOfState = "state" // the accepted one
+)
 
 // Trust is the trust policy that decides what the device takes.
 type Trust struct {

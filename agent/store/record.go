@@ -27,6 +27,7 @@ type State struct {
 	AcceptedAt time.Time     `json:"acceptedAt"`
 	Created    time.Time     `json:"created,omitzero"`  // as its annotation says; zero: not known
 	Expires    time.Time     `json:"expires,omitzero"`  // zero: never
+	Windows    string        `json:"windows,omitempty"` // in which changes are made, as schedule.Windows.JSON; "": at any time
 	Repeats    digest.Digest `json:"repeats,omitempty"` // of the earlier generation whose content it has again; "": none known
 	SignedBy   []string      `json:"signedBy,omitempty"`
 	Insecure   []string      `json:"insecure,omitempty"` // what was taken without a signature although one is the rule

@@ -291,15 +291,21 @@ func TestStatusText(t *testing.T) {
 		KeptVolumes: []status.Volume{{Name: "shop-0a1b2c3d/orders", Deployment: "shop"}},
 		Outbox:      status.Outbox{Enabled: true},
 
-		PollWindow:   &status.Window{Windows: []string{"every day 06:00-22:00 (UTC)"}, Open: true, Until: now.Add(10 * time.Hour)},
-		ChangeWindow: &status.Window{Windows: []string{"Mon-Fri 22:00-05:00 (Europe/Berlin)"}, Until: now.Add(9 * time.Hour)},
-		Downtime:     &status.Window{Windows: []string{"Fri (UTC)"}, Open: true, Until: now.Add(12 * time.Hour)},
+		PollWindow: &status.Window{Windows: []string{"every day 06:00-22:00 (UTC)"}, Open: true, Until: now.Add(10 * time.Hour)},
+		ChangeWindow: &status.Window{
+			Windows: []string{"Mon-Fri 22:00-05:00 (Europe/Berlin)", "and also only every day 23:00-03:00 (UTC)"}, Until: now.Add(9 * time.Hour),
+			Sources: []status.WindowSource{
+				{From: status.WindowsOfOwner, Windows: []string{"Mon-Fri 22:00-05:00 (Europe/Berlin)"}},
+				{From: status.WindowsOfState, Generation: 42, Windows: []string{"every day 23:00-03:00 (UTC)"}},
+			},
+		},
+		Downtime: &status.Window{Windows: []string{"Fri (UTC)"}, Open: true, Until: now.Add(12 * time.Hour)},
 	}
 	var b bytes.Buffer
 	writeStatus(&b, s)
 	golden(t, "status.golden", b.Bytes())
 	s.Progress = &status.Progress{Progress: store.Progress{Phase: store.PhaseRolledBack, Since: now.Add(-time.Minute), Generation: 42, Attempt: 3, Code: string(codes.BootLoop)}}
-	s.PollWindow, s.Downtime, s.ChangeWindow = nil, nil, &status.Window{Windows: s.ChangeWindow.Windows, ClockUnknown: true}
+	s.PollWindow, s.Downtime, s.ChangeWindow = nil, nil, &status.Window{Windows: s.ChangeWindow.Windows, Sources: s.ChangeWindow.Sources[:1], ClockUnknown: true}
 
 	s.Deployments, s.Phase, s.Problems = []status.Deployment{{
 		Name: "line-monitor", State: margo.StateFailed, Since: now.Add(-time.Minute),

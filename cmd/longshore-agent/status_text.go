@@ -369,7 +369,7 @@ func footer(s *status.Status) []string {
 	return append(out, "longshore-agent "+s.Version)
 }
 
-// window is one kind of window: "window for changes Mon-Fri 22:00-05:00 (Europe/Berlin), closed until 2026-11-27T21:00:00Z".
+// window is one kind of window: "window for changes Mon-Fri 22:00-05:00 (Europe/Berlin) of agent.yaml, closed until 2026-11-27T21:00:00Z".
 func window(of string, w *status.Window) string {
 	state := "closed"
 	if w.Open {
@@ -383,7 +383,18 @@ func window(of string, w *status.Window) string {
 	case !w.Open:
 		state += " for good"
 	}
-	return "window for " + of + " " + strings.Join(w.Windows, ", ") + ", " + state
+	shown := strings.Join(w.Windows, ", ")
+	for i, s := range w.Sources {
+		one := strings.Join(s.Windows, ", ") + " of " + s.From
+		if s.Generation > 0 {
+			one = fmt.Sprintf("%s of generation %d", strings.Join(s.Windows, ", "), s.Generation)
+		}
+		if i > 0 {
+			one = shown + " and only " + one
+		}
+		shown = one
+	}
+	return "window for " + of + " " + shown + ", " + state
 }
 
 func short(d digest.Digest) string {
