@@ -39,6 +39,7 @@ type Options struct {
 
 	Interval      time.Duration // between checks, on average; 0: [DefaultInterval]; at least 1 s
 	Jitter        float64       // how much of Interval a check comes earlier or later by chance, half of it each; below 0: none; 0: [DefaultJitter]
+	Phase         time.Duration // where in Interval checks are, counted from Monday, 00:00 UTC; Interval stands for its begin; 0: by Device
 	TrustInterval time.Duration // between questions for the next trust policy; 0: [DefaultTrustInterval]
 	// ReportInterval is how often the fleet endpoint hears the device at least, whole seconds, and the interval it reports to the
 	// endpoint; 0: only when something changes.

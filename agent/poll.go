@@ -253,6 +253,8 @@ func (p *poll) schedule(l *loop, now time.Time, err error) {
 	case err != nil && !fault.Steady(err):
 		d = clock.Backoff(p.failures, l.o.Interval, max(pollBackoff, l.o.Interval))
 	case err != nil:
+	case l.o.Phase > 0:
+		d = untilPhase(now, l.o.Interval, l.o.Phase)
 	case !p.phased:
 		p.phased = true
 		d = time.Duration((phaseMinimum + phase(string(l.o.Device))) * float64(d))
@@ -266,6 +268,15 @@ func (p *poll) schedule(l *loop, now time.Time, err error) {
 			p.next, p.forced = now, true
 		}
 	}
+}
+
+// untilPhase is the time until the next place in an interval that is not too near.
+func untilPhase(now time.Time, interval, phase time.Duration) time.Duration {
+	at := now.Truncate(interval).Add(phase % interval)
+	for at.Sub(now) < time.Duration(phaseMinimum*float64(interval)) {
+		at = at.Add(interval)
+	}
+	return at.Sub(now)
 }
 
 // jittered is d, a little longer or shorter.

@@ -167,6 +167,38 @@ func TestPollsInItsWindow(t *testing.T) {
 	})
 }
 
+// With a phase the source is asked at one place in each interval.
+func TestPollsAtItsPhase(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		var mu sync.Mutex
+		var asked []time.Time
+		w.Registry.Fail(func(request string) error {
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.HasPrefix(request, "resolve "+agenttest.Repository) {
+				asked = append(asked, time.Now())
+			}
+			return nil
+		})
+		w.Edit = func(o *agent.Options) { o.Interval, o.Phase, o.Jitter = 10*time.Minute, 3*time.Minute, -1 }
+		time.Sleep(7 * time.Minute)
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		time.Sleep(2 * time.Hour)
+		mu.Lock()
+		defer mu.Unlock()
+		for _, at := range asked[1:] {
+			if at.Sub(at.Truncate(10*time.Minute)).Round(time.Minute) != 3*time.Minute {
+				t.Errorf("asked at %v", at)
+			}
+		}
+		if n := len(asked); n < 12 || n > 13 {
+			t.Errorf("asked %d times in two hours", n)
+		}
+	})
+}
+
 // In a declared downtime nobody is told that nothing can be reached; after it, whoever still cannot be reached is a problem at once.
 func TestDeclaredDowntime(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {

@@ -102,7 +102,7 @@ func TestTimes(t *testing.T) {
 	c, err := config.Parse("agent.yaml", []byte(`
 device: d
 state: h/r
-poll: {jitter: 0%, windows: [{hours: "06:00-22:00", zone: UTC}]}
+poll: {jitter: 0%, phase: 20s, windows: [{hours: "06:00-22:00", zone: UTC}]}
 changes:
   whenClockUnknown: open
   windows:
@@ -114,14 +114,14 @@ downtime: [{days: Sun, zone: UTC}]
 		t.Fatal(err)
 	}
 	at := time.Date(2026, 11, 27, 23, 0, 0, 0, time.UTC) // a Friday
-	if c.Poll.Jitter != 0 || c.Poll.Windows.At(at) || !c.Changes.Windows.At(at) || !c.Changes.OpenClockUnknown || c.Downtime.At(at) || !c.Downtime.At(at.AddDate(0, 0, 2)) {
+	if c.Poll.Jitter != 0 || c.Poll.Phase != 20*time.Second || c.Poll.Windows.At(at) || !c.Changes.Windows.At(at) || !c.Changes.OpenClockUnknown || c.Downtime.At(at) || !c.Downtime.At(at.AddDate(0, 0, 2)) {
 		t.Errorf("%+v %+v %+v", c.Poll, c.Changes, c.Downtime)
 	}
 	if err := c.Over(at); err == nil || !strings.Contains(err.Error(), "agent.yaml:9:7: changes.windows[1]: does not open any more") || strings.Contains(err.Error(), "\n") {
 		t.Errorf("over: %v", err)
 	}
 	plain, err := config.Parse("agent.yaml", []byte("device: d\nstate: h/r\n"))
-	if err != nil || plain.Poll.Jitter != config.DefaultJitter || !plain.Poll.Windows.Always() || !plain.Changes.Windows.Always() || plain.Changes.OpenClockUnknown || !plain.Downtime.Always() {
+	if err != nil || plain.Poll.Jitter != config.DefaultJitter || plain.Poll.Phase != 0 || !plain.Poll.Windows.Always() || !plain.Changes.Windows.Always() || plain.Changes.OpenClockUnknown || !plain.Downtime.Always() {
 		t.Errorf("without times: %+v, %v", plain, err)
 	}
 }
@@ -156,6 +156,8 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"unknown key of trust", good + "trust: {files: x}\n", "trust.files: unknown"},
 		{"trust is a list", good + "trust: [x]\n", "trust: must be"},
 		{"poll too fast", good + "poll: {interval: 10ms}\n", "poll.interval: must be at least 1s"},
+		{"bad phase", good + "poll: {phase: 1m}\n", "agent.yaml:3:15: poll.phase: must be below the interval, 1m0s"},
+		{"phase of no kind", good + "poll: {phase: early}\n", "poll.phase: \"early\" is no duration"},
 		{"bad jitter", good + "poll: {jitter: 120%}\n", "agent.yaml:3:16: poll.jitter: not a percentage"},
 		{"window for polls", good + "poll: {windows: [{days: Mon}]}\n", "poll.windows[0]: zone is missing"},
 		{"window for changes", good + "changes: {windows: [{cron: \"0 2 30 2 *\", duration: 1h, zone: UTC}]}\n", "agent.yaml:3:21: changes.windows[0]: never opens"},

@@ -12,6 +12,7 @@ import (
 // Poll says when the tag is asked.
 type Poll struct {
 	Interval time.Duration    // at least 1 s
+	Phase    time.Duration    // where in Interval: (0,Interval], of which Interval is its begin; 0: by the device's id
 	Jitter   float64          // how much of Interval a check comes earlier or later by chance, half of it each: [0,1]
 	Windows  schedule.Windows // the zero value: at any time
 }
@@ -30,6 +31,14 @@ func (c *Config) times(root *strict.Node) {
 	if i := n.Get("interval"); i != nil {
 		if c.Poll.Interval = i.Duration(); c.Poll.Interval < MinInterval {
 			i.Faultf("must be at least %s", MinInterval)
+		}
+	}
+	if p := n.Get("phase"); p != nil && p.Text() != "auto" {
+		if c.Poll.Phase = p.Duration(); c.Poll.Phase > 0 && c.Poll.Phase >= c.Poll.Interval {
+			p.Faultf("must be below the interval, %s", c.Poll.Interval)
+		}
+		if c.Poll.Phase == 0 {
+			c.Poll.Phase = c.Poll.Interval
 		}
 	}
 	c.Poll.Jitter = DefaultJitter

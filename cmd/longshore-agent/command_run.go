@@ -262,7 +262,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	look := machineLook(cfg, func(what string) { log.Warn("part of the machine cannot be looked at", "what", what) })
 	o := agent.Options{
 		Device: cfg.Device, Repository: source.Repository(), Manager: cfg.Source.Manager.URL, Capabilities: look(), Machine: look,
-		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval, ReportInterval: cfg.Fleet.Interval, FullInterval: cfg.Fleet.Full,
+		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval, Phase: cfg.Poll.Phase, ReportInterval: cfg.Fleet.Interval, FullInterval: cfg.Fleet.Full,
 		Store: p.store, Source: source, Verifier: held, Fresher: held, Clock: clk, Built: build.Time(), Content: content, Runtime: p.runtime, Repairer: attacher{p.networks},
 		Trust: trustPort{policy, cfg.Trust, clk.Firm}, TrustInterval: cfg.TrustInterval, Fingerprint: policy.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
 		Approvals: cfg.Approvals.Policy, Jitter: cfg.Poll.Jitter, PollWindows: cfg.Poll.Windows, Downtime: cfg.Downtime,
