@@ -2,6 +2,7 @@ package agent
 
 import (
 	"sync/atomic"
+	"time"
 
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/plan"
@@ -59,7 +60,7 @@ func (l *loop) emitRollBack(b store.Bad) {
 }
 
 // did emits a step that was done.
-func (l *loop) did(st plan.Step) {
+func (l *loop) did(st plan.Step, begun time.Time) {
 	kind := map[plan.Verb]status.EventKind{plan.Create: status.EventCreated, plan.Start: status.EventStarted, plan.Stop: status.EventStopped, plan.Remove: status.EventRemoved, plan.Activate: status.EventSwitched}[st.Verb]
 	if kind == "" {
 		return
@@ -67,7 +68,7 @@ func (l *loop) did(st plan.Step) {
 	if kind == status.EventStarted && l.sup.Containers[st.Container].Total > 0 {
 		kind = status.EventRestarted
 	}
-	l.events.Emit(l.about(st.Container, status.Event{Kind: kind}))
+	l.events.Emit(l.about(st.Container, status.Event{Kind: kind, Since: begun}))
 	if kind == status.EventStopped || kind == status.EventRemoved { // its end is reported: the next look must not take it for one of its own
 		for i := range l.seen.Containers {
 			if o := &l.seen.Containers[i]; o.ID == st.Container {

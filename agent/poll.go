@@ -53,6 +53,7 @@ type poll struct {
 	next       time.Time
 	started    int       // checks
 	begun      time.Time // the last one
+	verifying  time.Time // since when it verifies a state, or did; zero: it does not, or found nothing new
 	done       int       // the last one that ended
 	busy       bool
 	collecting bool // garbage is being collected: content that a check brings must not be taken for garbage
@@ -116,9 +117,16 @@ func (p *poll) start(l *loop, now time.Time) {
 	if q.RenewTrust = l.trust.wants(l, now, p.forced); q.RenewTrust {
 		l.trust.busy = true
 	}
-	q.Told = func(d digest.Digest, verifying bool) { l.send(func(l *loop) { l.found = found{d, verifying} }) }
+	q.Told = func(d digest.Digest, verifying bool) {
+		at := l.o.Now()
+		l.send(func(l *loop) {
+			if l.found = (found{d, verifying}); verifying {
+				l.poll.verifying = at
+			}
+		})
+	}
 	p.started++
-	p.busy, p.forced, p.begun = true, false, now
+	p.busy, p.forced, p.begun, p.verifying = true, false, now, time.Time{}
 	l.background(func() {
 		r := l.intake.Check(l.ctx, q)
 		l.send(func(l *loop) { l.checked(r) })

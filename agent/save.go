@@ -331,7 +331,7 @@ func (l *loop) recap() {
 func (l *loop) remember(fresh, removed []store.Status) {
 	for _, s := range fresh {
 		if was := l.reportedStatus[s.DeploymentID]; was.State != s.State || was.Digest != s.Digest {
-			e := status.Event{Kind: status.EventDeployment, Deployment: s.Name, Generation: s.Generation, Message: string(s.State)}
+			e := status.Event{Kind: status.EventDeployment, Deployment: s.Name, Generation: s.Generation, Message: string(s.State), Since: s.Since}
 			args := []any{"deployment", s.Name, "id", s.DeploymentID, "state", s.State, "generation", s.Generation}
 			if x := plan.OverallError(s); x != nil {
 				args = append(args, "code", x.Code, "err", x.Message)
@@ -401,7 +401,7 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 	for _, r := range begun {
 		l.gate.records[r.ID] = r
 	}
-	told := status.Event{Kind: status.EventAccepted, Generation: r.State.Generation, Digest: r.State.Digest}
+	told := status.Event{Kind: status.EventAccepted, Generation: r.State.Generation, Digest: r.State.Digest, Since: l.poll.begun, Verifying: l.poll.verifying}
 	if r.State.Repeats != "" {
 		told.Message = "it repeats the content of " + r.State.Repeats.String()
 	}
@@ -443,7 +443,9 @@ func (l *loop) refuse(now time.Time, r store.Refused) error {
 	}
 	l.emitSecurity(x)
 	l.nudge()
-	l.events.Emit(status.Event{Kind: status.EventRefused, Generation: r.Generation, Code: codes.Code(r.Code), Message: r.Message})
+	l.events.Emit(status.Event{
+		Kind: status.EventRefused, Generation: r.Generation, Digest: r.Digest, Code: codes.Code(r.Code), Message: r.Message, Since: l.poll.begun, Verifying: l.poll.verifying,
+	})
 	l.log.Warn("refused", "generation", r.Generation, "digest", r.Digest, "code", r.Code, "err", r.Message, "hint", r.Hint)
 	return nil
 }

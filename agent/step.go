@@ -23,6 +23,7 @@ const (
 
 // step does one step and brings the result to the loop.
 func (l *loop) step(ctx context.Context, st plan.Step) {
+	begun := l.o.Now()
 	err := l.perform(ctx, st)
 	if errors.Is(err, syscall.ENOSPC) && (st.Verb == plan.Remove || st.Verb == plan.Teardown) {
 		// containerd needs space to write that something is gone.
@@ -35,7 +36,7 @@ func (l *loop) step(ctx context.Context, st plan.Step) {
 		l.ended++
 		if err == nil {
 			l.sup.Done(st)
-			l.logStep(st)
+			l.logStep(st, begun)
 			return
 		}
 		r := l.sup.Fail(l.o.Now(), st, err, l.p)
@@ -124,8 +125,8 @@ func (l *loop) call(ctx context.Context, st plan.Step) error {
 }
 
 // logStep logs what changed on the device: one line a change.
-func (l *loop) logStep(st plan.Step) {
-	l.did(st)
+func (l *loop) logStep(st plan.Step, begun time.Time) {
+	l.did(st, begun)
 	switch st.Verb {
 	case plan.Create: // which makes the volumes that are missing
 		l.volumes.stale = true

@@ -63,6 +63,9 @@ type Event struct {
 
 	Digest digest.Digest `json:"digest,omitempty"` // of the state, of a security event
 	Count  uint64        `json:"count,omitempty"`  // of a security event of an earlier run: how often it had happened
+
+	Since     time.Time `json:"since,omitzero"`     // when what ended with the event had begun: a check, a step for a container; of an application, its state
+	Verifying time.Time `json:"verifying,omitzero"` // since when a check had verified its state; zero: it did not come to that
 }
 
 // EventRequest chooses events.
