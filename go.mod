@@ -58,6 +58,7 @@ require (
 	github.com/vishvananda/netlink v1.3.1 // links, addresses and routes
 	github.com/vishvananda/netns v0.0.5 // network namespaces
 	go.etcd.io/bbolt v1.5.0 // the device's durable state
+	go.opentelemetry.io/proto/otlp v1.11.0 // tests: traces of the agent as their receiver reads them
 	go.uber.org/goleak v1.3.0 // tests: every goroutine has ended
 	go.yaml.in/yaml/v4 v4.0.0-rc.4 // YAML with positions
 	golang.org/x/crypto v0.58.0 // tests: password files of registries
@@ -67,7 +68,7 @@ require (
 	golang.org/x/term v0.47.0 // passwords without echo, width of a terminal
 	golang.org/x/time v0.16.0 // rate limits of the endpoint and of transfers
 	google.golang.org/grpc v1.83.2 // connections to containerd; codes of key services
-	google.golang.org/protobuf v1.36.12 // messages of containerd and of bundles
+	google.golang.org/protobuf v1.36.12 // messages of containerd, of bundles, and of traces
 	gotest.tools/gotestsum v1.13.0 // tests: a line for each package
 	modernc.org/sqlite v1.53.0 // the database of the endpoint, without cgo
 	oras.land/oras-go/v2 v2.6.4 // registries, layouts, copies
@@ -255,7 +256,6 @@ require (
 	go.opentelemetry.io/otel/sdk/log v0.21.0 // indirect
 	go.opentelemetry.io/otel/sdk/metric v1.46.0 // indirect
 	go.opentelemetry.io/otel/trace v1.46.0 // indirect
-	go.opentelemetry.io/proto/otlp v1.11.0 // indirect
 	go.uber.org/atomic v1.11.0 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
 	go.yaml.in/yaml/v2 v2.4.4 // indirect

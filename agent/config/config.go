@@ -43,6 +43,7 @@ type Config struct {
 	Logs         Logs
 	Metrics      Metrics
 	OTLP         OTLP
+	Traces       Traces
 	Images       Images
 	Runtime      Runtime
 	Approvals    Approvals
@@ -129,6 +130,12 @@ type OTLP struct {
 	GRPCEndpoint string // URL of OTLP over gRPC; "": there is none
 	Protocol     string // that containers are to use: http/protobuf, http/json or grpc
 	CAFile       string // authorities of the collector; "": containers use their own
+}
+
+// Traces say where the agent sends traces of itself. The zero value: the environment of the agent says it, or it sends none.
+type Traces struct {
+	Endpoint string // URL of OTLP over HTTP, without /v1/traces
+	CAFile   string // authorities of the collector; "": the system's
 }
 
 // Images bound what pulls may fill of a disk. Without either field the driver's default holds.
@@ -295,7 +302,9 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	n.Close()
 
 	c.Metrics = metrics(root.Get("metrics"))
-	c.OTLP = r.otlp(root.Get("observability"))
+	n = root.Get("observability")
+	c.OTLP, c.Traces = r.otlp(n.Get("otlp")), r.traces(n.Get("traces"))
+	n.Close()
 }
 
 func (r reader) report(n *strict.Node, c *Config) Report {

@@ -60,7 +60,7 @@ capabilities: {vendor: Acme, modelNumber: E1, serialNumber: "7", labels: {site: 
 network: {pool: 10.99.0.0/16, table: edge, cni: {confDir: net.d}, shared: [{name: plant, subnet: 172.30.0.7/24}, {name: lab}]}
 logs: {maxSize: 1MiB, maxFiles: 2, budget: 20M}
 images: {minFree: 7%}
-observability: {otlp: {endpoint: "https://192.0.2.7:4318", grpcEndpoint: "https://192.0.2.7:4317", protocol: grpc, caFile: otlp.pem}}
+observability: {otlp: {endpoint: "https://192.0.2.7:4318", grpcEndpoint: "https://192.0.2.7:4317", protocol: grpc, caFile: otlp.pem}, traces: {endpoint: "http://127.0.0.1:4318", caFile: traces.pem}}
 x-note: kept out
 `
 	c, err := config.Parse("/srv/dev/agent.yaml", []byte(doc))
@@ -76,6 +76,9 @@ x-note: kept out
 	}
 	if want := (config.OTLP{Endpoint: "https://192.0.2.7:4318", GRPCEndpoint: "https://192.0.2.7:4317", Protocol: "grpc", CAFile: "/srv/dev/otlp.pem"}); c.OTLP != want {
 		t.Errorf("OTLP = %+v", c.OTLP)
+	}
+	if want := (config.Traces{Endpoint: "http://127.0.0.1:4318", CAFile: "/srv/dev/traces.pem"}); c.Traces != want {
+		t.Errorf("Traces = %+v", c.Traces)
 	}
 	if c.Images.MinFree != 0 || c.Images.MinFreePercent != 7 {
 		t.Errorf("images = %+v, want 7 percent", c.Images)
@@ -187,6 +190,9 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"gRPC without an endpoint", good + "observability: {otlp: {endpoint: \"http://c:4318\", protocol: grpc}}\n", "grpc needs grpcEndpoint"},
 		{"unknown protocol", good + "observability: {otlp: {endpoint: \"http://c:4318\", protocol: grcp}}\n", "observability.otlp.protocol: \"grcp\" is none of"},
 		{"unknown key of otlp", good + "observability: {otlp: {endpoint: \"http://c:4318\", headers: x}}\n", "observability.otlp.headers: unknown"},
+		{"traces without an endpoint", good + "observability: {traces: {}}\n", "observability.traces: endpoint is missing"},
+		{"traces to no URL", good + "observability: {traces: {endpoint: \"c:4318\"}}\n", "observability.traces.endpoint: not the address of a collector"},
+		{"unknown key of traces", good + "observability: {traces: {endpoint: \"http://c:4318\", headers: x}}\n", "observability.traces.headers: unknown"},
 		{"unknown key of observability", good + "observability: {otel: {}}\n", "observability.otel: unknown"},
 		{"unknown key of cni", good + "network: {cni: {dir: x}}\n", "network.cni"},
 		{"bad pool", good + "network: {pool: 10.0.0.0/30}\n", "network.pool: must be an IPv4 range"},

@@ -341,9 +341,12 @@ func (p *program) checkConfig(c *cli.Context) error {
 			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), f.key, err))
 		}
 	}
-	if f := cfg.OTLP.CAFile; f != "" {
+	for key, f := range map[string]string{"otlp": cfg.OTLP.CAFile, "traces": cfg.Traces.CAFile} {
+		if f == "" {
+			continue
+		}
 		if _, err := authorities(f); err != nil {
-			errs = append(errs, fmt.Errorf("%s: observability.otlp.caFile: %w", c.String("config"), err))
+			errs = append(errs, fmt.Errorf("%s: observability.%s.caFile: %w", c.String("config"), key, err))
 		}
 	}
 	errs = append(errs, checkPanel(c.String("config"), cfg.Panel)...)

@@ -138,6 +138,9 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 	for _, f := range followers(cfg, parts.now, log) {
 		following.Go(func() { f.Run(ctx) })
 	}
+	if t := tracer(cfg, parts.store, os.Getenv, log); t != nil {
+		following.Go(func() { t.Run(ctx, parts.agent) })
+	}
 	err = parts.agent.Run(ctx)
 	cancel()
 	following.Wait()

@@ -55,6 +55,7 @@ var mayImport = map[string][]string{
 	"agent/panel":        {"artifacts", "agent", "agent/codes", "agent/status", "agent/store", "agent/workload"},
 	"agent/wipe":         {"artifacts", "agent/workload"},
 	"agent/metrics":      {"agent/codes", "agent/plan", "agent/status", "agent/workload"},
+	"agent/trace":        {"artifacts", "agent/status", "agent/store"},
 	"fleet":              {"artifacts", "registry/release"},
 	"fleet/rollout":      {"artifacts", "fleet", "registry/release"},
 	"fleet/endpoint":     {"artifacts", "fleet", "fleet/rollout"},
@@ -178,7 +179,7 @@ const (
 var forbidden = []string{"util", "utils", "common", "helper", "helpers", "types", "misc", "pkg", "consts", "shared", "lib"}
 
 // leaks lists the folders whose tests must find every goroutine ended.
-var leaks = []string{"registry", "agent", "agent/containerd", "agent/containerd/logs", "agent/containerd/tasks", "agent/control", "agent/network", "agent/manager", "agent/panel", "agent/report/tpm", "testenv"}
+var leaks = []string{"registry", "agent", "agent/containerd", "agent/containerd/logs", "agent/containerd/tasks", "agent/control", "agent/network", "agent/manager", "agent/panel", "agent/report/tpm", "agent/trace", "testenv"}
 
 // source is one parsed Go file.
 type source struct {
