@@ -189,7 +189,7 @@ func (l *loop) currentState(last *artifacts.CurrentState, due bool) (*artifacts.
 	}
 	c := &artifacts.CurrentState{
 		Device: l.o.Device, Epoch: l.o.Store.Epoch(), BootID: l.o.BootID, Every: uint64(l.o.PublishInterval / time.Second), Repository: l.o.Repository,
-		Accepted: currentGeneration(l.accepted), Running: currentGeneration(l.target), Committed: currentGeneration(l.committed),
+		Accepted: currentGeneration(l.accepted), Running: currentGeneration(l.running()), Committed: currentGeneration(l.committed),
 		Deployments: []artifacts.CurrentDeployment{},
 	}
 	if r := l.refused; r != nil {

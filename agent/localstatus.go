@@ -19,7 +19,7 @@ func (l *loop) publish(now time.Time) {
 	s := &status.Status{
 		Device: string(l.o.Device), Repository: l.o.Repository, Tag: l.o.Tag, Manager: l.o.Manager, Version: l.o.Version, Epoch: l.o.Store.Epoch(),
 		Phase: l.phase(), Progress: status.NewProgress(l.progressed), CheckedAt: l.poll.checked, NextCheck: l.poll.due(l), Checking: l.poll.busy,
-		Accepted: status.NewGeneration(l.accepted), Running: status.NewGeneration(l.target), Committed: status.NewGeneration(l.committed),
+		Accepted: status.NewGeneration(l.accepted), Running: status.NewGeneration(l.running()), Committed: status.NewGeneration(l.committed),
 		Trust: l.trustStatus(), Stale: l.stale, Insecure: l.insecure(), Outbox: status.Outbox{Enabled: l.o.Reporter != nil},
 		Security: l.security, StaleSince: l.staleSince(), Freshness: l.freshnessStatus(), Clock: l.clockStatus(),
 	}
@@ -32,6 +32,16 @@ func (l *loop) publish(now time.Time) {
 	table := v.Containers()
 	l.tables.Store(&table)
 	l.status.Store(s)
+}
+
+// running is the generation that the device runs, or changes to: the target, once one of its changes has begun or nothing holds them back, else
+// the one that ran before. nil: none.
+func (l *loop) running() *store.State {
+	open := l.openChanges(l.targetDesired)
+	if len(open) == 0 || !l.gated() || slices.ContainsFunc(open, func(c plan.Change) bool { return !l.gate.records[c.ID].Begun.IsZero() }) {
+		return l.target
+	}
+	return l.committed
 }
 
 func (l *loop) phase() status.Phase {
@@ -93,8 +103,8 @@ func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 			what = fmt.Sprintf("generation %d", r.Generation)
 		}
 		doing := "keeps what runs"
-		if l.target != nil {
-			doing = fmt.Sprintf("keeps generation %d", l.target.Generation)
+		if s.Running != nil {
+			doing = fmt.Sprintf("keeps generation %d", s.Running.Generation)
 		}
 		add(codes.Code(r.Code), what+" refused: "+r.Message, doing, r.Hint, r.Since)
 	}
@@ -125,8 +135,8 @@ func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 	}
 	if err := l.poll.problem; err != nil && !l.poll.excused {
 		doing := "keeps what runs; "
-		if l.target != nil {
-			doing = fmt.Sprintf("runs generation %d as accepted; ", l.target.Generation)
+		if s.Running != nil {
+			doing = fmt.Sprintf("runs generation %d as accepted; ", s.Running.Generation)
 		}
 		if l.poll.busy {
 			doing += "tries again now"

@@ -31,7 +31,7 @@ type Extra struct {
 	AgentVersion        string           `json:"agentVersion"`
 	AcceptedGeneration  uint64           `json:"acceptedGeneration"` // 0: none
 	Digest              string           `json:"digest,omitempty"`   // of the accepted state
-	RunningGeneration   uint64           `json:"runningGeneration"`
+	RunningGeneration   uint64           `json:"runningGeneration"`  // that it runs or changes to: not one whose changes all wait
 	CommittedGeneration uint64           `json:"committedGeneration"`
 	Refused             *ExtraRefused    `json:"refused,omitempty"`
 	Hold                *status.Hold     `json:"hold,omitempty"`     // somebody at the device keeps it at an earlier generation
@@ -90,8 +90,8 @@ func (l *loop) capabilitiesBody(tx *store.Tx) ([]byte, error) {
 	if l.accepted != nil {
 		x.AcceptedGeneration, x.Digest = l.accepted.Generation, l.accepted.Digest.String()
 	}
-	if l.target != nil {
-		x.RunningGeneration = l.target.Generation
+	if r := l.running(); r != nil {
+		x.RunningGeneration = r.Generation
 	}
 	if l.committed != nil {
 		x.CommittedGeneration = l.committed.Generation

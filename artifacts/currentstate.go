@@ -44,7 +44,7 @@ type CurrentState struct {
 
 	Repository string             `json:"repository"` // of the states, "host/path"
 	Accepted   *CurrentGeneration `json:"accepted,omitempty"`
-	Running    *CurrentGeneration `json:"running,omitempty"` // what the device is kept at; nil: nothing
+	Running    *CurrentGeneration `json:"running,omitempty"` // that the device runs or changes to; nil: nothing
 	Committed  *CurrentGeneration `json:"committed,omitempty"`
 	Refused    *CurrentRefusal    `json:"refused,omitempty"` // nil: nothing was refused
 

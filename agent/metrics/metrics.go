@@ -137,7 +137,7 @@ func (b *text) agent(s *status.Status, c status.Counts, runtime bool) {
 	b.sample("longshore_agent_info", 1, "device", s.Device, "version", s.Version)
 	b.one("longshore_runtime_up", gauge, "Whether the container runtime answers.", flag(runtime))
 	b.one("longshore_generation_accepted", gauge, "Newest generation that passed every check; 0: none.", generation(s.Accepted))
-	b.one("longshore_generation_running", gauge, "Generation that the device is kept at; 0: none.", generation(s.Running))
+	b.one("longshore_generation_running", gauge, "Generation that the device runs or changes to; 0: none.", generation(s.Running))
 	b.one("longshore_generation_committed", gauge, "Newest generation that ran completely; 0: none.", generation(s.Committed))
 	version := uint64(0)
 	if s.Trust != nil {

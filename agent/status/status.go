@@ -44,10 +44,10 @@ type Status struct {
 	Checking  bool      `json:"checking"`
 
 	Accepted  *Generation `json:"accepted"`  // newest that passed every check; null: none
-	Running   *Generation `json:"running"`   // what the device is being kept at; null: nothing
+	Running   *Generation `json:"running"`   // that it runs or changes to; one whose changes all wait is not; null: nothing
 	Committed *Generation `json:"committed"` // newest that ran completely
 	Trust     *Trust      `json:"trust"`     // the policy that decides what is taken; null: not known
-	Stale     bool        `json:"stale"`     // Running has expired, or Accepted is not known to be the current one
+	Stale     bool        `json:"stale"`     // what the device is kept at has expired, or Accepted is not known to be the current one
 
 	StaleSince time.Time  `json:"staleSince,omitzero"`
 	Freshness  *Freshness `json:"freshness"` // null: the policy does not ask for it

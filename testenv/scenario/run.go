@@ -291,7 +291,7 @@ func (r *run) deployment(name string) (*status.Deployment, error) {
 	return nil, fmt.Errorf("the status knows no app %s", name)
 }
 
-// current is nil when the agent keeps the device at the state that was published last.
+// current is nil when the device runs the state that was published last, or changes to it.
 func (r *run) current() error {
 	st := r.agent.Status()
 	if st.Running == nil || st.Running.Generation != r.gen {
