@@ -194,13 +194,21 @@ func (l *loop) waitOf(c plan.Change, r store.Change, now time.Time) *plan.Wait {
 }
 
 // unfinished reports whether a deployment is on the device of which there is no revision that could be kept: it never ran completely, or the
-// documents of the one that did are damaged and nothing of it runs. Nothing holds its change back.
+// documents of the one that did are damaged and nothing of it runs. Nothing holds its change back, unless it is on its way off the device.
 func (l *loop) unfinished(c plan.Change) bool {
 	good, ran := l.good[c.Deployment]
-	return good.Deployment == nil && slices.ContainsFunc(l.seen.Containers, func(o workload.Observation) bool { return o.Deployment == c.Deployment }) &&
+	return good.Deployment == nil && !l.leaves(c.Deployment) && slices.ContainsFunc(l.seen.Containers, func(o workload.Observation) bool { return o.Deployment == c.Deployment }) &&
 		!(ran && slices.ContainsFunc(l.seen.Containers, func(o workload.Observation) bool {
 			return o.Deployment == c.Deployment && o.Status == workload.Running
 		}))
+}
+
+// leaves reports whether a deployment may have containers although neither the target nor a good revision has it: somebody went back to a
+// generation without it, and they are being removed.
+func (l *loop) leaves(id string) bool {
+	_, ran := l.good[id]
+	return !ran && l.targetDesired != nil && l.targetDesired.Deployment(id) == nil &&
+		(!l.observed || slices.ContainsFunc(l.seen.Containers, func(o workload.Observation) bool { return o.Deployment == id }))
 }
 
 // canBegin reports whether a change that nothing holds back is made now: one that has to wait for the device's admission has not begun, and

@@ -24,8 +24,9 @@ type RollbackRequest struct {
 }
 
 // RollBack brings the device back to a generation that ran completely here and is still on its disk, and holds it there until another state
-// is accepted or [Agent.Release] is called. fault.ErrNotFound: the device has no such generation; fault.ErrRejected: the trust policy has
-// revoked it, or a key that signed it; fault.ErrConflict: the device runs it already.
+// is accepted or [Agent.Release] is called. From now on its revisions are the good ones: what comes next is a change against them.
+// fault.ErrNotFound: the device has no such generation; fault.ErrRejected: the trust policy has revoked it, or a key that signed it;
+// fault.ErrConflict: the device runs it already.
 func (a *Agent) RollBack(ctx context.Context, r RollbackRequest) (status.Hold, error) {
 	return ask(ctx, a, func(l *loop) (status.Hold, error) { return l.rollBackByHand(r) })
 }
@@ -59,16 +60,22 @@ func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
 		}
 	}
 	hold := &store.Hold{Generation: s.Generation, State: s.Digest, Over: l.accepted.Digest, By: r.By, Via: r.Via, Reason: clip(r.Reason), At: l.o.Now()}
-	before, target, targetDesired, acceptedDesired, damaged := l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged
+	before, target, targetDesired, acceptedDesired, damaged, good := l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged, l.good
 	l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged = hold, s, desired, nil, nil
+	l.good = l.goodOf(hold.At, desired)
+	records := l.gate.trustOnly()
 	told := status.Event{Kind: status.EventHold, Generation: s.Generation, Digest: s.Digest, Code: codes.Held, Message: "rolled back by " + r.By + reasonText(r.Reason)}
 	err = l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetHold(hold), tx.SetState(store.Target, *s), keepDecided(tx, hold.At, told), l.capabilities(tx, hold.At))
+		return errors.Join(
+			tx.SetHold(hold), tx.SetState(store.Target, *s), tx.ReplaceGood(goodRecords(l.good)), tx.RetainChanges(keys(records)), keepDecided(tx, hold.At, told),
+			l.capabilities(tx, hold.At),
+		)
 	})
 	if err != nil {
-		l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged = before, target, targetDesired, acceptedDesired, damaged
+		l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged, l.good = before, target, targetDesired, acceptedDesired, damaged, good
 		return fail(err, "", "save the hold")
 	}
+	l.gate.records = records // what was decided about a change of the newer state is decided anew
 	l.newTarget()
 	l.refill.again() // what its images say may be forgotten
 	l.log.Warn("rolled back by hand; the accepted state is not applied", "generation", s.Generation, "accepted", l.accepted.Generation, "by", r.By, "via", r.Via, "reason", hold.Reason)
@@ -144,13 +151,14 @@ func (l *loop) release(by, via string) (status.Hold, error) {
 	if err != nil {
 		l.log.Warn("the accepted state is read again from the registry", "err", err)
 	}
-	l.hold = nil
+	committed, lastGood := l.committed, l.lastGood
+	l.endHold()
 	told := status.Event{Kind: status.EventHold, Generation: l.accepted.Generation, Digest: l.accepted.Digest, Message: "released by " + by}
 	err = l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetHold(nil), keepDecided(tx, l.o.Now(), told), l.capabilities(tx, l.o.Now()))
+		return errors.Join(tx.SetHold(nil), l.saveCommitted(tx), keepDecided(tx, l.o.Now(), told), l.capabilities(tx, l.o.Now()))
 	})
 	if err != nil {
-		l.hold = h
+		l.hold, l.committed, l.lastGood = h, committed, lastGood
 		return status.Hold{}, fmt.Errorf("release: save: %w", err)
 	}
 	if l.accepted.Digest != l.target.Digest {
@@ -162,6 +170,15 @@ func (l *loop) release(by, via string) (status.Hold, error) {
 	l.log.Info("released; the accepted state is applied", "generation", l.accepted.Generation, "by", by, "via", via)
 	l.events.Emit(told)
 	return *status.NewHold(h), nil
+}
+
+// endHold ends a hold in memory. The generation that somebody chose is then the one that ran completely, whether or not the device has gone
+// back to it completely: its revisions are the good ones.
+func (l *loop) endHold() {
+	if l.held() && (l.committed == nil || l.committed.Digest != l.target.Digest) {
+		l.commit()
+	}
+	l.hold = nil
 }
 
 // held reports whether the accepted state is not applied because somebody rolled the device back.

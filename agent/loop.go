@@ -175,10 +175,10 @@ func (l *loop) boot() error {
 	}
 	if l.damaged != nil && l.held() { // only the accepted state is fetched again
 		l.log.Error("the generation that the device is held at is damaged; the hold ends", "generation", l.hold.Generation, "err", l.damaged)
-		if err := l.o.Store.Update(func(tx *store.Tx) error { return tx.SetHold(nil) }); err != nil {
+		l.endHold()
+		if err := l.o.Store.Update(func(tx *store.Tx) error { return errors.Join(tx.SetHold(nil), l.saveCommitted(tx)) }); err != nil {
 			return err
 		}
-		l.hold = nil
 		l.acceptedDesired, l.damaged = l.intake.Load(l.ctx, *l.accepted, true)
 	}
 	if l.damaged != nil {

@@ -150,24 +150,28 @@ func (l *loop) take(now time.Time) {
 }
 
 // finishesFirst reports whether an update has begun and is neither good nor bad, while what takes its place waits: in between the device
-// would go back to the revision before, outside of every window.
+// would go back to the revision before, outside of every window. The same holds for what leaves the device and waits to come back: it would stay.
 func (l *loop) finishesFirst(now time.Time) bool {
 	if !l.gated() {
 		return false
 	}
-	next := l.openChanges(l.acceptedDesired)
-	return slices.ContainsFunc(l.openChanges(l.targetDesired), func(c plan.Change) bool {
-		if l.gate.records[c.ID].Begun.IsZero() || l.good[c.Deployment].Deployment == nil {
-			return false
+	var waiting []plan.Change
+	for _, c := range l.openChanges(l.acceptedDesired) {
+		r, known := l.gate.records[c.ID]
+		if !known {
+			r.Since = now
 		}
-		return slices.ContainsFunc(next, func(n plan.Change) bool {
-			r, known := l.gate.records[n.ID]
-			if !known {
-				r.Since = now
-			}
-			return n.Deployment == c.Deployment && r.Begun.IsZero() && l.waitOf(n, r, now) != nil
+		if r.Begun.IsZero() && l.waitOf(c, r, now) != nil {
+			waiting = append(waiting, c)
+		}
+	}
+	of := func(id string) bool {
+		return slices.ContainsFunc(waiting, func(c plan.Change) bool { return c.Deployment == id })
+	}
+	return slices.ContainsFunc(waiting, func(c plan.Change) bool { return l.leaves(c.Deployment) }) ||
+		slices.ContainsFunc(l.openChanges(l.targetDesired), func(c plan.Change) bool {
+			return of(c.Deployment) && !l.gate.records[c.ID].Begun.IsZero() && l.good[c.Deployment].Deployment != nil
 		})
-	})
 }
 
 // refilled has what waited for the target's images go on.

@@ -59,6 +59,30 @@ func (l *loop) goodRecord(now time.Time, d *plan.Deployment) store.Good {
 	return g
 }
 
+// goodOf is which revisions are good once somebody has chosen a state that ran before. One that failed since then stays replaced.
+func (l *loop) goodOf(now time.Time, d *plan.Desired) map[string]plan.GoodRevision {
+	out := map[string]plan.GoodRevision{}
+	for i := range d.Deployments {
+		x := &d.Deployments[i]
+		g, ok := l.good[x.ID]
+		if _, bad := l.bad[x.Digest]; !bad {
+			g, ok = plan.GoodRevision{Record: l.goodRecord(now, x), Deployment: x}, true
+		}
+		if ok {
+			out[x.ID] = g
+		}
+	}
+	return out
+}
+
+func goodRecords(all map[string]plan.GoodRevision) []store.Good {
+	var out []store.Good
+	for _, g := range all {
+		out = append(out, g.Record)
+	}
+	return out
+}
+
 // approve takes over which revisions are good now.
 func (l *loop) approve(now time.Time, a plan.Assessment) {
 	for _, d := range a.Good {

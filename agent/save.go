@@ -181,10 +181,7 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 	commit := a.Settled && l.target != nil && (l.committed == nil || l.committed.Digest != l.target.Digest)
 	was := [3]any{l.committed, l.lastGood, l.stale}
 	if commit {
-		if l.committed != nil {
-			l.lastGood = l.committed
-		}
-		l.committed = l.target
+		l.commit()
 	}
 	at, before := l.standing(now, a), l.progressed
 	moved, said, more := !sameProgress(before, at), l.loaded, l.loadedMore(at)
@@ -207,13 +204,8 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 			return err
 		}
 		if commit {
-			if err := tx.SetState(store.Committed, *l.committed); err != nil {
+			if err := l.saveCommitted(tx); err != nil {
 				return err
-			}
-			if l.lastGood != nil {
-				if err := tx.SetState(store.LastGood, *l.lastGood); err != nil {
-					return err
-				}
 			}
 		}
 		if ailing {
@@ -266,6 +258,27 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 		l.events.Emit(status.Event{Kind: status.EventCommitted, Generation: l.committed.Generation})
 	}
 	return true, nil
+}
+
+// commit has the target be what ran completely.
+func (l *loop) commit() {
+	if l.committed != nil {
+		l.lastGood = l.committed
+	}
+	l.committed = l.target
+}
+
+// saveCommitted writes which generations ran completely.
+func (l *loop) saveCommitted(tx *store.Tx) error {
+	for mark, s := range map[store.Mark]*store.State{store.Committed: l.committed, store.LastGood: l.lastGood} {
+		if s == nil {
+			continue
+		}
+		if err := tx.SetState(mark, *s); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // statuses writes statuses and their reports.
@@ -369,7 +382,9 @@ func sameError(a, b *margo.StatusError) bool {
 func (l *loop) accept(now time.Time, r intake.Result) error {
 	coming, begun := l.acceptedDesired, l.underWay(now, r.State)
 	accepted, refused, fresh, hold, before := l.accepted, l.refused, l.fresh, l.hold, l.progressed
-	l.acceptedDesired, l.accepted, l.refused, l.fresh, l.hold = r.Desired, r.State, nil, r.Fresh, nil
+	committed, lastGood := l.committed, l.lastGood
+	l.endHold()
+	l.acceptedDesired, l.accepted, l.refused, l.fresh = r.Desired, r.State, nil, r.Fresh
 	l.rebuild()
 	a := plan.Assess(l.question(now))
 	l.progressed = l.standing(now, a)
@@ -379,6 +394,7 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 			tx.SetPins(r.State.Digest, r.Pins),
 			tx.SetRefused(nil),
 			tx.SetHold(nil),
+			l.saveCommitted(tx),
 			tx.SetLost(nil),
 			tx.SetFresh(r.Fresh),
 			l.times.Save(tx),
@@ -393,6 +409,7 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 	})
 	if err != nil {
 		l.acceptedDesired, l.accepted, l.refused, l.fresh, l.hold, l.progressed = coming, accepted, refused, fresh, hold, before
+		l.committed, l.lastGood = committed, lastGood
 		l.times.Unsaved()
 		l.rebuild()
 		return err

@@ -109,6 +109,10 @@ func TestKillsOfUpdates(t *testing.T) {
 	agenttest.KillsOfUpdates(t, agenttest.Setup{Open: memoryEnv(crash), Around: synctest.Test}, 7)
 }
 
+func TestKillsOfRollbacks(t *testing.T) {
+	agenttest.KillsOfRollbacks(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test}, 3)
+}
+
 func TestKills(t *testing.T) {
 	agenttest.Kills(t, agenttest.Setup{Open: memoryEnv(nil), Around: synctest.Test}, 1)
 }

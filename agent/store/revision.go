@@ -66,6 +66,19 @@ func (t *Tx) SetGood(g Good) error {
 	return put(t.tx.Bucket(bucketGood), []byte(g.DeploymentID), g)
 }
 
+// ReplaceGood remembers exactly these.
+func (t *Tx) ReplaceGood(all []Good) error {
+	if _, err := t.emptied(bucketGood); err != nil {
+		return err
+	}
+	for _, g := range all {
+		if err := t.SetGood(g); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // DeleteGood forgets a deployment that was removed.
 func (t *Tx) DeleteGood(deployment string) error {
 	return t.tx.Bucket(bucketGood).Delete([]byte(deployment))
