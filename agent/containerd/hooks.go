@@ -174,7 +174,7 @@ func hookError(code int, printed string) error {
 	if printed == "" {
 		return fmt.Errorf("it exited with %d", code)
 	}
-	return fmt.Errorf("it exited with %d: %s", code, printed)
+	return fmt.Errorf("it exited with %d%s%s", code, workload.OutputLabel, printed)
 }
 
 // postStart runs the commands after a start. When one fails, the container is stopped.
@@ -225,7 +225,7 @@ func (r *Runtime) runHook(ctx context.Context, c workload.Container, h workload.
 	}, h.Privileged)
 	if err != nil {
 		if s := strings.TrimSpace(printed.String()); s != "" {
-			return fmt.Errorf("%w: %s", err, s)
+			return fmt.Errorf("%w%s%s", err, workload.OutputLabel, s)
 		}
 		return err
 	}

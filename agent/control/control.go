@@ -20,7 +20,8 @@
 //	                                 200 text, as long as it flows
 //	POST /v1/exec                    101 Upgrade: longshore-exec/1, then frames both ways
 //
-// A second socket, of [ListenGroup], is for the people at the device: it answers status, sync, changes, decisions, rollback and hold.
+// A second socket, of [ListenGroup], is for the people at the device: it answers status, sync, changes, decisions, rollback and hold. What
+// containers wrote is not in its messages.
 //
 // target may be repeated. 64 answers that take a while may be in progress: logs, events, exec, sync, stats. Errors are {"error": "...", "hint": "..."} with 400, 403, 404, 409, 422, 501 or 503.
 package control
@@ -120,8 +121,9 @@ func Serve(ctx context.Context, l net.Listener, d Device, log *slog.Logger) erro
 	return serve(ctx, l, handler(d, &upgraded), log)
 }
 
-// ServeOperators answers the people at the device until ctx ends, as [Serve] does.
+// ServeOperators answers the people at the device until ctx ends, as [Serve] does. They are not told what containers write.
 func ServeOperators(ctx context.Context, l net.Listener, d Operator, log *slog.Logger) error {
+	d = discreet{d}
 	mux := http.NewServeMux()
 	handle := limited(mux)
 	operatorRoutes(handle, d)

@@ -37,7 +37,7 @@ type device struct {
 }
 
 func (d device) Status() status.Status {
-	return status.Status{Device: "press-07", Phase: status.PhaseInSync, Problems: []status.Problem{{Code: codes.Stale}}}
+	return status.Status{Device: "press-07", Phase: status.PhaseInSync, Problems: []status.Problem{{Code: codes.Stale, Message: outputMessage}}}
 }
 func (d device) Sync(ctx context.Context) (status.SyncResult, error) { return d.sync(ctx) }
 func (d device) Logs(ctx context.Context, r status.LogRequest) (io.ReadCloser, error) {

@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -48,6 +49,17 @@ type Operator interface {
 	Decide(ctx context.Context, r agent.DecisionRequest) (status.Change, error)
 	RollBack(ctx context.Context, r agent.RollbackRequest) (status.Hold, error)
 	Release(ctx context.Context, by, via string) (status.Hold, error)
+}
+
+// discreet is an Operator whose error messages end before what a container wrote.
+type discreet struct{ Operator }
+
+func (d discreet) Status() status.Status { return d.Operator.Status().WithoutOutput() }
+
+func (d discreet) Sync(ctx context.Context) (status.SyncResult, error) {
+	r, err := d.Operator.Sync(ctx)
+	r.Message = workload.WithoutOutput(r.Message)
+	return r, err
 }
 
 // operatorRoutes adds what is answered at both sockets.

@@ -21,11 +21,14 @@ import (
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
 var changeID = digest.FromString("change")
+
+const outputMessage = "web exited" + workload.OutputLabel + "password is hunter2"
 
 func (d device) Changes(context.Context) ([]status.Change, error) {
 	return []status.Change{{ID: changeID, Deployment: "vision"}}, nil
@@ -52,7 +55,9 @@ func (d device) Release(_ context.Context, by, via string) (status.Hold, error) 
 // Both sockets know by themselves who decides.
 func TestDecisions(t *testing.T) {
 	me := fmt.Sprintf("(%d)", os.Geteuid())
-	d := device{sync: func(context.Context) (status.SyncResult, error) { return status.SyncResult{Generation: 3}, nil }}
+	d := device{sync: func(context.Context) (status.SyncResult, error) {
+		return status.SyncResult{Generation: 3, Message: outputMessage}, nil
+	}}
 	path := filepath.Join(t.TempDir(), "operator.sock")
 	l, err := control.ListenGroup(path, os.Getegid())
 	if err != nil {
@@ -96,10 +101,14 @@ func TestDecisions(t *testing.T) {
 			if h, err := c.Release(t.Context()); err != nil || !strings.HasSuffix(h.By, me) {
 				t.Errorf("Release = %+v, %v", h, err)
 			}
-			if s, err := c.Status(t.Context()); err != nil || s.Device != "press-07" {
+			want := outputMessage
+			if name != "root" {
+				want = "web exited"
+			}
+			if s, err := c.Status(t.Context()); err != nil || s.Device != "press-07" || s.Problems[0].Message != want {
 				t.Errorf("Status = %+v, %v", s, err)
 			}
-			if r, err := c.Sync(t.Context()); err != nil || r.Generation != 3 {
+			if r, err := c.Sync(t.Context()); err != nil || r.Generation != 3 || r.Message != want {
 				t.Errorf("Sync = %+v, %v", r, err)
 			}
 			if _, err := c.Volumes(t.Context()); (err == nil) != (name == "root") {

@@ -25,7 +25,7 @@ func (p *page) overview(w http.ResponseWriter, r *http.Request, s *session) {
 		p.unavailable(w, err)
 		return
 	}
-	c, d := content{Overview: true}, overviewData{Status: p.Device.Status()}
+	c, d := content{Overview: true}, overviewData{Status: p.Device.Status().WithoutOutput()}
 	for _, x := range all {
 		if x.Begun.IsZero() {
 			d.Waits = append(d.Waits, x)

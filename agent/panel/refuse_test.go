@@ -12,6 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/panel"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -77,7 +78,7 @@ func TestRefuses(t *testing.T) {
 	}
 }
 
-// Everybody may look where the owner says so, and decides nothing, nor sees what they could not press.
+// Everybody may look where the owner says so, and decides nothing, nor sees what they could not press, nor what containers write.
 func TestAnonymousViewers(t *testing.T) {
 	for _, file := range []bool{false, true} {
 		d := newDesk(t, func(o *panel.Options) {
@@ -85,7 +86,11 @@ func TestAnonymousViewers(t *testing.T) {
 				o.PINFile = ""
 			}
 		})
+		d.d.now.Problems = []status.Problem{{Code: codes.ContainerExited, Message: "it exited" + workload.OutputLabel + "hunter2"}}
 		page := text(t, d.do("GET", "/", nil))
+		if !strings.Contains(page, "it exited") || strings.Contains(page, "hunter2") {
+			t.Errorf("PIN file %v: the page tells what a container wrote:\n%s", file, page)
+		}
 		if !strings.Contains(page, "vision") || strings.Contains(page, "<form") || strings.Contains(page, "/change/") || strings.Contains(page, `href="/rollback"`) || strings.Contains(page, `href="/login"`) != file {
 			t.Errorf("PIN file %v: the page:\n%s", file, page)
 		}

@@ -15,8 +15,7 @@ const (
 	logBytes = 2 << 10
 )
 
-// outputLabel is what comes between a message and the last log lines.
-const outputLabel = "; its last output:\n  "
+const outputLabel = workload.OutputLabel
 
 // Quote makes the end of an output fit for a message: few lines, few bytes, nothing that moves a cursor.
 func Quote(out string) string {
