@@ -16,7 +16,8 @@ const (
 	// freshLooks is how many looks for a newer statement fit into the life of one, once half of it has passed.
 	freshLooks = 16
 	freshPause = time.Hour // longest pause between them
-	// keepEvery is how often a device whose clock is behind keeps what time it is at least: other devices write nothing for it.
+	// keepEvery is how often a device whose clock is behind saves what time it is at least, and one with approvals.automaticAfter how long
+	// changes have waited: other devices write nothing for it.
 	keepEvery = time.Hour
 )
 

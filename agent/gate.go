@@ -44,7 +44,33 @@ type gate struct {
 	reading bool                       // of locks
 
 	lookedAt, lockAt time.Time
+
+	counted, kept time.Duration // by [clock.Clock.Elapsed]: until when it is counted how long changes have waited, and until when that is saved
+	countedAt     time.Time     // counted, by the device's clock
 }
+
+// keepWaits counts how long changes have waited, and saves that every hour. What an agent that ends has not saved, and time when the device is
+// off, do not count.
+func (l *loop) keepWaits(now time.Time) {
+	g, elapsed := &l.gate, l.clock.Elapsed()
+	for id, r := range g.records {
+		if r.Begun.IsZero() {
+			r.Waited += max(0, elapsed-g.counted)
+			g.records[id] = r
+		}
+	}
+	g.counted, g.countedAt = elapsed, now
+	if !l.keepsWaits() || g.counted-g.kept < keepEvery {
+		return
+	}
+	g.kept, g.built = elapsed, -1 // the time of day when they end moves with the device's clock
+	if err := l.o.Store.Update(func(tx *store.Tx) error { return setChanges(tx, slices.Collect(maps.Values(g.records))) }); err != nil {
+		l.log.Warn("cannot save how long changes have waited", "err", err)
+	}
+}
+
+// keepsWaits reports whether it matters how long changes have waited.
+func (l *loop) keepsWaits() bool { return l.o.Approvals.AutomaticAfter > 0 && len(l.gate.records) > 0 }
 
 // gated reports whether anything on this device may hold back a change.
 func (l *loop) gated() bool {
@@ -248,21 +274,12 @@ func (l *loop) gateQuestion(c plan.Change, r store.Change, now time.Time) approv
 	if l.held() && l.target.Digest == l.hold.State { // somebody at the device decided
 		return approval.Question{}
 	}
-	q := approval.Question{Now: now, Change: c, Record: r, Policy: l.approvals(), Locks: l.gate.locks[c.Deployment]}
+	q := approval.Question{Now: now, Change: c, Record: r, Policy: l.o.Approvals, Locks: l.gate.locks[c.Deployment], Counted: l.gate.countedAt}
 	if l.hasChangeWindow() {
 		q.Closed, q.ClockUnknown, q.Opens = l.changeWindow(now)
 		q.Opens = q.Opens.Round(time.Second).UTC()
 	}
 	return q
-}
-
-// approvals is which changes need an approval now.
-func (l *loop) approvals() approval.Policy {
-	policy := l.o.Approvals
-	if l.doubt != nil { // the clock does not show how long a change has waited
-		policy.AutomaticAfter = 0
-	}
-	return policy
 }
 
 // tellChanges reports which changes begin to wait, and for what.

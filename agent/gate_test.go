@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/approval"
+	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
@@ -178,8 +180,8 @@ func TestApproval(t *testing.T) {
 			}
 		}},
 		"automatic": {approval.Policy{Kinds: updates.Kinds, Deployments: []string{"app-?"}, AutomaticAfter: 12 * time.Hour}, func(t *testing.T, b *bench, c status.Change) {
-			if at := c.Waiting.Until; !at.Equal(c.Since.Add(12 * time.Hour)) {
-				t.Errorf("it is approved at %v", at)
+			if at := c.Waiting.Until.Sub(c.Since.Add(12 * time.Hour)); at < 0 || at > time.Second {
+				t.Errorf("it is approved at %v, since %v", c.Waiting.Until, c.Since)
 			}
 			time.Sleep(12*time.Hour - time.Minute)
 			if b.runs("web:2") {
@@ -208,6 +210,65 @@ func TestApproval(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asked(t, x.policy, func(b *bench) {
 				x.do(b.t, b, b.waiting("app-1", codes.ApprovalNeeded))
+			})
+		})
+	}
+}
+
+// How long a change has waited is the time for which the agent ran, by a clock that nobody sets. Of a run that ends, up to an hour does not count.
+func TestAutomaticApprovalCountsTheTimeThatPassed(t *testing.T) {
+	const after = 12 * time.Hour
+	tests := map[string]struct {
+		do   func(b *bench, set func(time.Duration))
+		ran  time.Duration // at the end of do
+		lost time.Duration // of it, at most
+	}{
+		"the clock is set forward": {func(_ *bench, set func(time.Duration)) { time.Sleep(90 * time.Minute); set(30 * 24 * time.Hour) }, 90 * time.Minute, 0},
+		"the clock is set back":    {func(_ *bench, set func(time.Duration)) { time.Sleep(90 * time.Minute); set(-30 * 24 * time.Hour) }, 90 * time.Minute, 0},
+		"the device is off": {func(b *bench, set func(time.Duration)) {
+			time.Sleep(5*time.Hour + 30*time.Minute)
+			b.r.Stop(b.t)
+			time.Sleep(100 * time.Hour)
+			b.r = b.w.Start(b.t)
+		}, 5*time.Hour + 30*time.Minute, time.Hour},
+		"the device is off, and its clock is set": {func(b *bench, set func(time.Duration)) {
+			time.Sleep(5*time.Hour + 30*time.Minute)
+			b.r.Stop(b.t)
+			set(20 * 365 * 24 * time.Hour)
+			b.r = b.w.Start(b.t)
+		}, 5*time.Hour + 30*time.Minute, time.Hour},
+		"the agent dies again and again": {func(b *bench, _ func(time.Duration)) {
+			for range 20 {
+				time.Sleep(50 * time.Minute)
+				b.restart()
+			}
+		}, 0, 0},
+	}
+	for name, x := range tests {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+				var ahead atomic.Int64
+				w.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+				w.Edit = func(o *agent.Options) {
+					began := time.Now()
+					o.Approvals = approval.Policy{Kinds: updates.Kinds, AutomaticAfter: after}
+					o.Clock = clock.New(w.Now, func() time.Duration { return time.Since(began) })
+				}
+				b := &bench{t, w, m, w.Start(t)}
+				w.Publish(t, 1, anApp(1, "web:1"))
+				w.Committed(t, b.r, 1)
+				w.Publish(t, 2, anApp(1, "web:2"))
+				b.waiting("app-1", codes.ApprovalNeeded)
+				x.do(b, func(d time.Duration) { ahead.Store(int64(d)) })
+				time.Sleep(after - x.ran - time.Minute)
+				if b.runs("web:2") {
+					t.Fatal("it began early")
+				}
+				if left := b.waiting("app-1", codes.ApprovalNeeded).Waiting.Until.Sub(w.Now()); left < 0 || left > x.lost+2*time.Minute {
+					t.Errorf("it is approved in %v", left)
+				}
+				time.Sleep(x.lost + time.Minute)
+				w.Committed(t, b.r, 2)
 			})
 		})
 	}

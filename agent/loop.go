@@ -105,7 +105,7 @@ func newLoop(ctx context.Context, a *Agent) *loop {
 		look: true, slots: make(chan struct{}, stepsAtOnce), probers: map[string]prober{}, garbage: true,
 		reconcileNow: make(chan struct{}, 1), good: map[string]plan.GoodRevision{}, bad: map[digest.Digest]store.Bad{}, images: map[string]workload.ImageInfo{},
 		admission: newAdmission(), restarting: map[string]string{}, reading: map[string]bool{}, longStarts: map[string]context.CancelFunc{}, device: a.o.Capabilities,
-		gate: gate{records: map[digest.Digest]store.Change{}, built: -1},
+		gate: gate{records: map[digest.Digest]store.Change{}, built: -1, counted: a.clock.Elapsed(), kept: a.clock.Elapsed()},
 	}
 	l.pull.progress, l.refill.progress = &a.progress, &a.refilling
 	l.lookAtTrust()
@@ -276,6 +276,9 @@ func (l *loop) pause() time.Duration {
 	if !l.machine.busy {
 		others = append(others, l.machine.at)
 	}
+	if l.keepsWaits() {
+		others = append(others, now.Add(keepEvery-(l.clock.Elapsed()-l.gate.kept)))
+	}
 	for _, p := range []*progress{&l.progress, &l.refilling} {
 		_, _, stall := p.stalls(now)
 		others = append(others, stall)
@@ -308,6 +311,7 @@ func (l *loop) expiry() time.Time {
 func (l *loop) pass() {
 	now := l.o.Now()
 	l.lookAtWindows(now)
+	l.keepWaits(now)
 	l.take(now)
 	if l.observe(now) {
 		l.findFloor()

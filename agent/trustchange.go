@@ -26,18 +26,18 @@ func (l *loop) holdTrust(now time.Time) func(intake.TrustVersion) bool {
 	if !slices.Contains(l.o.Approvals.Kinds, plan.TrustPolicy) {
 		return nil
 	}
-	policy, records := l.approvals(), maps.Clone(l.gate.records)
+	policy, records, counted := l.o.Approvals, maps.Clone(l.gate.records), l.gate.countedAt
 	return func(v intake.TrustVersion) bool {
 		r, ok := records[v.Digest]
 		if !ok {
 			r = store.Change{ID: v.Digest, Since: now}
 		}
-		return waitOfTrust(r, policy, now) != nil
+		return waitOfTrust(r, policy, now, counted) != nil
 	}
 }
 
-func waitOfTrust(r store.Change, policy approval.Policy, now time.Time) *plan.Wait {
-	return approval.Question{Now: now, Change: trustChange(r.ID), Record: r, Policy: policy}.Wait()
+func waitOfTrust(r store.Change, policy approval.Policy, now, counted time.Time) *plan.Wait {
+	return approval.Question{Now: now, Change: trustChange(r.ID), Record: r, Policy: policy, Counted: counted}.Wait()
 }
 
 // trustChange is a version of the trust policy as a change of the device.
@@ -66,7 +66,7 @@ func (l *loop) waitingChanges() []plan.Change {
 
 // trustWaiting is why a version of the trust policy is not taken over; nil: nothing holds it back.
 func (l *loop) trustWaiting(r store.Change) *status.Waiting {
-	w := waitOfTrust(r, l.approvals(), l.o.Now())
+	w := waitOfTrust(r, l.o.Approvals, l.o.Now(), l.gate.countedAt)
 	if w == nil {
 		return nil
 	}
@@ -114,6 +114,7 @@ func (l *loop) noteHeld(now time.Time, r *intake.Renewal) {
 
 // replaceHeld remembers another version that waits; nil: none does.
 func (l *loop) replaceHeld(now time.Time, v *intake.TrustVersion) {
+	l.keepWaits(now) // what begins to wait now has not waited since then
 	records := maps.Clone(l.gate.records)
 	maps.DeleteFunc(records, func(_ digest.Digest, c store.Change) bool { return c.Trust != nil })
 	if v == nil && len(records) == len(l.gate.records) {

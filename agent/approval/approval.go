@@ -21,7 +21,7 @@ type Policy struct {
 	Kinds       []plan.Kind   // of changes that need one
 	Deployments []string      // names of deployments, with * and ? as in file names; nil: all
 	ValidFor    time.Duration // of an approval, until the change begins; 0: [DefaultValidFor]
-	// AutomaticAfter is how long a change waits for a decision before it counts as approved; 0: for ever.
+	// AutomaticAfter is how long a change waits for a decision, while the agent runs, before it counts as approved; 0: for ever.
 	AutomaticAfter time.Duration
 }
 
@@ -62,11 +62,12 @@ type Lock struct {
 
 // Question is a change, and all that may hold it back.
 type Question struct {
-	Now    time.Time
-	Change plan.Change
-	Record store.Change
-	Policy Policy
-	Locks  []Lock
+	Now     time.Time
+	Change  plan.Change
+	Record  store.Change
+	Policy  Policy
+	Locks   []Lock
+	Counted time.Time // when Waited of Record was counted; zero: Now
 	// Closed says that it is outside of the windows for changes. Opens is when the next one begins; zero: it is not known.
 	Closed bool
 	Opens  time.Time
@@ -104,7 +105,11 @@ func (q Question) decision() *plan.Wait {
 	}
 	w := &plan.Wait{Code: codes.ApprovalNeeded, Message: "waiting for approval: longshore-agent approve " + q.Change.Name}
 	if q.Policy.AutomaticAfter > 0 {
-		if w.Until = q.Record.Since.Add(q.Policy.AutomaticAfter); !q.Now.Before(w.Until) {
+		if q.Counted.IsZero() {
+			q.Counted = q.Now
+		}
+		w.Until = q.Counted.Add(q.Policy.AutomaticAfter - q.Record.Waited).Truncate(time.Second).Add(time.Second).UTC() // the same each time
+		if !q.Counted.Before(w.Until) {
 			return nil
 		}
 		w.Message += fmt.Sprintf(" (approved automatically at %s)", w.Until.UTC().Format(time.RFC3339))

@@ -94,6 +94,9 @@ func (c *Clock) Now() time.Time {
 	return now
 }
 
+// Elapsed is the time by the timer that is independent of the clock's setting: since when says nothing.
+func (c *Clock) Elapsed() time.Duration { return c.elapsed() }
+
 // Firm is the time for keys, certificates and policies. It is never after Now.
 func (c *Clock) Firm() time.Time {
 	c.mu.Lock()

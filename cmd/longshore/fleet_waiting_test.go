@@ -108,7 +108,7 @@ func TestRolloutToDevicesThatWait(t *testing.T) {
 			t.Errorf("%s stands at %v, want %s of generation 2", id, p, phase)
 		}
 	}
-	if at := f.devices[asks].changes(t)[0].Since.Add(72 * time.Hour).UTC().Format(time.RFC3339); !strings.Contains(all[asks].Reason, at) {
+	if at := f.devices[asks].changes(t)[0].Waiting.Until.UTC().Format(time.RFC3339); !strings.Contains(all[asks].Reason, at) {
 		t.Errorf("%s does not tell %s", all[asks].Reason, at)
 	}
 	if h := f.devices[held].agent.Status(); h.Hold == nil || h.Running.Generation != 1 || f.tags()[held] != tags[held] {
