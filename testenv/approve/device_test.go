@@ -50,6 +50,7 @@ type press struct {
 	apps       map[string]string // what each one's Compose file says beside its image
 	pushed     map[string]string // components, by application
 	generation uint64
+	kinds      string        // of changes that wait; "": those of images, configuration and removals
 	validFor   string        // of an approval; "": an hour
 	decisions  string        // the directory
 	approved   status.Change // the last one by approveLine
@@ -93,11 +94,11 @@ func (p *press) must(err error) {
 	}
 }
 
-// boot installs the first generation, undisturbed.
-func (p *press) boot() {
+// boot installs the first generation, undisturbed. flags are more of init.
+func (p *press) boot(flags ...string) {
 	p.t.Helper()
 	p.publish("line", "other")
-	p.must(p.Init(p.t.Context(), "--data-dir", filepath.Join(p.disk.Dir, "agent")))
+	p.must(p.Init(p.t.Context(), append([]string{"--data-dir", filepath.Join(p.disk.Dir, "agent")}, flags...)...))
 	p.configure("")
 	p.must(p.Boot(p.t.Context()))
 	p.until("the agent answers", func() error {
@@ -115,7 +116,7 @@ func (p *press) configure(more string) {
 	data, err := os.ReadFile(file)
 	p.must(err)
 	head, _, _ := strings.Cut(string(data), "approvals:")
-	text := fmt.Sprintf("%sapprovals: {changes: [images, configuration, removal], group: %s, directory: %s, owner: %s, validFor: %s}\n%s", head, group, p.decisions, owner, cmp.Or(p.validFor, "1h"), more)
+	text := fmt.Sprintf("%sapprovals: {changes: [%s], group: %s, directory: %s, owner: %s, validFor: %s}\n%s", head, cmp.Or(p.kinds, "images, configuration, removal"), group, p.decisions, owner, cmp.Or(p.validFor, "1h"), more)
 	p.must(os.WriteFile(file, []byte(text), 0o644))
 	_, err = p.Run(p.t.Context(), "longshore-agent", "check-config", "--config", file)
 	p.must(err)
@@ -152,6 +153,14 @@ func (p *press) publish(apps ...string) {
 // release publishes a state in which an application has a new image.
 func (p *press) release(app string, flags ...string) {
 	p.t.Helper()
+	p.push(app)
+	p.must(p.Release(p.t.Context(), p.pushed[app], flags...))
+	p.Registry.Faults.Forget()
+}
+
+// push makes a component of an application with a new image, for the next generation.
+func (p *press) push(app string) {
+	p.t.Helper()
 	ctx := p.t.Context()
 	p.generation++
 	tag := fmt.Sprintf("1.0.%d", p.generation)
@@ -161,8 +170,6 @@ func (p *press) release(app string, flags ...string) {
 	p.must(err)
 	p.pushed[app], err = p.Component(ctx, app, tag, fmt.Sprintf("services:\n  main:\n    image: %s\n    command: [sleep]\n    restart: always\n%s", pushed.Tagged(), p.apps[app]))
 	p.must(err)
-	p.must(p.Release(ctx, p.pushed[app], flags...))
-	p.Registry.Faults.Forget()
 }
 
 // synced has the agent look now, and waits for what comes of it; that changes wait is no error.
