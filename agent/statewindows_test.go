@@ -128,6 +128,29 @@ func TestWindowsComeDuringAChange(t *testing.T) {
 	})
 }
 
+// A change that had begun, gave way to a state without windows, and comes again, waits as any other.
+func TestTheSameChangeComesAgain(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		w.Edit = func(o *agent.Options) { o.Probation = 10 * time.Minute }
+		b := &bench{t, w, m, w.Start(t)}
+		w.Publish(t, 1, anApp(1, "web:1"))
+		at(3, 0)
+		w.Committed(t, b.r, 1)
+		offer(t, w, 2, from3To5, anApp(1, "web:2"))
+		b.reaches(store.PhaseProbation, 2)
+		w.Publish(t, 3, anApp(1, "web:1"))
+		w.Wait(t, "the revision before runs again", func() bool { return b.runs("web:1") && !b.runs("web:2") })
+		at(5, 1)
+		offer(t, w, 4, from3To5, anApp(1, "web:2"))
+		b.reaches(store.PhaseAwaitingWindow, 4)
+		b.restart()
+		time.Sleep(time.Hour)
+		if !b.runs("web:1") || b.runs("web:2") {
+			t.Error("it was changed outside of the window")
+		}
+	})
+}
+
 // A failed update goes back at once, also when its window has closed meanwhile.
 func TestRollbackOutsideOfTheStatesWindow(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
