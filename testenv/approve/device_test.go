@@ -48,6 +48,7 @@ type press struct {
 	disk       *testenv.Disk
 	toolbox    v1.Image
 	apps       map[string]string // what each one's Compose file says beside its image
+	images     map[string]string // the newest, by application
 	pushed     map[string]string // components, by application
 	generation uint64
 	kinds      string        // of changes that wait; "": those of images, configuration and removals
@@ -66,7 +67,7 @@ func newPress(t *testing.T, name, pool string) *press {
 	}
 	ctx := t.Context()
 	box, err := testenv.OpenBox(ctx)
-	p := &press{t: t, apps: map[string]string{}, pushed: map[string]string{}}
+	p := &press{t: t, apps: map[string]string{}, images: map[string]string{}, pushed: map[string]string{}}
 	p.must(err)
 	t.Cleanup(func() {
 		if err := box.Empty(); err != nil {
@@ -154,6 +155,12 @@ func (p *press) publish(apps ...string) {
 func (p *press) release(app string, flags ...string) {
 	p.t.Helper()
 	p.push(app)
+	p.publishes(app, flags...)
+}
+
+// publishes has the next state name the newest component of an application.
+func (p *press) publishes(app string, flags ...string) {
+	p.t.Helper()
 	p.must(p.Release(p.t.Context(), p.pushed[app], flags...))
 	p.Registry.Faults.Forget()
 }
@@ -168,7 +175,16 @@ func (p *press) push(app string) {
 	p.must(err)
 	pushed, err := p.Registry.Push(ctx, "plant/"+app+":"+tag, img)
 	p.must(err)
-	p.pushed[app], err = p.Component(ctx, app, tag, fmt.Sprintf("services:\n  main:\n    image: %s\n    command: [sleep]\n    restart: always\n%s", pushed.Tagged(), p.apps[app]))
+	p.images[app] = pushed.Tagged()
+	p.component(app)
+}
+
+// component makes a component of an application with its newest image, for the present generation.
+func (p *press) component(app string) {
+	p.t.Helper()
+	var err error
+	p.pushed[app], err = p.Component(p.t.Context(), app, fmt.Sprintf("1.0.%d", p.generation),
+		fmt.Sprintf("services:\n  main:\n    image: %s\n    command: [sleep]\n    restart: always\n%s", p.images[app], p.apps[app]))
 	p.must(err)
 }
 

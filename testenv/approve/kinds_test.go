@@ -1,0 +1,188 @@
+package approve
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/control"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/testenv"
+)
+
+const pin = "481592"
+
+// kindOfChange is what a new generation changes.
+type kindOfChange struct {
+	kind    plan.Kind
+	publish func(p *press, n int) (app string)
+	made    func(p *press, app string, n int) // waits until it is made
+}
+
+// road is a way in which somebody decides.
+type road struct {
+	name, by string // by: as events name who decided
+	approve  func(p *press, c status.Change)
+}
+
+// Every kind of change waits, and is made once it is approved, by every road: one road for each kind, nightly all of them.
+func TestKinds(t *testing.T) {
+	p := newPress(t, "kinds", "10.210.0.0/16")
+	p.apps["line"] = "    environment: {GREETING: \"${GREETING:-none}\"}\n    deploy: {update_config: {monitor: 200ms}}\n"
+	p.boot()
+	port, err := testenv.FreePort()
+	p.must(err)
+	hash, err := bcrypt.GenerateFromPassword([]byte(pin), bcrypt.MinCost)
+	p.must(err)
+	p.must(os.WriteFile(p.Path("etc/panel.pins"), []byte("ana:"+string(hash)+"\n"), 0o600))
+	p.kinds = "install, images, parameters, configuration, removal"
+	p.restart(fmt.Sprintf("panel: {listen: \"127.0.0.1:%d\", pinFile: panel.pins}\n", port))
+
+	greets := func(greeting string) func(p *press, app string, n int) {
+		return func(p *press, app string, n int) { p.greets(app, fmt.Sprintf(greeting, n)) }
+	}
+	applied := func(p *press, app string, _ int) { p.applied(app) }
+	kinds := []kindOfChange{
+		{plan.Install, func(p *press, n int) string {
+			app := fmt.Sprintf("fresh-%d", n)
+			p.release(app)
+			return app
+		}, applied},
+		{plan.Images, func(p *press, _ int) string {
+			p.release("line")
+			return "line"
+		}, applied},
+		{plan.Parameters, func(p *press, n int) string {
+			p.generation++
+			p.publishes("line", "--set", fmt.Sprintf("GREETING=set-%d", n))
+			return "line"
+		}, greets("GREETING=set-%d")},
+		{plan.Configuration, func(p *press, n int) string {
+			p.generation++
+			p.apps["line"] = strings.Replace(p.apps["line"], "environment: {", fmt.Sprintf("environment: {V%d: x, ", n), 1)
+			p.component("line")
+			p.publishes("line")
+			return "line"
+		}, greets("V%d=x")},
+		{plan.Removal, func(p *press, n int) string {
+			app := fmt.Sprintf("fresh-%d", n)
+			p.generation++
+			_, err := p.Run(p.t.Context(), "longshore", "state", "remove", "--device", p.Device, "--key", p.Path("release.key"), p.Reference("plant/state"), app)
+			p.must(err)
+			return app
+		}, func(p *press, app string, _ int) {
+			p.until(app+" is gone", func() error {
+				if d, err := p.deployment(app); err == nil {
+					return fmt.Errorf("it is %+v", d)
+				}
+				return nil
+			})
+		}},
+	}
+	roads := []road{
+		{"root's command", "user root (0)", func(p *press, c status.Change) {
+			_, err := p.Control(p.t.Context(), "approve", "--id", c.ID.String(), c.Deployment)
+			p.must(err)
+		}},
+		{"the group's socket", fmt.Sprintf("user %d", member), func(p *press, c status.Change) {
+			_, err := p.as(member, "approve", "--id", c.ID.String(), c.Deployment)
+			p.must(err)
+		}},
+		{"the panel", "ana at the panel", func(p *press, c status.Change) { p.atPanel(fmt.Sprintf("http://127.0.0.1:%d", port), c) }},
+		{"a file", "", func(p *press, c status.Change) {
+			p.decide(c.ID.Encoded(), control.Decision{Deployment: c.DeploymentID, ID: c.ID, Verdict: store.Approved})
+			if r := p.result(c.ID.Encoded()); r.Error != "" {
+				p.t.Errorf("result %+v", r)
+			}
+		}},
+	}
+	for n := range testenv.Rounds(1, len(roads)) {
+		for i, k := range kinds {
+			r := roads[(i+n)%len(roads)]
+			if !t.Run(fmt.Sprintf("%s by %s", k.kind, r.name), func(t *testing.T) {
+				p.t = t
+				before := p.processes()
+				app := k.publish(p, n)
+				p.synced()
+				c := p.waits(app, codes.ApprovalNeeded)
+				if !slices.Contains(c.Kinds, k.kind) {
+					t.Errorf("the change is one of %v", c.Kinds)
+				}
+				p.unmoved(before, "before the approval")
+				r.approve(p, c)
+				k.made(p, app, n)
+				if r.by == "" {
+					r.by = "user " + owner + ", file " + c.ID.Encoded()
+				}
+				if n := p.told(c, "approved by "+r.by); n != 1 {
+					t.Errorf("told %d times: %+v", n, p.events(status.EventChange))
+				}
+				p.must(p.Settled(t.Context(), p.generation, limit))
+			}) {
+				t.Log(p.Logs())
+				return
+			}
+		}
+	}
+	p.t = t
+}
+
+// greets waits until the first process of an application has a variable, and nothing of the application is left to change.
+func (p *press) greets(app, variable string) {
+	p.t.Helper()
+	p.until(app+" has "+variable, func() error {
+		c, err := p.change(p.t.Context(), app)
+		if err == nil && c != nil {
+			err = fmt.Errorf("its change is %+v", c)
+		}
+		if err != nil {
+			return err
+		}
+		d, err := p.deployment(app)
+		if err != nil {
+			return err
+		}
+		environ, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", d.Components[0].Services[0].PID))
+		if err == nil && !slices.Contains(strings.Split(string(environ), "\x00"), variable) {
+			err = fmt.Errorf("it has %q", environ)
+		}
+		return err
+	})
+}
+
+// atPanel approves a change as somebody with a PIN does in a browser.
+func (p *press) atPanel(site string, c status.Change) {
+	p.t.Helper()
+	jar, err := cookiejar.New(nil)
+	p.must(err)
+	browser := &http.Client{Jar: jar, Timeout: limit}
+	defer browser.CloseIdleConnections()
+	for _, step := range []struct {
+		path string
+		form url.Values
+	}{
+		{"/login", url.Values{"name": {"ana"}, "pin": {pin}}},
+		{"/change/" + c.ID.String(), url.Values{"deployment": {c.DeploymentID}, "verdict": {string(store.Approved)}}},
+	} {
+		req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, site+step.path, strings.NewReader(step.form.Encode()))
+		p.must(err)
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		req.Header.Set("Origin", site)
+		res, err := browser.Do(req)
+		p.must(err)
+		p.must(res.Body.Close())
+		if res.StatusCode != http.StatusOK || res.Request.URL.Path != "/" {
+			p.t.Fatalf("%s led to %s: %s", step.path, res.Request.URL, res.Status)
+		}
+	}
+}
