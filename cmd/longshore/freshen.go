@@ -32,7 +32,7 @@ const maxRecord = 64 << 20 // bytes of --record: a line for each device
 func freshenCommand() command {
 	return command{
 		name: "freshen", args: "HOST/PATH[:TAG]...", min: 1, max: -1,
-		usage: "sign freshness timestamps for states",
+		usage: "sign freshness statements for states",
 		about: "Signs for each device's tag a statement that it names the newest generation, which is valid for the time of --for. With " +
 			"a freshness policy, devices then detect that new states are withheld. Run the command from a schedule: a statement " +
 			"that is valid for more than half of --for is not renewed, expired statements of the same key are deleted if the " +
