@@ -49,9 +49,16 @@ type gate struct {
 	countedAt     time.Time     // counted, by the device's clock
 }
 
-// keepWaits counts how long changes have waited, and saves that every hour. What an agent that ends has not saved, and time when the device is
-// off, do not count.
+// keepWaits counts how long changes have waited, and saves that every hour, and when the agent ends. Time when it does not run does not count.
 func (l *loop) keepWaits(now time.Time) {
+	l.countWaits(now)
+	if g := &l.gate; l.keepsWaits() && g.counted-g.kept >= keepEvery {
+		g.built = -1 // the time of day when they end moves with the device's clock
+		l.saveWaits()
+	}
+}
+
+func (l *loop) countWaits(now time.Time) {
 	g, elapsed := &l.gate, l.clock.Elapsed()
 	for id, r := range g.records {
 		if r.Begun.IsZero() {
@@ -60,10 +67,11 @@ func (l *loop) keepWaits(now time.Time) {
 		}
 	}
 	g.counted, g.countedAt = elapsed, now
-	if !l.keepsWaits() || g.counted-g.kept < keepEvery {
-		return
-	}
-	g.kept, g.built = elapsed, -1 // the time of day when they end moves with the device's clock
+}
+
+func (l *loop) saveWaits() {
+	g := &l.gate
+	g.kept = g.counted
 	if err := l.o.Store.Update(func(tx *store.Tx) error { return setChanges(tx, slices.Collect(maps.Values(g.records))) }); err != nil {
 		l.log.Warn("cannot save how long changes have waited", "err", err)
 	}
@@ -77,7 +85,17 @@ func (l *loop) gated() bool {
 	if slices.ContainsFunc(l.o.Approvals.Kinds, func(k plan.Kind) bool { return k != plan.TrustPolicy }) || l.hasChangeWindow() {
 		return true
 	}
-	return len(l.lockable()) > 0
+	return len(l.lockable()) > 0 || l.gate.refuses()
+}
+
+// refuses reports whether somebody rejected or postponed a change, which counts whatever else holds changes back.
+func (g *gate) refuses() bool {
+	for _, r := range g.records {
+		if d := r.Decision; r.Trust == nil && r.Begun.IsZero() && d != nil && d.Verdict != store.Approved {
+			return true
+		}
+	}
+	return false
 }
 
 // lockable are the revisions that run and may have an update lock.

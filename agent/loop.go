@@ -230,13 +230,16 @@ func (l *loop) run() {
 	for {
 		select {
 		case <-l.ctx.Done():
-			return
 		case f := <-l.inbox:
 			f(l)
 			l.drain()
 		case <-timer.C:
 		}
 		if l.ctx.Err() != nil {
+			if l.keepsWaits() {
+				l.countWaits(l.o.Now())
+				l.saveWaits()
+			}
 			return
 		}
 		l.pass()

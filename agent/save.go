@@ -385,6 +385,10 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 	committed, lastGood := l.committed, l.lastGood
 	l.endHold()
 	l.acceptedDesired, l.accepted, l.refused, l.fresh = r.Desired, r.State, nil, r.Fresh
+	records := maps.Clone(l.gate.records)
+	for _, r := range begun {
+		l.gate.records[r.ID] = r
+	}
 	l.rebuild()
 	a := plan.Assess(l.question(now))
 	l.progressed = l.standing(now, a)
@@ -409,15 +413,12 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 	})
 	if err != nil {
 		l.acceptedDesired, l.accepted, l.refused, l.fresh, l.hold, l.progressed = coming, accepted, refused, fresh, hold, before
-		l.committed, l.lastGood = committed, lastGood
+		l.committed, l.lastGood, l.gate.records = committed, lastGood, records
 		l.times.Unsaved()
 		l.rebuild()
 		return err
 	}
 	l.reported, l.replaced = true, nil
-	for _, r := range begun {
-		l.gate.records[r.ID] = r
-	}
 	told := status.Event{Kind: status.EventAccepted, Generation: r.State.Generation, Digest: r.State.Digest, Since: l.poll.begun, Verifying: l.poll.verifying}
 	if r.State.Repeats != "" {
 		told.Message = "it repeats the content of " + r.State.Repeats.String()

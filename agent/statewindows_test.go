@@ -189,3 +189,54 @@ func TestWindowsOfTheStateOfAClockInDoubt(t *testing.T) {
 		w.Committed(t, b.r, 1)
 	})
 }
+
+// Who rejected a change rejected it: also when the next state has no windows any more.
+func TestRejectionOutlastsWindows(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		b := &bench{t, w, m, w.Start(t)}
+		w.Publish(t, 1, anApp(1, "web:1"))
+		w.Committed(t, b.r, 1)
+		offer(t, w, 2, from3To5, anApp(1, "web:2"))
+		if err := b.decide(b.waiting("app-1", codes.OutsideWindow), store.Rejected, "the shift", time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		offer(t, w, 3, "", anApp(1, "web:2"), anApp(2, "other:1"))
+		w.Wait(t, "the other runs", func() bool { return b.runs("other:1") })
+		b.restart()
+		time.Sleep(time.Hour)
+		c := b.waiting("app-1", codes.ChangeRejected)
+		if !b.runs("web:1") {
+			t.Error("what was rejected was made")
+		}
+		if err := b.decide(c, store.Approved, "", time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		w.Committed(t, b.r, 3)
+	})
+}
+
+// A generation of which one change is made and another waits is the running one.
+func TestRunningInPart(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		w.Edit = func(o *agent.Options) { o.Approvals = updates }
+		b := &bench{t, w, m, w.Start(t)}
+		w.Publish(t, 1, anApp(1, "web:1"), anApp(2, "other:1"))
+		w.Committed(t, b.r, 1)
+		w.Publish(t, 2, anApp(1, "web:2"), anApp(2, "other:2"))
+		c := b.waiting("app-1", codes.ApprovalNeeded)
+		if r := b.r.Status().Running; r == nil || r.Generation != 1 {
+			t.Errorf("before the approval %+v runs", r)
+		}
+		if err := b.decide(c, store.Approved, "", time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		w.Wait(t, "one change is made", func() bool { return b.runs("web:2") && b.r.Status().Progress != nil })
+		time.Sleep(time.Hour)
+		b.waiting("app-2", codes.ApprovalNeeded)
+		b.restart()
+		b.waiting("app-2", codes.ApprovalNeeded)
+		if r := b.r.Status().Running; r == nil || r.Generation != 2 || !b.runs("other:1") {
+			t.Errorf("with one change made %+v runs", r)
+		}
+	})
+}

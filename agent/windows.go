@@ -3,8 +3,6 @@ package agent
 import (
 	"time"
 
-	"github.com/opencontainers/go-digest"
-
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
@@ -15,35 +13,44 @@ type windows struct {
 	closed, clockUnknown bool      // of changes
 	at                   time.Time // when one of them opens or closes; zero: never, as far as can be seen
 
-	state schedule.Windows // of the accepted state
-	of    digest.Digest    // the state that they are of
+	list    string            // of the accepted state, as it was written; "": it has none
+	state   schedule.Windows  // the same
+	changes *schedule.Outlook // of the device's owner and the accepted state: all must be open; nil: not looked at yet
 }
 
-// stateWindows are the windows for changes of the accepted state.
-func (l *loop) stateWindows() schedule.Windows {
-	w := &l.windows
-	switch {
-	case l.accepted == nil || l.accepted.Windows == "":
-		return schedule.Windows{}
-	case w.of != l.accepted.Digest:
-		var err error
-		if w.state, err = schedule.ParseJSON("windows", []byte(l.accepted.Windows)); err != nil { // they were read when it was accepted
-			l.log.Error("the accepted state's windows for changes cannot be read; nothing is changed", "generation", l.accepted.Generation, "err", err)
-		}
-		w.of = l.accepted.Digest
-	}
-	return w.state
+// openings are [schedule.Windows], or a [schedule.Outlook] of some.
+type openings interface {
+	Always() bool
+	Strings() []string
+	Next(t time.Time) (opens, closes time.Time)
 }
 
 // changeWindows are the windows for changes of the device's owner and of the accepted state: all must be open.
-func (l *loop) changeWindows() schedule.Windows { return schedule.All(l.o.Changes, l.stateWindows()) }
+func (l *loop) changeWindows() *schedule.Outlook {
+	w, list := &l.windows, ""
+	if l.accepted != nil {
+		list = l.accepted.Windows
+	}
+	if w.changes != nil && w.list == list {
+		return w.changes
+	}
+	w.list, w.state = list, schedule.Windows{}
+	if list != "" {
+		var err error
+		if w.state, err = schedule.ParseJSON("windows", []byte(list)); err != nil { // they were read when it was accepted
+			l.log.Error("the accepted state's windows for changes cannot be read; nothing is changed", "generation", l.accepted.Generation, "err", err)
+		}
+	}
+	w.changes = &schedule.Outlook{Windows: schedule.All(l.o.Changes, w.state)}
+	return w.changes
+}
 
 // hasChangeWindow reports whether there are times at which changes are not made.
 func (l *loop) hasChangeWindow() bool { return l.o.ChangeWindow != nil || !l.changeWindows().Always() }
 
 // windowAt is when windows open next, seen from a time of the device's clock, and when they close then; opens is now itself when they
 // are open. They go by the time that is believed, which is later than the clock where that is known to be behind.
-func (a *Agent) windowAt(w schedule.Windows, now time.Time) (opens, closes time.Time) {
+func (a *Agent) windowAt(w openings, now time.Time) (opens, closes time.Time) {
 	believed := a.clock.Now().Add(now.Sub(a.o.Now()))
 	opens, closes = w.Next(believed)
 	if !opens.IsZero() {
@@ -95,7 +102,7 @@ func (l *loop) inPollWindow(at time.Time) time.Time {
 func (l *loop) lookAtWindows(now time.Time) {
 	w := &l.windows
 	w.at = time.Time{}
-	for _, x := range []schedule.Windows{l.changeWindows(), l.o.PollWindows, l.o.Downtime} {
+	for _, x := range []openings{l.changeWindows(), l.o.PollWindows, l.o.Downtime} {
 		if x.Always() {
 			continue
 		}
@@ -118,7 +125,7 @@ func (l *loop) lookAtWindows(now time.Time) {
 }
 
 // windowStatus is what windows say now; nil: there are none.
-func (l *loop) windowStatus(w schedule.Windows, now time.Time) *status.Window {
+func (l *loop) windowStatus(w openings, now time.Time) *status.Window {
 	if w.Always() {
 		return nil
 	}
@@ -141,7 +148,7 @@ func (l *loop) showWindows(now time.Time, s *status.Status) {
 		if own := l.o.Changes.Strings(); len(own) > 0 {
 			c.Sources = append(c.Sources, status.WindowSource{From: status.WindowsOfOwner, Windows: own})
 		}
-		if given := l.stateWindows().Strings(); len(given) > 0 {
+		if given := l.windows.state.Strings(); len(given) > 0 {
 			c.Sources = append(c.Sources, status.WindowSource{From: status.WindowsOfState, Generation: l.accepted.Generation, Windows: given})
 		}
 		if l.windows.clockUnknown {
