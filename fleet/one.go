@@ -317,7 +317,7 @@ func (x *onePlan) setWindows() error {
 	case x.s.base != nil:
 		x.a.Windows = x.s.base.index.Windows
 	}
-	if why := overdue(x.a.Windows, x.o.Now); why != "" {
+	if why := Overdue(x.a.Windows, x.o.Now); why != "" {
 		return fault.WithHint(fmt.Errorf("state of %s: %s: %w", x.one.Device, why, fault.ErrInvalid),
 			"the device would never make another change: name other windows with --windows FILE, or --windows none")
 	}

@@ -231,7 +231,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 		}
 		return nil, err
 	}
-	if why := overdue(a.Windows, p.o.Now); why != "" {
+	if why := Overdue(a.Windows, p.o.Now); why != "" {
 		d.Action, d.Reasons = Cannot, append(d.Reasons, why)
 		return d, nil
 	}

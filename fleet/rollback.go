@@ -132,7 +132,7 @@ func (p *planner) again(ctx context.Context, d *DevicePlan, a *Assignment, s *st
 		return err
 	}
 	a.repeats, a.Windows = goal, s.base.index.Windows // when the device may be changed is not a part of what it goes back to
-	if why := overdue(a.Windows, p.o.Now); why != "" {
+	if why := Overdue(a.Windows, p.o.Now); why != "" {
 		d.Action, d.Reasons = Cannot, []string{why}
 		return nil
 	}

@@ -35,8 +35,8 @@ func (c *WindowsChange) String() string {
 	return "windows for changes: " + shown(c.Was) + " → " + shown(c.Windows)
 }
 
-// overdue is why windows are not published: a device would never make another change; "": they open again, or now is not known.
-func overdue(w schedule.Windows, now time.Time) string {
+// Overdue is why windows are not published: a device would never make another change; "": they open again, or now is not known.
+func Overdue(w schedule.Windows, now time.Time) string {
 	if w.Always() || now.IsZero() {
 		return ""
 	}

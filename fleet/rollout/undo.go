@@ -136,7 +136,7 @@ func (r *Run) restoreAll(ctx context.Context, todo []artifacts.RolloutTarget, do
 			break
 		}
 		g.Go(func() error {
-			why, size, err := store.restore(inner, t, r.Rollout().States, compressors)
+			why, size, err := store.restore(inner, t, now(r.cfg), r.Rollout().States, compressors)
 			never := errors.Is(err, errUntouched)
 			if err != nil && !never && inner.Err() == nil && fleet.Conclusive(err) { // what is wrong with one keeps no other one
 				why, err = err.Error(), nil
@@ -168,7 +168,7 @@ var errUntouched = errors.New("the rollout has not come to it")
 
 // restore publishes, as the next generation of a device, what its tag named before a rollout. Why says why the device keeps
 // what it has; "" when it has its former content. One that never got another one is errUntouched.
-func (s Store) restore(ctx context.Context, t artifacts.RolloutTarget, states artifacts.RolloutStates, c *artifacts.Compressors) (why string, size int64, err error) {
+func (s Store) restore(ctx context.Context, t artifacts.RolloutTarget, at time.Time, states artifacts.RolloutStates, c *artifacts.Compressors) (why string, size int64, err error) {
 	why, err = s.way(ctx, t)
 	if err != nil || why != "" {
 		if why == again {
@@ -199,9 +199,19 @@ func (s Store) restore(ctx context.Context, t artifacts.RolloutTarget, states ar
 	for _, x := range deployments {
 		documents = append(documents, x.Bytes)
 	}
+	windows := former.Windows
+	if fleet.Overdue(windows, at) != "" { // those of the rollout may still open
+		x, err := s.index(ctx, t.Repository, t.Digest)
+		if err != nil {
+			return "", 0, err
+		}
+		if windows = x.Windows; fleet.Overdue(windows, at) != "" {
+			return fleet.Overdue(windows, at), 0, nil
+		}
+	}
 	a, err := artifacts.PackState(artifacts.StateOptions{
 		Device: t.Device, Generation: t.Generation + 1, Deployments: documents, Expires: states.Expires, Previous: t.Digest, Repeats: t.Former,
-		Windows: former.Windows, Created: states.Created, Annotations: fleet.Notes(former), Applications: former.Applications, Compressors: c,
+		Windows: windows, Created: states.Created, Annotations: fleet.Notes(former), Applications: former.Applications, Compressors: c,
 	})
 	if err != nil {
 		return "", 0, err
@@ -320,18 +330,9 @@ func (s Store) restored(ctx context.Context, t artifacts.RolloutTarget, there di
 // former is what a device's tag named before a rollout, and its deployments: of a state that a key which may publish has
 // signed.
 func (s Store) former(ctx context.Context, t artifacts.RolloutTarget) (*artifacts.StateIndex, []artifacts.Deployment, error) {
-	if s.Verify != nil {
-		if err := s.Verify(ctx, t.Repository, t.Former); err != nil {
-			return nil, nil, err
-		}
-	}
-	_, manifest, err := s.From.Manifest(ctx, t.Repository, t.Former)
+	x, err := s.index(ctx, t.Repository, t.Former)
 	if err != nil {
 		return nil, nil, err
-	}
-	x, err := artifacts.OpenState(manifest)
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s@%s: %w", t.Repository, t.Former, err)
 	}
 	state, err := x.Read(func(b ocispec.Descriptor) ([]byte, error) {
 		return s.From.Blob(ctx, t.Repository, b, artifacts.MaxArchive)
@@ -340,4 +341,22 @@ func (s Store) former(ctx context.Context, t artifacts.RolloutTarget) (*artifact
 		return nil, nil, fmt.Errorf("%s@%s: %w", t.Repository, t.Former, err)
 	}
 	return x, state.Deployments, nil
+}
+
+// index verifies a state, and reads its manifest.
+func (s Store) index(ctx context.Context, repository string, d digest.Digest) (*artifacts.StateIndex, error) {
+	if s.Verify != nil {
+		if err := s.Verify(ctx, repository, d); err != nil {
+			return nil, err
+		}
+	}
+	_, manifest, err := s.From.Manifest(ctx, repository, d)
+	if err != nil {
+		return nil, err
+	}
+	x, err := artifacts.OpenState(manifest)
+	if err != nil {
+		return nil, fmt.Errorf("%s@%s: %w", repository, d, err)
+	}
+	return x, nil
 }
