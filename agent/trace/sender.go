@@ -40,7 +40,7 @@ type sender struct {
 func newSender(o Options) *sender {
 	c := o.Collector
 	t := &http.Transport{
-		Proxy: o.Proxy, TLSClientConfig: o.TLS, ForceAttemptHTTP2: true, TLSHandshakeTimeout: sendLimit,
+		Proxy: o.Proxy, TLSClientConfig: o.TLS, ForceAttemptHTTP2: true, TLSHandshakeTimeout: sendLimit, MaxResponseHeaderBytes: maxAnswer,
 		DisableKeepAlives: true, // changes are rare: no connection waits for the next one
 	}
 	var via http.RoundTripper = t
@@ -132,7 +132,7 @@ func (s *sender) post(ctx context.Context, body []byte) error {
 	defer res.Body.Close()
 	_, _ = io.Copy(io.Discard, io.LimitReader(res.Body, maxAnswer))
 	if res.StatusCode/100 != 2 {
-		return fmt.Errorf("it answers %s: %w", res.Status, fault.ErrTemporary)
+		return fmt.Errorf("it answers %d: %w", res.StatusCode, fault.ErrTemporary)
 	}
 	return nil
 }

@@ -28,7 +28,8 @@ func ownPlaces(cfg *config.Config, getenv func(string) string) []workload.Place 
 		add(workload.NoAccess, "the agent's credentials", filepath.Join(home, ".docker"))
 	}
 	add(workload.ReadOnly, "authorities that the agent trusts", cfg.Registry.CAFile, cfg.Registry.CertFile, cfg.Fleet.CAFile, cfg.Fleet.CertFile, cfg.Fleet.TrustBundle,
-		cfg.Source.Manager.CAFile, cfg.Source.Manager.CertFile, cfg.Source.Manager.TrustBundle, cfg.OTLP.CAFile, cfg.Traces.CAFile)
+		cfg.Source.Manager.CAFile, cfg.Source.Manager.CertFile, cfg.Source.Manager.TrustBundle, cfg.OTLP.CAFile, cfg.Traces.CAFile,
+		getenv("OTEL_EXPORTER_OTLP_CERTIFICATE"), getenv("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE"), getenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"), getenv("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE"))
 	add(workload.ReadOnly, "decisions about changes", cfg.Approvals.Directory)
 	add(workload.ReadOnly, "networks of the site", cfg.Network.CNI.ConfDir, cfg.Network.CNI.BinDir)
 	return slices.DeleteFunc(out, func(p workload.Place) bool { // beside files of others: the file alone is the agent's
