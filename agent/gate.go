@@ -72,7 +72,9 @@ func (l *loop) countWaits(now time.Time) {
 func (l *loop) saveWaits() {
 	g := &l.gate
 	g.kept = g.counted
-	if err := l.o.Store.Update(func(tx *store.Tx) error { return setChanges(tx, slices.Collect(maps.Values(g.records))) }); err != nil {
+	if err := l.o.Store.Update(func(tx *store.Tx) error {
+		return errors.Join(tx.RetainChanges(keys(g.records)), setChanges(tx, slices.Collect(maps.Values(g.records))))
+	}); err != nil {
 		l.log.Warn("cannot save how long changes have waited", "err", err)
 	}
 }

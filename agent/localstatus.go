@@ -34,7 +34,7 @@ func (l *loop) publish(now time.Time) {
 	l.status.Store(s)
 }
 
-// running is the generation that the device runs, or changes to: the target, once one of its changes has begun or is made, or nothing holds them
+// running is the generation that the device runs, or changes to: the target, once one of its changes has begun or, but for removals, is made, or nothing holds them
 // back, else the one that ran before. nil: none.
 func (l *loop) running() *store.State {
 	open := l.openChanges(l.targetDesired)
@@ -42,7 +42,8 @@ func (l *loop) running() *store.State {
 		return l.target
 	}
 	for i := range l.targetDesired.Deployments {
-		if g, ok := l.good[l.targetDesired.Deployments[i].ID]; ok && g.Record.State == l.target.Digest {
+		g, ok := l.good[l.targetDesired.Deployments[i].ID]
+		if ok && g.Record.State == l.target.Digest && !g.Record.Since.Before(l.target.AcceptedAt) { // an older one is of when it was the target before
 			return l.target
 		}
 	}

@@ -15,6 +15,7 @@ type Outlook struct {
 
 // Next is as [Windows.Next]. What opens in more than ten years may be told an hour late.
 func (o *Outlook) Next(t time.Time) (opens, closes time.Time) {
+	t = t.Round(0) // a clock that is set, or a machine that slept, does not show in monotonic readings
 	if o.asked.IsZero() || t.Before(o.asked) || !t.Before(o.until) {
 		o.asked, o.until = t, t.Add(lookAgain)
 		o.opens, o.closes = o.Windows.Next(t)

@@ -1,12 +1,39 @@
 package schedule_test
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"testing"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
+
+// Times with a monotonic reading are compared by it, which a clock that is set does not change.
+func TestOutlookForgetsMonotonicReadings(t *testing.T) {
+	now := time.Now() // with one
+	list := fmt.Sprintf(`[{"only":[%q],"zone":"UTC"}]`, now.UTC().Format(time.DateOnly))
+	w, err := schedule.ParseJSON("windows", []byte(list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &schedule.Outlook{Windows: w}
+	if opens, _ := o.Next(now); !opens.Equal(now) {
+		t.Fatalf("closed on its day until %v", opens)
+	}
+	for _, days := range []int{2, -2} {
+		set := now.AddDate(0, 0, days) // by the wall clock: it keeps no reading
+		if opens, _ := o.Next(set); opens.Equal(set) {
+			t.Errorf("open %d days later", days)
+		}
+		if opens, _ := o.Next(now); !opens.Equal(now) {
+			t.Errorf("closed after %d days and back", days)
+		}
+	}
+	if opens, _ := o.Next(now); opens != opens.Round(0) {
+		t.Errorf("%v has a monotonic reading", opens)
+	}
+}
 
 // An Outlook says what its windows say, whatever the clock does in between.
 func TestOutlook(t *testing.T) {
