@@ -4,15 +4,18 @@ import (
 	"bytes"
 	"crypto"
 	"crypto/tls"
+	"crypto/x509"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,6 +23,7 @@ import (
 	_ "modernc.org/sqlite" // to make a database of another version
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/identity"
 	protocol "github.com/longshore-dev/longshore/identity/enroll"
 	"github.com/longshore-dev/longshore/identity/identitytest"
@@ -115,22 +119,39 @@ func (e *enroller) run(t *testing.T, args ...string) string {
 	return out
 }
 
-// An operator approves a device by its key, beside the running server; it uses its certificate until it is removed.
-func TestServeEnroll(t *testing.T) {
-	e := newEnroller(t)
-	e.start(t)
+// newKey makes the key of a device, and its fingerprint.
+func newKey(t *testing.T) (crypto.Signer, string) {
+	t.Helper()
 	key := identitytest.NewKey(t)
 	print, err := identity.Fingerprint(key.Public())
 	if err != nil {
 		t.Fatal(err)
 	}
+	return key, print.String()
+}
+
+// devices is "devices list" of a state.
+func (e *enroller) devices(t *testing.T, state string) []deviceInfo {
+	t.Helper()
+	var all []deviceInfo
+	if err := json.Unmarshal([]byte(e.run(t, "devices", "list", "--state", state, "-o", "json")), &all); err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+// An operator approves a device by its key, beside the running server; it uses its certificate until it is removed.
+func TestServeEnroll(t *testing.T) {
+	e := newEnroller(t)
+	e.start(t)
+	key, print := newKey(t)
 	if a, err := e.ask(t, key, "press-07", ""); err != nil || a.Status != protocol.Pending {
 		t.Fatalf("a new device: %+v, %v", a, err)
 	}
-	if out := e.run(t, "devices", "pending"); !strings.Contains(out, "press-07") || !strings.Contains(out, print.String()) {
+	if out := e.run(t, "devices", "pending"); !strings.Contains(out, "press-07") || !strings.Contains(out, print) {
 		t.Errorf("devices pending:\n%s", out)
 	}
-	e.run(t, "devices", "approve", "press-07", "--fingerprint", print.String())
+	e.run(t, "devices", "approve", "press-07", "--fingerprint", print)
 
 	identitytest.Write(t, e.path("enroll.yaml"), []byte(settings+"trsut: x\n")) // while the server runs
 	if a, err := e.ask(t, key, "press-07", ""); !errors.Is(err, fault.ErrTemporary) || a.Grant != nil || !strings.Contains(e.log.String(), "enroll.yaml:5") {
@@ -169,6 +190,127 @@ func TestServeEnroll(t *testing.T) {
 	}
 }
 
+// A denied device is told the reason. Its key can be approved later; an enrolled device cannot be denied.
+func TestServeDeny(t *testing.T) {
+	e := newEnroller(t)
+	e.start(t)
+	key, print := newKey(t)
+	if a, err := e.ask(t, key, "press-07", ""); err != nil || a.Status != protocol.Pending {
+		t.Fatalf("a new device: %+v, %v", a, err)
+	}
+	if out := e.run(t, "devices", "deny", "--fingerprint", print, "--reason", "not ours, ask hall 3"); out != "denied "+print+"\n" {
+		t.Errorf("devices deny: %q", out)
+	}
+	if a, err := e.ask(t, key, "press-07", ""); err != nil || a.Status != protocol.Denied || a.Reason != "not ours, ask hall 3" || a.Grant != nil || a.TrustBundle != nil {
+		t.Errorf("a denied device is told %+v, %v", a, err)
+	}
+	if all := e.devices(t, "denied"); len(all) != 1 || all[0].Fingerprint != print || all[0].Reason != "not ours, ask hall 3" || all[0].Decided.IsZero() {
+		t.Errorf("denied devices %+v", all)
+	}
+	if out := e.run(t, "devices", "pending"); strings.Contains(out, print) {
+		t.Errorf("a denied device is pending:\n%s", out)
+	}
+	e.run(t, "devices", "approve", "press-07", "--fingerprint", print)
+	if a, err := e.ask(t, key, "press-07", ""); err != nil || a.Status != protocol.Approved || a.Grant == nil || a.Reason != "" {
+		t.Errorf("approved after all: %+v, %v", a, err)
+	}
+	if code, out, errs := command(t, "devices", "deny", "--fingerprint", print, "--database", e.path("fleet.db")); code == 0 || out != "" || !strings.Contains(errs, "longshore-fleet devices remove") {
+		t.Errorf("deny an enrolled device = %d %s\n%s", code, out, errs)
+	}
+}
+
+// A device whose key is approved before it asks gets its certificate at once, with the id of the approval, unless that has expired.
+func TestServeExpected(t *testing.T) {
+	e := newEnroller(t)
+	e.start(t)
+	key, print := newKey(t)
+	if out := e.run(t, "devices", "approve", "press-07", "--expect", print); out != "press-07 is expected with the key "+print+"\n" {
+		t.Errorf("devices approve --expect: %q", out)
+	}
+	if all := e.devices(t, "expected"); len(all) != 1 || all[0].Device != "press-07" || all[0].Fingerprint != print || all[0].Expires.Sub(all[0].Decided) != expectTTL {
+		t.Errorf("expected devices %+v", all)
+	}
+	a, err := e.ask(t, key, "press-99", "")
+	if err != nil || a.Status != protocol.Approved || a.Device != "press-07" || a.Grant == nil {
+		t.Fatalf("an expected device: %+v, %v", a, err)
+	}
+	if _, err := a.Grant.Check(protocol.Expected{Key: key, Device: "press-07", Manager: identity.Name{TrustDomain: "plant.acme.example", Manager: "main"}, Now: time.Now()}); err != nil {
+		t.Error(err)
+	}
+	if all := e.devices(t, "approved"); len(all) != 1 || all[0].Device != "press-07" || all[0].Certificate.IsZero() {
+		t.Errorf("approved devices %+v", all)
+	}
+	for expires, want := range map[string]struct {
+		after  time.Duration
+		status protocol.Status
+	}{"24h": {24 * time.Hour, protocol.Approved}, "0": {0, protocol.Approved}, "1ns": {1, protocol.Pending}} {
+		key, print := newKey(t)
+		device := "press-for-" + expires
+		var made deviceInfo
+		if err := json.Unmarshal([]byte(e.run(t, "devices", "approve", device, "--expect", print, "--expires", expires, "-o", "json")), &made); err != nil {
+			t.Fatal(err)
+		}
+		if made.State != "expected" || made.Device != device || want.after == 0 && !made.Expires.IsZero() || want.after != 0 && made.Expires.Sub(made.Decided) != want.after {
+			t.Errorf("--expires %s: %+v", expires, made)
+		}
+		if a, err := e.ask(t, key, device, ""); err != nil || a.Status != want.status || (a.Grant != nil) != (want.status == protocol.Approved) {
+			t.Errorf("--expires %s: the device is told %+v, %v", expires, a, err)
+		}
+	}
+}
+
+// On a connection of a device without a certificate all but enrollment and the trust bundle is a problem document, and stores nothing.
+func TestEnrollOtherRequests(t *testing.T) {
+	e := newEnroller(t)
+	e.start(t)
+	pair := identitytest.New(t).Issue(t, managerID, func(c *x509.Certificate) { c.URIs = nil })
+	certificate, err := tls.X509KeyPair(pair.Cert, pair.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}, NextProtos: []string{protocol.Protocol, "http/1.1"}}}
+	t.Cleanup(tr.CloseIdleConnections)
+	for _, tt := range []struct {
+		path  string
+		right []string // methods that are answered otherwise
+		code  int
+		allow string
+	}{
+		{protocol.Path, []string{"POST"}, 405, "POST"},
+		{"/.well-known/spiffe/bundle.json", []string{"GET", "HEAD"}, 405, "GET, HEAD"},
+		{protocol.Path + "/", nil, 404, ""},
+		{"/enroll/v1", nil, 404, ""},
+		{"/.well-known/margo", nil, 404, ""},
+		{"/api/v1/deployments", nil, 404, ""},
+		{"/api/v1/capabilities/press-07", nil, 404, ""},
+	} {
+		for _, method := range []string{"GET", "HEAD", "PUT", "POST", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"} {
+			if slices.Contains(tt.right, method) {
+				continue
+			}
+			req, err := http.NewRequestWithContext(t.Context(), method, e.url+tt.path, strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			res, err := tr.RoundTrip(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, err := io.ReadAll(res.Body)
+			_ = res.Body.Close()
+			if err != nil || res.StatusCode != tt.code || res.Header.Get("Allow") != tt.allow || res.Header.Get("Content-Type") != margo.ProblemMediaType {
+				t.Errorf("%s %s = %d, Allow %q, %s, %v", method, tt.path, res.StatusCode, res.Header.Get("Allow"), res.Header.Get("Content-Type"), err)
+			}
+			if p, err := margo.ParseProblem("problem", body); method != "HEAD" && (err != nil || p.Status != tt.code || p.Type != "about:blank") {
+				t.Errorf("%s %s is no problem document: %s, %v", method, tt.path, body, err)
+			}
+		}
+	}
+	if all := e.devices(t, "pending"); len(all) != 0 {
+		t.Errorf("pending devices %+v", all)
+	}
+}
+
 // A join token of the command is good for one device, and one that was revoked for none.
 func TestServeJoinToken(t *testing.T) {
 	e := newEnroller(t)
@@ -190,6 +332,40 @@ func TestServeJoinToken(t *testing.T) {
 	e.run(t, "join-token", "revoke", made.ID)
 	if a, err := e.ask(t, identitytest.NewKey(t), "", made.Token); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("with a revoked token: %+v, %v", a, err)
+	}
+}
+
+var until = regexp.MustCompile(`until (\S+); it is not shown again`)
+
+// How long a join token is valid is shown where it is created and listed, and then it is over.
+func TestJoinTokenExpires(t *testing.T) {
+	e := newEnroller(t)
+	e.start(t)
+	code, text, errs := command(t, "join-token", "create", "--device", "press-07", "--expires", "90m", "--database", e.path("fleet.db"))
+	shown := until.FindStringSubmatch(errs)
+	if code != 0 || shown == nil {
+		t.Fatalf("join-token create = %d\n%s", code, errs)
+	}
+	end, err := time.Parse(time.RFC3339, shown[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var listed []joinTokenInfo
+	if err := json.Unmarshal([]byte(e.run(t, "join-token", "list", "-o", "json")), &listed); err != nil {
+		t.Fatal(err)
+	}
+	if len(listed) != 1 || listed[0].Expires.Sub(listed[0].Created) != 90*time.Minute || !listed[0].Expires.Truncate(time.Second).Equal(end) || listed[0].Token != "" {
+		t.Errorf("join-token create shows %s, list %+v", end, listed)
+	}
+	if out := e.run(t, "join-token", "list"); !strings.Contains(out, date(listed[0].Expires)) || strings.Contains(out, strings.TrimSpace(text)) {
+		t.Errorf("join-token list lacks %s, or has the token:\n%s", date(listed[0].Expires), out)
+	}
+	var made joinTokenInfo
+	if err := json.Unmarshal([]byte(e.run(t, "join-token", "create", "--device", "press-08", "--expires", "1ns", "-o", "json")), &made); err != nil {
+		t.Fatal(err)
+	}
+	if a, err := e.ask(t, identitytest.NewKey(t), "", made.Token); made.Expires.Sub(made.Created) != 1 || !errors.Is(err, fault.ErrDenied) || !strings.Contains(err.Error(), "expired at") {
+		t.Errorf("with an expired token %+v: %+v, %v", made, a, err)
 	}
 }
 
