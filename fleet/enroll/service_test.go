@@ -23,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/fleet/enroll"
 	"github.com/longshore-dev/longshore/fleet/enroll/enrolltest"
 	"github.com/longshore-dev/longshore/fleet/enroll/harbor"
@@ -304,15 +305,21 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// post sends a body on a connection with the device's key.
-func (d *device) post(t *testing.T, body io.Reader) (int, string) {
+// transport makes connections with the device's key, and no name.
+func (d *device) transport(t *testing.T) *http.Transport {
 	t.Helper()
 	pair := identitytest.New(t).IssueKey(t, d.key, "spiffe://x/y", func(c *x509.Certificate) { c.URIs = nil })
 	certificate, err := tls.X509KeyPair(pair.Cert, pair.Key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}, NextProtos: []string{protocol.Protocol, "http/1.1"}}}
+	return &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true, Certificates: []tls.Certificate{certificate}, NextProtos: []string{protocol.Protocol, "http/1.1"}}}
+}
+
+// post sends a body on a connection with the device's key.
+func (d *device) post(t *testing.T, body io.Reader) (int, string) {
+	t.Helper()
+	tr := d.transport(t)
 	defer tr.CloseIdleConnections()
 	res, err := (&http.Client{Transport: tr}).Post(d.URL+protocol.Path, "application/json", body)
 	if err != nil {
@@ -321,6 +328,46 @@ func (d *device) post(t *testing.T, body io.Reader) (int, string) {
 	defer res.Body.Close()
 	text, _ := io.ReadAll(res.Body)
 	return res.StatusCode, string(text)
+}
+
+// A good request by another method than POST is a problem, and the key is not stored.
+func TestMethods(t *testing.T) {
+	p := enrolltest.Start(t, nil)
+	d := newDevice(t, p, "press-07")
+	r, err := protocol.NewRequest(d.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr := d.transport(t)
+	t.Cleanup(tr.CloseIdleConnections)
+	for _, method := range []string{"GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"} {
+		req, err := http.NewRequestWithContext(t.Context(), method, p.URL+protocol.Path, bytes.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := tr.RoundTrip(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(res.Body)
+		_ = res.Body.Close()
+		h := res.Header
+		if err != nil || res.StatusCode != http.StatusMethodNotAllowed || h.Get("Allow") != "POST" || h.Get("Content-Type") != margo.ProblemMediaType || h.Get("Cache-Control") != "no-store" {
+			t.Errorf("%s = %s %v, %v", method, res.Status, h, err)
+		}
+		problem, err := margo.ParseProblem("problem", text)
+		if method != "HEAD" && (err != nil || problem.Status != res.StatusCode || problem.Type != "about:blank" || problem.Retryable == nil || *problem.Retryable) {
+			t.Errorf("%s is no problem document: %s, %v", method, text, err)
+		}
+	}
+	if _, err := p.Enrollment(t.Context(), d.print); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("the key is stored: %v", err)
+	}
+	d.is(t, protocol.Pending)
 }
 
 // endless is a body of a gibibyte, which counts what was taken of it.
