@@ -133,6 +133,38 @@ f:2:1: metadata: must be an object, is null`},
 	}
 }
 
+// The schema of rc.3 requires annotations, which its text does not have: they are read, and nothing is taken from them.
+func TestAnnotationsOfDeployments(t *testing.T) {
+	const member, others = "  labels: {line: a}\n", "  annotations: {id: 0d7b6b5e-1d43-4d0a-9c67-0c64a8a4b2f1, applicationId: another}\n"
+	for annotations, want := range map[string]map[string]string{
+		others:                {"id": "0d7b6b5e-1d43-4d0a-9c67-0c64a8a4b2f1", "applicationId": "another"},
+		"  annotations: {}\n": {},
+	} {
+		plain, err := margo.ParseApplicationDeployment("f", []byte(deployment))
+		if err != nil {
+			t.Fatal(err)
+		}
+		plain.Metadata.Annotations = want
+		got, err := margo.ParseApplicationDeployment("f", []byte(strings.Replace(deployment, member, member+annotations, 1)))
+		if err != nil {
+			t.Errorf("%s: %v", annotations, err)
+			continue
+		}
+		if diff := cmp.Diff(plain, got); diff != "" {
+			t.Errorf("%s: (-want +got):\n%s", annotations, diff)
+		}
+	}
+	for name, tt := range map[string]struct{ old, new, want string }{
+		"annotations in place of the ids": {"  applicationId: line-monitor\n", "", "applicationId is missing"},
+		"a number":                        {"applicationId: another", "applicationId: 7", "metadata.annotations.applicationId: must be a string, is a number"},
+	} {
+		text := strings.Replace(strings.Replace(deployment, member, member+others, 1), tt.old, tt.new, 1)
+		if _, err := margo.ParseApplicationDeployment("f", []byte(text)); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%s: %v, want %q", name, err, tt.want)
+		}
+	}
+}
+
 func TestOlderDeploymentsAreNormalised(t *testing.T) {
 	envelope := "apiVersion: application.margo.org/v1alpha1\nkind: ApplicationDeployment\n"
 	tests := []struct {
