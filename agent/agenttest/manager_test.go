@@ -1,11 +1,13 @@
 package agenttest_test
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"net/http"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -54,10 +56,18 @@ func TestManagerDeviations(t *testing.T) {
 		"compressed, weak ETags":     {Compressed: true},
 		"strict capacities":          {StrictCapacity: true},
 		"no bundles":                 {NoBundles: true},
+		"annotations of deployments": {Annotations: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			managed(t, func(t *testing.T, w *agenttest.World) {
 				w.Manager.Deviate(d)
+				var annotated atomic.Bool
+				w.Registry.Change(func(request string, data []byte) []byte {
+					if strings.HasPrefix(request, "manager GET /api/v1/deployments/") && bytes.Contains(data, []byte("\n  annotations: ")) {
+						annotated.Store(true)
+					}
+					return data
+				})
 				apps := []agenttest.App{app(1, web("web:1")), app(2, web("web:1")), app(3, web("web:1"))}
 				w.Publish(t, math.MaxUint64-2, apps...) // above what a float64 can hold
 				r := w.Start(t)
@@ -83,6 +93,9 @@ func TestManagerDeviations(t *testing.T) {
 				}
 				if want != 0 {
 					t.Errorf("%d deployments too few or too many were asked for", want)
+				}
+				if annotated.Load() != d.Annotations {
+					t.Errorf("the deployment has annotations: %v", annotated.Load())
 				}
 				r.Stop(t)
 				r = w.Start(t)

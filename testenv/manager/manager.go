@@ -37,6 +37,7 @@ type Deviations struct {
 	Compressed     bool // answers have a Content-Encoding, and so weak ETags
 	StrictCapacity bool // capacities with a space are refused
 	NoBundles      bool // bundles are named and not served
+	Annotations    bool // the metadata of deployments has annotations, which its schema requires and does not describe
 }
 
 // Deployment is an ApplicationDeployment in YAML.
@@ -186,6 +187,9 @@ func (m *Manager) pack(client string, version uint64, deployments []Deployment) 
 	refs := []any{}
 	var files []Deployment
 	for i, d := range deployments {
+		if m.deviates.Annotations {
+			d.YAML = annotated(d)
+		}
 		digest := digestOf(d.YAML)
 		s.byDigest[d.ID+"/"+digest] = d
 		ref := map[string]any{"deploymentId": d.ID, "digest": digest, "url": prefix + "/deployments/" + d.ID + "/" + digest}
@@ -212,6 +216,12 @@ func (m *Manager) pack(client string, version uint64, deployments []Deployment) 
 	}
 	s.manifest, _ = json.Marshal(document) // plain values
 	return s
+}
+
+// annotated adds annotations to a document in block style: the id, which earlier versions had there, and one of a vendor.
+func annotated(d Deployment) []byte {
+	const metadata = "\nmetadata:\n"
+	return bytes.Replace(d.YAML, []byte(metadata), []byte(metadata+"  annotations: {id: "+d.ID+", acme.example/line: a}\n"), 1)
 }
 
 func archive(files []Deployment) []byte {
