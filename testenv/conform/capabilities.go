@@ -89,16 +89,16 @@ func capabilitiesCases() []Case {
 		reports("capabilities.identity", "5.1.3 5.1.4", "id, vendor, modelNumber, serialNumber", nil, changes{
 			"no id": edit("id", nil), "id with a space": edit("id", "a b"), "no vendor": edit("vendor", nil), "no modelNumber": edit("modelNumber", nil), "no serialNumber": edit("serialNumber", nil),
 		}),
-		reports("capabilities.hosting", "5.1.5", "members that describe hosting come together, or not at all", changes{
+		reports("capabilities.hosting", "5.1.5 5.3.1 5.3.2 5.3.3", "members that describe hosting come together, or not at all", changes{
 			"none": func(doc object) {
 				id := doc["properties"].(object)["id"].(string)
 				doc["properties"] = relay(id)["properties"]
 			},
 		}, changes{"no cpus": edit("cpus", nil), "no memory": edit("memory", nil), "no storage": edit("storage", nil), "no peripherals": edit("peripherals", nil), "no interfaces": edit("interfaces", nil), "no otelCollector": edit("otelCollector", nil), "no supportedRuntimes": edit("supportedRuntimes", nil), "no supportedDeploymentTypes": edit("supportedDeploymentTypes", nil)}),
 		reports("capabilities.collector", "5.1.6", "otelCollector: false is accepted", changes{"false": edit("otelCollector", false)}, nil),
-		reports("capabilities.runtimes", "5.1.7", "supportedRuntimes", changes{"both": edit("supportedRuntimes", []any{"oci", "custom"})},
+		reports("capabilities.runtimes", "5.1.7 5.3.2", "supportedRuntimes", changes{"both": edit("supportedRuntimes", []any{"oci", "custom"})},
 			changes{"none": edit("supportedRuntimes", []any{}), "another": edit("supportedRuntimes", []any{"containerd-direct"})}),
-		reports("capabilities.types", "5.1.8", "supportedDeploymentTypes", changes{"all": edit("supportedDeploymentTypes", []any{"helm", "compose", "custom"})},
+		reports("capabilities.types", "5.1.8 5.3.1", "supportedDeploymentTypes", changes{"all": edit("supportedDeploymentTypes", []any{"helm", "compose", "custom"})},
 			changes{"none": edit("supportedDeploymentTypes", []any{}), "another": edit("supportedDeploymentTypes", []any{"helm.v3"})}),
 		reports("capabilities.hardware", "5.1.9", "types of processors, peripherals and interfaces", changes{
 			"processors": edit("cpus", []any{object{"cores": 0.5, "architecture": "arm64"}, object{"cores": 4, "architecture": "arm"}}), "peripherals": edit("peripherals", typed("gpu", "display", "camera", "microphone", "speaker")),

@@ -155,6 +155,7 @@ var clients = map[string]string{
 	"3.4.5":  "agent/agenttest/memory_test.go TestRefusals",
 	"4.1.2":  "agent/agenttest/manager_test.go TestChildrenOfADeviceThatIsNoGateway",
 	"4.2.1":  "artifacts/margo/report_test.go TestOverall",
+	"5.3.4":  "agent/machine/machine_test.go TestCapabilitiesAreValidForMargo",
 	"6.1":    "artifacts/margo/check_test.go TestCheck",
 	"6.2":    "artifacts/margo/check_test.go TestCheck",
 	"6.3":    "artifacts/margo/check_test.go TestCheck",
