@@ -36,7 +36,7 @@ func changeFlags() []cli.Flag {
 		&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "trust.yaml `FILE` to change, instead of HOST/PATH; nothing is signed"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "show what would change, and change nothing"},
 		&cli.BoolFlag{Name: "replace", Usage: "replace an existing proposal; its signatures do not count for yours"},
-		yesFlag(),
+		annotationFlag(), yesFlag(),
 	}, signersFlags(), registryFlags())
 }
 
@@ -232,6 +232,10 @@ func (c *call) changeTrust(at []string, do func(*trust.Edit) error) error {
 	if err != nil {
 		return err
 	}
+	annotations, err := c.pairs("annotation")
+	if err != nil {
+		return err
+	}
 	repo, by, err := c.policySession(ref)
 	if err != nil {
 		return err
@@ -263,7 +267,7 @@ func (c *call) changeTrust(at []string, do func(*trust.Edit) error) error {
 	if err := c.confirm(fmt.Sprintf("%sPropose version %d?", question, r.Version)); err != nil {
 		return err
 	}
-	d := trust.Draft{Document: document, Root: before.Root, Replace: c.Bool("replace")}
+	d := trust.Draft{Document: document, Root: before.Root, Replace: c.Bool("replace"), Annotations: annotations}
 	if d.Created, err = c.created(); err != nil {
 		return err
 	}

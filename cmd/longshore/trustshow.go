@@ -171,10 +171,10 @@ func trustHistoryCommand() command {
 	return command{
 		name: "history", args: "HOST/PATH", min: 1, max: 1,
 		usage: "list and verify the versions of the trust policy",
-		about: "Lists every version in HOST/PATH with its changes and its signers, as the previous version and the version itself count " +
-			"them, when the last of them signed, and open proposals. It verifies versions as a device does: if devices reject one, " +
-			"the reason is shown and the exit code is 5. The first version in the repository is trusted, or the file of --policy, " +
-			"which devices have.",
+		about: "Lists every version in HOST/PATH with its changes, the revision of its source files, and its signers, as the previous " +
+			"version and the version itself count them, when the last of them signed, and open proposals. It verifies versions as a " +
+			"device does: if devices reject one, the reason is shown and the exit code is 5. The first version in the repository is " +
+			"trusted, or the file of --policy, which devices have.",
 		examples: []string{"harbor.acme.example/plant/trust", "--policy /etc/longshore/trust.yaml -o json harbor.acme.example/plant/trust"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that was installed on devices by hand"},
@@ -189,16 +189,17 @@ type trustHistory struct {
 }
 
 type trustEntry struct {
-	Version uint64        `json:"version"`
-	Tag     string        `json:"tag"`
-	Digest  digest.Digest `json:"digest"`
-	State   string        `json:"state"`             // published, proposed or refused
-	Signed  string        `json:"signed,omitempty"`  // time of the newest valid signature
-	Created string        `json:"created,omitempty"` // as the version claims
-	Changes []string      `json:"changes"`           // compared with the previous version
-	Before  *quorumInfo   `json:"before"`            // by the previous version; null: there is none
-	After   *quorumInfo   `json:"after"`             // by the version itself
-	Error   string        `json:"error,omitempty"`
+	Version  uint64        `json:"version"`
+	Tag      string        `json:"tag"`
+	Digest   digest.Digest `json:"digest"`
+	State    string        `json:"state"`              // published, proposed or refused
+	Signed   string        `json:"signed,omitempty"`   // time of the newest valid signature
+	Created  string        `json:"created,omitempty"`  // as the version claims
+	Revision string        `json:"revision,omitempty"` // of its source files, as the version claims
+	Changes  []string      `json:"changes"`            // compared with the previous version
+	Before   *quorumInfo   `json:"before"`             // by the previous version; null: there is none
+	After    *quorumInfo   `json:"after"`              // by the version itself
+	Error    string        `json:"error,omitempty"`
 }
 
 func (r trustHistory) quietText() string {
@@ -227,6 +228,9 @@ func (r trustHistory) text(w io.Writer) {
 	for _, v := range r.Versions {
 		for _, change := range v.Changes {
 			row(w, fmt.Sprintf("version %d", v.Version), "%s", change)
+		}
+		if v.Revision != "" {
+			row(w, fmt.Sprintf("version %d", v.Version), "revision %s", oneLine(v.Revision))
 		}
 		if v.Error != "" {
 			row(w, fmt.Sprintf("version %d", v.Version), "! %s", v.Error)
@@ -259,7 +263,7 @@ func (c *call) trustHistory(args []string) error {
 	for _, x := range past {
 		e := trustEntry{
 			Version: x.Version, Tag: x.Tag, Digest: x.Digest, State: "published", Signed: stamp(x.Signed()), Created: stamp(x.Created),
-			Changes: append([]string{}, x.Changes...), Before: quorum(x.Old), After: quorum(x.New),
+			Revision: x.Revision, Changes: append([]string{}, x.Changes...), Before: quorum(x.Old), After: quorum(x.New),
 		}
 		if x.Proposal {
 			e.State = "proposed"

@@ -23,6 +23,7 @@ type Past struct {
 	Policy   *Policy       // nil: it could not be read
 	Changes  []string      // against the version before, as [Difference] says them
 	Created  time.Time     // as it says itself; zero: not told
+	Revision string        // of its source files, by its annotation; "": unknown
 	Old, New *Tally        // nil: there are no signers to be asked
 	Err      error         // why a device does not take it; nil of a proposal that only lacks signatures
 }
@@ -88,6 +89,7 @@ func (p *Past) look(ctx context.Context, now time.Time, at Place, before *Policy
 		if t, wrong := time.Parse(time.RFC3339, c.Index.Annotations[ocispec.AnnotationCreated]); wrong == nil {
 			p.Created = t.UTC()
 		}
+		p.Revision = c.Index.Annotations[ocispec.AnnotationRevision]
 	}
 	if err == nil {
 		p.Changes = Difference(before, p.Policy)
