@@ -85,6 +85,9 @@ func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, e
 	var kept []artifacts.Deployment
 	if one.To != 0 {
 		goal, err := c.At(ctx, one.To)
+		if errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
+			err = fault.WithSummary(err, "it is not in "+one.Repository+": "+fault.ErrNotFound.Error())
+		}
 		if err == nil {
 			a.repeats = goal.Value
 			kept, err = p.deployments(ctx, a, goal.Value, nil)
@@ -92,7 +95,7 @@ func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, e
 		if err != nil {
 			err = fmt.Errorf("go back to generation %d: %w", one.To, err)
 			if fault.Hint(err) == "" {
-				err = fault.WithHint(err, "see what there is: longshore state history --device "+string(one.Device)+" "+one.Repository)
+				err = fault.WithHint(err, seeHistory(one))
 			}
 			return nil, err
 		}
@@ -131,6 +134,11 @@ func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, e
 		return nil, err
 	}
 	return x.next(ctx, kept)
+}
+
+// seeHistory is the hint about a generation that a device cannot go back to.
+func seeHistory(one One) string {
+	return "see what there is: longshore state history --device " + string(one.Device) + " " + one.Repository
 }
 
 // onePlan is the plan of one device on its way.
@@ -300,7 +308,7 @@ func (x *onePlan) next(ctx context.Context, deployments []artifacts.Deployment) 
 	}
 	if x.a.repeats != nil {
 		if n.Repeats = x.a.repeats.digest; n.Previous == n.Repeats {
-			return nil, fmt.Errorf("go back to generation %d: it is the newest: %w", x.one.To, fault.ErrConflict)
+			return nil, fault.WithHint(fmt.Errorf("go back to generation %d: it is the newest: %w", x.one.To, fault.ErrConflict), seeHistory(x.one))
 		}
 	}
 	n.Publication = n.DevicePlan.publication(x.o)

@@ -579,11 +579,12 @@ func TestOneGoesBack(t *testing.T) {
 	if got := next.Artifact.Blobs[len(next.Artifact.Blobs)-1].Descriptor.Digest; got != was.State.Deployments[0].Digest {
 		t.Errorf("the deployment is %s, want the very bytes of generation 1: %s", got, was.State.Deployments[0].Digest)
 	}
-	if _, err := stateOf(t, m, asked{Device: "d", Verify: by.verify, To: 3}); !errors.Is(err, fault.ErrConflict) {
-		t.Errorf("back to the newest: %v", err)
+	if _, err := stateOf(t, m, asked{Device: "d", Verify: by.verify, To: 3}); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+		t.Errorf("back to the newest: %v, hint %q", err, fault.Hint(err))
 	}
-	if _, err := stateOf(t, m, asked{Device: "d", Verify: by.verify, To: 9}); !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) == "" {
-		t.Errorf("back to what never was: %v", err)
+	if _, err := stateOf(t, m, asked{Device: "d", Verify: by.verify, To: 9}); !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) == "" ||
+		fault.Summary(err) != "go back to generation 9: it is not in "+m.name+": not found" {
+		t.Errorf("back to what never was: %s, hint %q", fault.Summary(err), fault.Hint(err))
 	}
 	delete(by, one)
 	if _, err := stateOf(t, m, asked{Device: "d", Verify: by.verify, To: 1}); !errors.Is(err, fault.ErrUnsigned) {
