@@ -14,10 +14,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -367,7 +369,7 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, into an
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return fault.WithHint(fmt.Errorf("fleet endpoint %s: %w: %w", c.base, fault.ErrTemporary, bare(err)),
+		return fault.WithHint(fmt.Errorf("fleet endpoint %s: %w: %w", c.base, bare(err), fault.ErrTemporary),
 			"is it the right address, --endpoint or endpoint in fleet.yaml, and does longshore-fleet run there?")
 	}
 	defer res.Body.Close()
@@ -414,11 +416,23 @@ func (c *Client) judge(res *http.Response, body []byte, path string) error {
 	return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrInvalid), "check the address")
 }
 
-// bare drops the method and URL that net/http adds to an error, because our error has them.
+// bare drops the method and URL that net/http adds to an error, because our error has them, and the system calls of a connection
+// that was not made.
 func bare(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
-		return u.Err
+	var (
+		link   *url.Error
+		name   *net.DNSError
+		dial   *net.OpError
+		number syscall.Errno
+	)
+	if errors.As(err, &link) {
+		err = link.Err
+	}
+	switch {
+	case errors.As(err, &name):
+		return fmt.Errorf("look up %s: %s%.0w", name.Name, name.Err, err)
+	case errors.As(err, &dial) && dial.Op == "dial" && dial.Addr != nil && errors.As(dial.Err, &number):
+		return fmt.Errorf("connect to %s: %w", dial.Addr, number)
 	}
 	return err
 }

@@ -267,7 +267,8 @@ func TestRefusals(t *testing.T) {
 	gone := httptest.NewServer(http.NotFoundHandler())
 	gone.Close()
 	c := client(t, endpoint.Options{URL: gone.URL})
-	if _, err := c.Look(t.Context(), []artifacts.DeviceID{"a"}); !errors.Is(err, fault.ErrTemporary) {
+	if _, err := c.Look(t.Context(), []artifacts.DeviceID{"a"}); !errors.Is(err, fault.ErrTemporary) ||
+		err.Error() != "fleet endpoint "+gone.URL+": connect to "+gone.Listener.Addr().String()+": connection refused: temporarily unavailable" {
 		t.Errorf("nobody there: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
