@@ -29,8 +29,8 @@ func TestKeptVolumes(t *testing.T) {
 		if err := m.Write(name, "orders"); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.RemoveVolume(t.Context(), "app-1/data"); !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "in use by app-1") {
-			t.Errorf("a volume in use: %v", err)
+		if _, err := r.RemoveVolume(t.Context(), "app-1/data"); !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "in use by app-1") || fault.Hint(err) == "" {
+			t.Errorf("a volume in use: %v, hint %q", err, fault.Hint(err))
 		}
 		if _, err := r.RemoveVolume(t.Context(), "data"); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("the name of two volumes: %v", err)

@@ -132,6 +132,9 @@ func readConfig(name string) (*config.Config, error) {
 
 func readPolicy(name string) (*trust.Policy, error) {
 	data, err := bounded.File(os.Open, name, maxConfigBytes)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, fault.WithHint(err, "put the trust policy there, or name it with trust: in agent.yaml; longshore-agent init writes both files")
+	}
 	if err != nil {
 		return nil, err
 	}

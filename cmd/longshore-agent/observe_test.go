@@ -60,7 +60,7 @@ func (f *fake) RemoveVolume(ctx context.Context, name string) (status.Volume, er
 	all, _ := f.Volumes(ctx)
 	v, err := status.SelectVolume(all, name)
 	if err == nil && v.InUse {
-		err = fmt.Errorf("volume %s is in use by %s: %w", v.Name, v.Deployment, fault.ErrConflict)
+		err = fault.WithHint(fmt.Errorf("volume %s is in use by %s: %w", v.Name, v.Deployment, fault.ErrConflict), "remove the application from the device's state first")
 	}
 	return v, err
 }
