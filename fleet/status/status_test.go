@@ -529,16 +529,26 @@ func TestMetrics(t *testing.T) {
 	s.want(put(press, caps(press, `,"x-longshore-extensions":{"refused":{"code":"signature-invalid"}}`)), 201)
 	s.want(post(report(press, margo.StateFailed)), 201)
 	s.do(put(press, "x"))
-	rec := httptest.NewRecorder()
-	status.Metrics(&status.Viewer{View: s.store, Now: time.Now, Logger: slog.New(slog.DiscardHandler)}, reg).ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+	now := time.Date(2026, 11, 20, 12, 59, 0, 0, time.UTC) // the reports came at noon
+	metrics := status.Metrics(&status.Viewer{View: s.store, Now: func() time.Time { return now }, OfflineAfter: time.Hour, Logger: slog.New(slog.DiscardHandler)}, reg)
+	scrape := func() string {
+		rec := httptest.NewRecorder()
+		metrics.ServeHTTP(rec, httptest.NewRequest("GET", "/metrics", nil))
+		return rec.Body.String()
+	}
+	out := scrape()
 	for _, line := range []string{
 		`longshore_fleet_reports_total{kind="capabilities",outcome="created"} 1`, `longshore_fleet_reports_total{kind="status",outcome="repeated"} 0`,
-		`longshore_fleet_problems_total{code="400"} 1`, "longshore_fleet_devices 1", "longshore_fleet_devices_refusing 1",
+		`longshore_fleet_problems_total{code="400"} 1`, "longshore_fleet_devices 1", "longshore_fleet_devices_refusing 1", "longshore_fleet_devices_offline 0",
 		`longshore_fleet_deployments{state="failed"} 1`, `longshore_fleet_deployments{state="installed"} 0`, "longshore_fleet_report_seconds_count 3",
 	} {
-		if !strings.Contains(rec.Body.String(), line+"\n") {
-			t.Errorf("metrics lack %q:\n%s", line, rec.Body)
+		if !strings.Contains(out, line+"\n") {
+			t.Errorf("metrics lack %q:\n%s", line, out)
 		}
+	}
+	now = now.Add(2 * time.Minute) // silent for longer than an hour
+	if out := scrape(); !strings.Contains(out, "\nlongshore_fleet_devices_offline 1\n") {
+		t.Errorf("metrics lack the device that is offline:\n%s", out)
 	}
 }
 
