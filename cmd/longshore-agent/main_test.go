@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"os"
@@ -21,6 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/signing/sign"
 )
 
@@ -168,6 +170,20 @@ func TestCheckConfigReadsCertificates(t *testing.T) {
 		if code != 2 || !strings.Contains(errs, config+": "+key+": ") || !strings.Contains(errs, filepath.Join(dir, name)) || !strings.Contains(errs, "hint: ") {
 			t.Errorf("%s: check-config = %d, want 2 with the key, the file and a hint\n%s%s", key, code, out, errs)
 		}
+	}
+}
+
+// TestRelease of testenv/packaging shows it of a release.
+func TestVersion(t *testing.T) {
+	for _, arg := range []string{"version", "--version"} {
+		if code, out, errs := command(t, arg); code != 0 || out != "longshore-agent "+build.Read().Text()+"\n" || errs != "" {
+			t.Errorf("%s = %d %q\n%s", arg, code, out, errs)
+		}
+	}
+	var got build.Info
+	code, out, errs := command(t, "version", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 || got != build.Read() {
+		t.Errorf("version -o json = %d %v\n%s%s", code, err, out, errs)
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	margoclient "github.com/longshore-dev/longshore/agent/manager"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -359,8 +360,10 @@ func TestWrongUse(t *testing.T) {
 }
 
 func TestVersionAndHelp(t *testing.T) {
-	if code, out, _ := command(t, "version"); code != 0 || strings.TrimSpace(out) == "" {
-		t.Errorf("version = %d %q", code, out)
+	for _, arg := range []string{"version", "--version"} { // TestRelease of testenv/packaging shows it of a release
+		if code, out, _ := command(t, arg); code != 0 || out != "longshore-fleet "+build.Read().Text()+"\n" {
+			t.Errorf("%s = %d %q", arg, code, out)
+		}
 	}
 	for _, args := range [][]string{{}, {"--help"}, {"serve", "--help"}, {"token", "create", "--help"}} {
 		if code, out, _ := command(t, args...); code != 0 || !strings.Contains(out, "longshore-fleet") {

@@ -74,7 +74,7 @@ func TestRelease(t *testing.T) {
 	build := func(source, dir, key string) (log string) {
 		var out bytes.Buffer
 		err := packaging.Build(t.Context(), packaging.Options{
-			Out: &out, Source: source, Dir: dir, Version: "1.2.3", Platforms: []string{host}, Programs: []string{"longshore"}, Key: key,
+			Out: &out, Source: source, Dir: dir, Version: "1.2.3", Platforms: []string{host}, Key: key,
 		})
 		if err != nil {
 			t.Fatalf("%v\n%s", err, out.String())
@@ -87,8 +87,15 @@ func TestRelease(t *testing.T) {
 	name := "longshore_1.2.3_" + runtime.GOOS + "_" + runtime.GOARCH
 	run(t, nil, "tar", "-C", work, "-xzf", filepath.Join(one, name+".tar.gz"))
 	longshore := filepath.Join(work, name, "longshore")
-	if got, want := run(t, nil, longshore, "--version"), "longshore 1.2.3 (commit "; !strings.HasPrefix(got, want) || !strings.Contains(got, "2026-11-23T12:00:00Z") {
-		t.Errorf("--version prints %q, want %q and the commit's time", got, want)
+	id := strings.TrimSpace(run(t, nil, "git", "-C", first, "rev-parse", "HEAD"))[:12]
+	for _, program := range testenv.OwnPrograms() {
+		if program == "longshore-agent" && runtime.GOOS != "linux" {
+			continue
+		}
+		want := program + " 1.2.3 (commit " + id + ", 2026-11-23T12:00:00Z) "
+		if got := run(t, nil, filepath.Join(work, name, program), "version"); !strings.HasPrefix(got, want) {
+			t.Errorf("%s prints %q, want %q", program, got, want)
+		}
 	}
 	key := filepath.Join(work, "release")
 	run(t, nil, longshore, "key", "generate", key)
