@@ -78,34 +78,35 @@ func TestFleetFilesNameNoEndpointForThePassword(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
 	s.stock()
 	s.do(outcome.OK, "app", "push", "-q", "./app", host+"/plant/apps/line")
-	var (
-		mu   sync.Mutex
-		told []string
-	)
-	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		mu.Lock()
-		told = append(told, r.Header.Get("Authorization"))
-		mu.Unlock()
-		http.Error(w, "no", http.StatusUnauthorized)
-	}))
-	take := func() []string { // what the endpoint received since the last call
-		mu.Lock()
-		defer mu.Unlock()
-		taken := told
-		told = nil
-		return taken
+	// endpoint is one that refuses everybody, and what it has received. A request may arrive after the command that sent it has ended.
+	endpoint := func() (url string, received func() []string) {
+		var mu sync.Mutex
+		var told []string
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			mu.Lock()
+			told = append(told, r.Header.Get("Authorization"))
+			mu.Unlock()
+			http.Error(w, "no", http.StatusUnauthorized)
+		}))
+		t.Cleanup(server.Close)
+		return server.URL, func() []string {
+			mu.Lock()
+			defer mu.Unlock()
+			return slices.Clone(told)
+		}
 	}
-	t.Cleanup(endpoint.Close)
+	ofFile, receivedOfFile := endpoint()
 	s.write("viewers", "viewers' secret\n")
-	s.change("plant/fleet.yaml", "include:", "endpoint: "+endpoint.URL+"\ninclude:")
+	s.change("plant/fleet.yaml", "include:", "endpoint: "+ofFile+"\ninclude:")
 	for _, flag := range []string{"--endpoint-password-file", "--endpoint-token-file"} {
 		s.do(outcome.Auth, "fleet", "status", flag, "viewers", "plant")
-		if got := take(); len(got) != 0 {
-			t.Errorf("%s: the endpoint of fleet.yaml received %q", flag, got)
-		}
-		s.do(outcome.Auth, "fleet", "status", flag, "viewers", "--endpoint", endpoint.URL, "plant")
-		if got := take(); len(got) == 0 || got[0] == "" {
+		named, received := endpoint()
+		s.do(outcome.Auth, "fleet", "status", flag, "viewers", "--endpoint", named, "plant")
+		if got := received(); len(got) == 0 || got[0] == "" {
 			t.Errorf("%s: the endpoint that was named received %q", flag, got)
+		}
+		if got := receivedOfFile(); len(got) != 0 {
+			t.Errorf("%s: the endpoint of fleet.yaml received %q", flag, got)
 		}
 	}
 }
