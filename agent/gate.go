@@ -90,7 +90,7 @@ func (l *loop) gated() bool {
 	return len(l.lockable()) > 0 || l.gate.refuses()
 }
 
-// refuses reports whether somebody rejected or postponed a change, which counts whatever else holds changes back.
+// refuses reports whether a change was rejected or postponed. Such a decision counts also without windows, locks and an approval policy.
 func (g *gate) refuses() bool {
 	for _, r := range g.records {
 		if d := r.Decision; r.Trust == nil && r.Begun.IsZero() && d != nil && d.Verdict != store.Approved {
@@ -249,8 +249,8 @@ func (l *loop) unfinished(c plan.Change) bool {
 		}))
 }
 
-// leaves reports whether a deployment may have containers although neither the target nor a good revision has it: somebody went back to a
-// generation without it, and they are being removed.
+// leaves reports whether a deployment may still have containers that a rollback by hand removes: neither the target nor the good revisions
+// contain it.
 func (l *loop) leaves(id string) bool {
 	_, ran := l.good[id]
 	return !ran && l.targetDesired != nil && l.targetDesired.Deployment(id) == nil &&

@@ -215,7 +215,7 @@ func TestApproval(t *testing.T) {
 	}
 }
 
-// How long a change has waited is the time for which the agent ran, by a clock that nobody sets.
+// The waiting time of a change counts only while the agent runs, by the monotonic clock.
 func TestAutomaticApprovalCountsTheTimeThatPassed(t *testing.T) {
 	const after = 12 * time.Hour
 	tests := map[string]struct {

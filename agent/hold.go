@@ -172,8 +172,8 @@ func (l *loop) release(by, via string) (status.Hold, error) {
 	return *status.NewHold(h), nil
 }
 
-// endHold ends a hold in memory. The generation that somebody chose is then the one that ran completely, whether or not the device has gone
-// back to it completely: its revisions are the good ones.
+// endHold ends a hold in memory, and commits the generation of the rollback by hand, also if the rollback is not complete: its revisions are the
+// good ones since it began.
 func (l *loop) endHold() {
 	if l.held() && (l.committed == nil || l.committed.Digest != l.target.Digest) {
 		l.commit()

@@ -133,7 +133,7 @@ func TestReleaseWithoutApprovals(t *testing.T) {
 	})
 }
 
-// A revision that somebody went back to and that fails now stays: the device does not return by itself to what nobody wants.
+// A revision that fails after a rollback to it by hand stays: the device does not apply the newer revision without an approval.
 func TestRollbackByHandThatFails(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
 		var broken atomic.Bool

@@ -94,22 +94,28 @@ func updates() []change {
 	}
 }
 
+// boundaries counts the boundaries that kill meets with 0, and then kills at every one of them, or with stride n at every n-th.
+func (s Setup) boundaries(t *testing.T, stride int, kill func(t *testing.T, w *World, at int) int) {
+	t.Helper()
+	n := 0
+	s.scenario(t, func(t *testing.T, w *World) { n = kill(t, w, 0) })
+	if n < 10 && !t.Failed() {
+		t.Errorf("met %d boundaries only", n)
+	}
+	t.Logf("%d boundaries", n)
+	var scenes []scene
+	for at := 1; at <= n; at += stride {
+		scenes = append(scenes, scene{fmt.Sprint(at), func(t *testing.T) {
+			s.scenario(t, func(t *testing.T, w *World) { kill(t, w, at) })
+		}})
+	}
+	s.each(t, scenes)
+}
+
 func kills(t *testing.T, s Setup, stride int, changes []change) {
 	for _, c := range changes {
 		t.Run(c.name, func(t *testing.T) {
-			n := 0
-			s.scenario(t, func(t *testing.T, w *World) { n = c.kill(t, w, 0) })
-			if n < 10 && !t.Failed() {
-				t.Errorf("met %d boundaries only", n)
-			}
-			t.Logf("%d boundaries", n)
-			var scenes []scene
-			for at := 1; at <= n; at += stride {
-				scenes = append(scenes, scene{fmt.Sprint(at), func(t *testing.T) {
-					s.scenario(t, func(t *testing.T, w *World) { c.kill(t, w, at) })
-				}})
-			}
-			s.each(t, scenes)
+			s.boundaries(t, stride, c.kill)
 		})
 	}
 }

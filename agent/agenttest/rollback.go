@@ -2,7 +2,6 @@ package agenttest
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -15,22 +14,10 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// KillsOfRollbacks kills an agent at every boundary of a rollback by hand that is released at once, starts another one, and wants that what was
-// rolled back does not come back before somebody approves it. With stride n it takes every n-th boundary.
+// KillsOfRollbacks kills an agent at every boundary of a rollback by hand that is released at once, and starts another one. It fails if the
+// agent applies the rolled back generation again before an approval. With stride n it takes every n-th boundary.
 func KillsOfRollbacks(t *testing.T, s Setup, stride int) {
-	n := 0
-	s.scenario(t, func(t *testing.T, w *World) { n = w.killRollback(t, 0) })
-	if n < 10 && !t.Failed() {
-		t.Errorf("met %d boundaries only", n)
-	}
-	t.Logf("%d boundaries", n)
-	var scenes []scene
-	for at := 1; at <= n; at += stride {
-		scenes = append(scenes, scene{fmt.Sprint(at), func(t *testing.T) {
-			s.scenario(t, func(t *testing.T, w *World) { w.killRollback(t, at) })
-		}})
-	}
-	s.each(t, scenes)
+	s.boundaries(t, stride, func(t *testing.T, w *World, at int) int { return w.killRollback(t, at) })
 }
 
 // killRollback makes a rollback with an agent that dies at a boundary; 0: it lives. It returns how many boundaries were met.
