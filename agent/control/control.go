@@ -123,7 +123,7 @@ func Serve(ctx context.Context, l net.Listener, d Device, log *slog.Logger) erro
 
 // ServeOperators answers the people at the device until ctx ends, as [Serve] does. They are not told what containers write.
 func ServeOperators(ctx context.Context, l net.Listener, d Operator, log *slog.Logger) error {
-	d = discreet{d}
+	d = redacted{d}
 	mux := http.NewServeMux()
 	handle := limited(mux)
 	operatorRoutes(handle, d)

@@ -51,12 +51,12 @@ type Operator interface {
 	Release(ctx context.Context, by, via string) (status.Hold, error)
 }
 
-// discreet is an Operator whose error messages end before what a container wrote.
-type discreet struct{ Operator }
+// redacted is an Operator without the output of containers in its error messages.
+type redacted struct{ Operator }
 
-func (d discreet) Status() status.Status { return d.Operator.Status().WithoutOutput() }
+func (d redacted) Status() status.Status { return d.Operator.Status().WithoutOutput() }
 
-func (d discreet) Sync(ctx context.Context) (status.SyncResult, error) {
+func (d redacted) Sync(ctx context.Context) (status.SyncResult, error) {
 	r, err := d.Operator.Sync(ctx)
 	r.Message = workload.WithoutOutput(r.Message)
 	return r, err
