@@ -72,7 +72,8 @@ type Report struct {
 	Registry   bool
 	Repository string        // "host/path" without scheme; the tag is the device's, with ".current"
 	KeyFile    string        // the device's private key; its public half is beside it, with ".pub" for ".key"
-	TPM        string        // device file or socket of the TPM that has the private key instead; "": it is in KeyFile
+	TPM        string        // device file or socket of the TPM that has the private key instead; "": none
+	Token      string        // address of the private key in a PKCS#11 token, where it is instead; "": none
 	AuthFile   string        // credentials that may push; "": those of Registry
 	Interval   time.Duration // in which it is pushed at least; at least 1 s
 }
@@ -307,6 +308,23 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	n.Close()
 }
 
+// KeyPlaces says what [KeyPlace] reads.
+const KeyPlaces = "write file, tpm, tpm:" + DefaultTPM + ", or the address of a key in a token: pkcs11:token=…;object=…?module-path=…&pin-source=…"
+
+// KeyPlace reads where the device's key is: a TPM, a PKCS#11 token, or with neither a file.
+func KeyPlace(text string) (tpm, token string, ok bool) {
+	kind, rest, named := strings.Cut(text, ":")
+	switch {
+	case kind == "tpm" && !named:
+		return DefaultTPM, "", true
+	case kind == "tpm" && filepath.IsAbs(rest):
+		return rest, "", true
+	case kind == "pkcs11" && rest != "":
+		return "", text, true
+	}
+	return "", "", text == "file"
+}
+
 func (r reader) report(n *strict.Node, c *Config) Report {
 	out := Report{
 		Registry: n.Get("registry").Bool(), Repository: c.State, Interval: DefaultPublishInterval,
@@ -319,16 +337,11 @@ func (r reader) report(n *strict.Node, c *Config) Report {
 		n.Faultf("needs repository: there is no state repository that could be the default")
 	}
 	if k := n.Get("key"); k != nil {
-		kind, device, named := strings.Cut(k.Filled(), ":")
-		switch {
-		case kind == "tpm" && !named:
-			out.TPM = DefaultTPM
-		case kind == "tpm" && filepath.IsAbs(device):
-			out.TPM = device
-		case kind != "file" || named:
-			k.HintFaultf("write file, tpm or tpm:"+DefaultTPM, "not a place of a key")
+		var ok bool
+		if out.TPM, out.Token, ok = KeyPlace(k.Filled()); !ok {
+			k.HintFaultf(KeyPlaces, "not a place of a key")
 		}
-		if out.TPM != "" && n.Get("keyFile") != nil {
+		if out.TPM+out.Token != "" && n.Get("keyFile") != nil {
 			k.Faultf("%s and keyFile exclude each other", k.Filled())
 		}
 	}

@@ -174,6 +174,7 @@ func TestParseTellsEveryFaultWithItsPlace(t *testing.T) {
 		{"unknown place of a key", good + "report: {key: pkcs11}\n", "report.key: not a place of a key"},
 		{"TPM without a path", good + "report: {key: \"tpm:tpm0\"}\n", "report.key: not a place of a key"},
 		{"file with a path", good + "report: {key: \"file:/k\"}\n", "report.key: not a place of a key"},
+		{"a token without an object", good + "report: {key: \"pkcs11:\"}\n", "report.key: not a place of a key"},
 		{"key in two places", good + "report: {key: tpm, keyFile: k.key}\n", "report.key: tpm and keyFile exclude each other"},
 		{"url with a query", good + "fleet: {url: \"https://f.example?x=1\"}\n", "fleet.url: not a web address"},
 		{"huge number of files", good + "logs: {maxFiles: 18446744073709551615}\n", "logs.maxFiles: must be at most 100"},
@@ -315,9 +316,9 @@ func TestDocumentedKeysAreKnown(t *testing.T) {
 }
 
 func TestPlaceOfTheKey(t *testing.T) {
-	for text, want := range map[string]string{"": "", "report: {key: file, keyFile: k.key}\n": "", "report: {key: tpm}\n": "/dev/tpmrm0", "report: {key: \"tpm:/run/t.sock\"}\n": "/run/t.sock"} {
+	for text, want := range map[string]string{"": "", "report: {key: file, keyFile: k.key}\n": "", "report: {key: tpm}\n": "/dev/tpmrm0", "report: {key: \"tpm:/run/t.sock\"}\n": "/run/t.sock", "report: {key: \"pkcs11:token=a;object=b\"}\n": "pkcs11:token=a;object=b"} {
 		c, err := config.Parse("agent.yaml", []byte("device: d\nstate: h/r\n"+text))
-		if err != nil || c.Report.TPM != want {
+		if err != nil || c.Report.TPM+c.Report.Token != want {
 			t.Errorf("%q: %+v, %v, want %q", text, c, err, want)
 		}
 	}

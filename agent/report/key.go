@@ -2,6 +2,7 @@ package report
 
 import (
 	"bytes"
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -19,6 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/report/tpm"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing/token"
 )
 
 const (
@@ -30,8 +32,13 @@ const (
 // Place says where the device's own key is.
 type Place struct {
 	File string // PEM, PKCS #8; the public half is beside it, with ".pub" for ".key"
-	TPM  string // device file or socket of a TPM 2.0 that has the key instead; only the public half of File is there then; "": none
+	// Where the key is instead, of which one at most is set; only the public half of File is there then.
+	TPM   string // device file or socket of a TPM 2.0
+	Token string // address of a key in a PKCS#11 token (RFC 7512), with the file of its PIN
 }
+
+// String says where it is, for people.
+func (p Place) String() string { return cmp.Or(p.TPM, p.Token, p.File) }
 
 // Choose is the place of the key of a new device: the TPM, unless there is a key in the file already, or there is no TPM that can have
 // it. A TPM that does not answer is an error: the key stays where it is for the life of the device.
@@ -49,13 +56,14 @@ func Choose(file, device string) (Place, error) {
 	return Place{}, fault.WithHint(fmt.Errorf("device key: %w", err), "repair the TPM, or have the key in a file: --report-key file")
 }
 
-// Load is [LoadKey], or opens the key in the TPM, whose public half must be the one in the file: a TPM that was cleared has another
-// key, and the device then waits for a person rather than taking a new identity. Without that file the error wraps fs.ErrNotExist.
+// Load is [LoadKey], or opens the key in the TPM or the token, whose public half must be the one in the file: a TPM that was cleared
+// has another key, and the device then waits for a person rather than taking a new identity. Without that file the error wraps
+// fs.ErrNotExist.
 func (p Place) Load() (*Key, error) {
-	if p.TPM == "" {
+	if p.TPM+p.Token == "" {
 		return LoadKey(p.File)
 	}
-	key, made, err := p.open()
+	key, made, err := p.open(false)
 	if err == nil && made {
 		err = fmt.Errorf("%s: %w", key.PublicFile, fs.ErrNotExist)
 	}
@@ -65,17 +73,18 @@ func (p Place) Load() (*Key, error) {
 	return key, nil
 }
 
-// Make is [MakeKey], or opens the key in the TPM; made: its public half was in no file, and now is.
+// Make is [MakeKey], or opens the key in the TPM or the token, and creates it in the token where that has none; made: its public half
+// was in no file, and now is.
 func (p Place) Make() (key *Key, made bool, err error) {
-	if p.TPM == "" {
+	if p.TPM+p.Token == "" {
 		return MakeKey(p.File)
 	}
-	if key, made, err = p.open(); err != nil || !made {
+	if key, made, err = p.open(true); err != nil || !made {
 		return key, false, err
 	}
 	err = place(key.PublicFile, key.PublicPEM, 0o644, os.Link) // a public key that is there by now stays: it is read again
 	if errors.Is(err, fs.ErrExist) {
-		key, _, err = p.open()
+		key, _, err = p.open(false)
 		return key, false, err
 	}
 	if err != nil {
@@ -84,27 +93,42 @@ func (p Place) Make() (key *Key, made bool, err error) {
 	return key, true, nil
 }
 
-// open opens the key in the TPM; unknown: no file has its public half.
-func (p Place) open() (key *Key, unknown bool, err error) {
-	private, err := tpm.Open(p.TPM)
+// open opens the key in the TPM or the token; unknown: no file has its public half. Only a key that is unknown is created.
+func (p Place) open(create bool) (key *Key, unknown bool, err error) {
+	file := publicFile(p.File)
+	known, err := bounded.File(os.Open, file, maxKeyFile)
+	unknown = errors.Is(err, fs.ErrNotExist)
+	if err != nil && !unknown {
+		return nil, false, err
+	}
+	var private crypto.Signer
+	if p.TPM != "" {
+		private, err = tpm.Open(p.TPM)
+	} else {
+		private, err = openToken(p.Token, create && unknown)
+	}
+	if errors.Is(err, token.ErrNoKey) {
+		if unknown {
+			return nil, false, fmt.Errorf("device key: %w: %w", err, fs.ErrNotExist)
+		}
+		err = fault.WithHint(fmt.Errorf("%w, and %s has its public half", err, file), "check that this is the right token; for a new key move "+file+" away: it is another identity")
+	}
 	if err != nil {
 		return nil, false, fmt.Errorf("device key: %w", err)
 	}
 	if key, err = newKey(p.File, private); err != nil {
 		return nil, false, err
 	}
-	known, err := bounded.File(os.Open, key.PublicFile, maxKeyFile)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return key, true, nil
-	case err != nil:
-		return nil, false, err
-	case !bytes.Equal(known, key.PublicPEM):
-		return nil, false, fault.WithHint(fmt.Errorf("device key in %s: TPM %s: %w", key.PublicFile, p.TPM, tpm.ErrOtherKey),
-			"the TPM was cleared or replaced, or the key was in a file before; if that is intended, move "+key.PublicFile+
-				" away, restart the agent, and give the new public key to those who verify: longshore-agent key")
+	case unknown || bytes.Equal(known, key.PublicPEM):
+		return key, unknown, nil
+	case p.Token != "":
+		return nil, false, fault.WithHint(fmt.Errorf("device key in %s: the token has another key: %w", file, fault.ErrConflict),
+			"check that this is the right token; if the new key is intended, move "+file+" away, restart the agent, and give the new public key to those who verify: longshore-agent key")
 	}
-	return key, false, nil
+	return nil, false, fault.WithHint(fmt.Errorf("device key in %s: TPM %s: %w", file, p.TPM, tpm.ErrOtherKey),
+		"the TPM was cleared or replaced, or the key was in a file before; if that is intended, move "+file+
+			" away, restart the agent, and give the new public key to those who verify: longshore-agent key")
 }
 
 // Key is the device's own key, with which it signs what it says about itself.
@@ -171,8 +195,10 @@ func newKey(file string, private crypto.Signer) (*Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("device key %s: %w", file, err)
 	}
-	return &Key{Signer: private, PublicPEM: pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: der}), PublicFile: strings.TrimSuffix(file, ".key") + ".pub"}, nil
+	return &Key{Signer: private, PublicPEM: pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: der}), PublicFile: publicFile(file)}, nil
 }
+
+func publicFile(file string) string { return strings.TrimSuffix(file, ".key") + ".pub" }
 
 // guarded refuses a file that is not its owner's alone.
 func guarded(file string) error {

@@ -1,6 +1,11 @@
 package report_test
 
 import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
 	"errors"
 	"io/fs"
 	"os"
@@ -11,6 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/report"
 	"github.com/longshore-dev/longshore/agent/report/tpm"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing/token"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -133,6 +139,73 @@ func TestKeyInTPM(t *testing.T) {
 	}
 	if other, made, err := p.Make(); err != nil || !made || string(other.PublicPEM) == string(public) {
 		t.Errorf("Make after a person moved the public key = %t, %v", made, err)
+	}
+}
+
+// The key is created in the token, once; the file with the public key tells another token, and a PIN that is wrong is tried once.
+func TestKeyInToken(t *testing.T) {
+	if !token.Built {
+		testenv.Unavailable(t, "this build has no cgo: install gcc")
+	}
+	soft := testenv.SoftHSM(t)
+	dir := t.TempDir()
+	pin := filepath.Join(dir, "token.pin")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(pin, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(soft.PIN)
+	p := report.Place{File: filepath.Join(dir, "device.key"), Token: soft.URI("device") + "&pin-source=" + pin}
+	if _, err := p.Load(); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("Load before Make: %v", err)
+	}
+	key, made, err := p.Make()
+	if err != nil || !made {
+		t.Fatalf("Make = %t, %v", made, err)
+	}
+	public, err := os.ReadFile(key.PublicFile)
+	if err != nil || string(public) != string(key.PublicPEM) {
+		t.Fatalf("%s: %q, %v", key.PublicFile, public, err)
+	}
+	if _, err := os.Stat(p.File); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a private key in a file: %v", err)
+	}
+	if again, made, err := p.Make(); err != nil || made || string(again.PublicPEM) != string(public) {
+		t.Errorf("Make once more = %t, %v", made, err)
+	}
+	write("0000")
+	sum := sha256.Sum256(nil)
+	for i, want := range []string{"check the PIN", "correct the PIN", "correct the PIN"} {
+		if _, err := key.Sign(nil, sum[:], crypto.SHA256); !errors.Is(err, fault.ErrUnauthenticated) || !strings.Contains(fault.Hint(err), want) {
+			t.Errorf("%d, sign with a wrong PIN: %v (%s)", i, err, fault.Hint(err))
+		}
+	}
+	write(soft.PIN)
+	if signature, err := key.Sign(nil, sum[:], crypto.SHA256); err != nil || !ecdsa.VerifyASN1(key.Public().(*ecdsa.PublicKey), sum[:], signature) {
+		t.Errorf("sign with the right PIN: %x, %v", signature, err)
+	}
+	for name, address := range map[string]string{
+		"no PIN": soft.URI("device"), "a PIN that others may read": soft.URI("device") + "&pin-value=" + soft.PIN,
+		"no module": "pkcs11:token=longshore;object=device?module-path=/nowhere.so&pin-source=" + pin, "no PIN file": soft.URI("device") + "&pin-source=/nowhere",
+		"another object": soft.URI("other") + "&pin-source=" + pin,
+	} {
+		_, made, err := report.Place{File: p.File, Token: address}.Make()
+		if err == nil || made || errors.Is(err, fs.ErrNotExist) || strings.Contains(err.Error(), soft.PIN) || name != "no module" && name != "no PIN file" && fault.Hint(err) == "" {
+			t.Errorf("%s: %t, %v (%s)", name, made, err, fault.Hint(err))
+		}
+	}
+	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	soft.Import(t, "other", 9, other)
+	if _, err := (report.Place{File: p.File, Token: soft.URI("other") + "&pin-source=" + pin}).Load(); !errors.Is(err, fault.ErrConflict) || !strings.Contains(fault.Hint(err), "move "+key.PublicFile) {
+		t.Errorf("another key: %v (%s)", err, fault.Hint(err))
+	}
+	if now, err := os.ReadFile(key.PublicFile); err != nil || string(now) != string(public) {
+		t.Errorf("the public key was replaced: %v", err)
 	}
 }
 

@@ -62,7 +62,7 @@ func (p *program) enrollCommand() *cli.Command {
 			&cli.StringFlag{Name: "manager", Usage: "SPIFFE `ID` of the manager (default: any manager of the trust domain)", EnvVars: env("MANAGER")},
 			&cli.StringFlag{Name: "join-token-file", Usage: "`FILE` with a join token: the device is enrolled without an operator", EnvVars: env("JOIN_TOKEN_FILE")},
 			&cli.StringFlag{Name: "expect-trust", Usage: "`SHA256` digest that the first trust policy must have", EnvVars: env("EXPECT_TRUST")},
-			&cli.StringFlag{Name: "report-key", Usage: "where the device's key is: `PLACE` is file, tpm, or tpm:DEVICE", DefaultText: "tpm if there is one, else file", EnvVars: env("REPORT_KEY")},
+			&cli.StringFlag{Name: "report-key", Usage: "where the device's key is: `PLACE` is file, tpm, tpm:DEVICE, or pkcs11:… for a token", DefaultText: "tpm if there is one, else file", EnvVars: env("REPORT_KEY")},
 			&cli.BoolFlag{Name: "allow-wipe", Usage: "the manager may have this device delete everything when it is removed there", EnvVars: env("ALLOW_WIPE")},
 			&cli.BoolFlag{Name: "print-fingerprint", Usage: "create the key if there is none, print its fingerprint and exit", EnvVars: env("PRINT_FINGERPRINT")},
 			&cli.BoolFlag{Name: "qr", Usage: "show the fingerprint also as a QR code (default on a terminal)", EnvVars: env("QR")},
@@ -164,15 +164,13 @@ func runEnrolled(agentFile string) error {
 // makeKey makes or opens the device's key. A key that is there stays: it is the device's identity.
 func (e *enrollee) makeKey() (err error) {
 	e.place.File = filepath.Join(e.dir, config.DefaultKeyFile)
-	switch kind, device, named := strings.Cut(e.c.String("report-key"), ":"); {
-	case kind == "" && !named:
+	if at := e.c.String("report-key"); at == "" {
 		e.place, err = report.Choose(e.place.File, config.DefaultTPM)
-	case kind == "tpm" && !named:
-		e.place.TPM = config.DefaultTPM
-	case kind == "tpm" && filepath.IsAbs(device):
-		e.place.TPM = device
-	case kind != "file" || named:
-		err = outcome.Usagef("enroll", "--report-key: write file, tpm or tpm:%s", config.DefaultTPM)
+	} else {
+		var ok bool
+		if e.place.TPM, e.place.Token, ok = config.KeyPlace(at); !ok {
+			err = outcome.Usagef("enroll", "--report-key: %s", config.KeyPlaces)
+		}
 	}
 	if err != nil {
 		return err
@@ -266,8 +264,11 @@ func (p *program) await(e *enrollee) (enroll.Answer, identity.Name, error) {
 	}
 	host, _ := os.Hostname() // only for people
 	kind := "file"
-	if e.place.TPM != "" {
+	switch {
+	case e.place.TPM != "":
 		kind = "tpm"
+	case e.place.Token != "":
+		kind = "pkcs11"
 	}
 	request.Device, request.Token = e.c.String("device"), e.token
 	request.About = enroll.About{Hostname: host, Agent: build.Version(), Key: kind}
@@ -457,8 +458,11 @@ func (e *enrollee) placed(own enroll.Dir, g *enroll.Grant, device string) place 
 	if e.c.Bool("allow-wipe") {
 		at.enrollment = append(at.enrollment, emit.Of("allowWipe", true)...)
 	}
-	if e.place.TPM != "" {
+	switch {
+	case e.place.TPM != "":
 		at.report = emit.Of("key", "tpm:"+e.place.TPM)
+	case e.place.Token != "":
+		at.report = emit.Of("key", e.place.Token)
 	}
 	if at.authFile == "" && len(g.Registries) > 0 {
 		at.authFile = own.Logins()

@@ -42,7 +42,7 @@ func (p *program) initCommand() *cli.Command {
 			"creates a policy with updates from the registry. With --margo a Margo manager defines what the device runs:\n" +
 			"with --state only states that are signed in that repository, with --allow-unsigned every State Manifest of the manager.\n" +
 			"Existing files are kept unless --force is given.\n" +
-			"Also creates the device's own key, device.key or one in the TPM, and never replaces one.\n\n" +
+			"Also creates the device's own key, device.key or one in the TPM or token, and never replaces one.\n\n" +
 			"Examples:\n" +
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub \\\n" +
@@ -69,7 +69,7 @@ func (p *program) initCommand() *cli.Command {
 			&cli.StringFlag{Name: "fleet-ca-file", Usage: "PEM `FILE` with the CA of the fleet endpoint", EnvVars: env("FLEET_CA_FILE")},
 			&cli.BoolFlag{Name: "report-registry", Usage: "push the device's current state to the registry, signed with the device's key", EnvVars: env("REPORT_REGISTRY")},
 			&cli.StringFlag{Name: "report-registry-config", Usage: "`FILE` with registry credentials that may push these reports, in Docker's format", EnvVars: env("REPORT_REGISTRY_CONFIG")},
-			&cli.StringFlag{Name: "report-key", Usage: "where the device's own key is: `PLACE` is file, tpm, or tpm:DEVICE for a TPM 2.0", DefaultText: "file", EnvVars: env("REPORT_KEY")},
+			&cli.StringFlag{Name: "report-key", Usage: "where the device's own key is: `PLACE` is file, tpm or tpm:DEVICE for a TPM 2.0, or pkcs11:… for a token", DefaultText: "file", EnvVars: env("REPORT_KEY")},
 		}, deviceFlags()...),
 		Action: p.initialise,
 	}

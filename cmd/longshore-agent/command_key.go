@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -28,8 +27,9 @@ func (p *program) keyCommand() *cli.Command {
 
 type keyResult struct {
 	Device      string `json:"device"`
-	File        string `json:"file,omitempty"` // of the private key
-	TPM         string `json:"tpm,omitempty"`  // that has the private key
+	File        string `json:"file,omitempty"`   // of the private key
+	TPM         string `json:"tpm,omitempty"`    // that has the private key
+	PKCS11      string `json:"pkcs11,omitempty"` // address of the private key in a token
 	Algorithm   string `json:"algorithm"`
 	Fingerprint string `json:"fingerprint"` // SHA-256 of the public key's DER
 	PublicKey   string `json:"publicKey"`   // PEM
@@ -46,7 +46,7 @@ func (p *program) showKey(c *cli.Context) error {
 	at := keyPlace(cfg)
 	key, err := at.Load()
 	if errors.Is(err, fs.ErrNotExist) {
-		return fault.WithHint(fmt.Errorf("device key %s: %w", cmp.Or(at.TPM, at.File), fault.ErrNotFound),
+		return fault.WithHint(fmt.Errorf("device key %s: %w", at, fault.ErrNotFound),
 			"set report.registry: true in agent.yaml and restart the agent: it creates the key; on a new device longshore-agent init creates it")
 	}
 	if err != nil {
@@ -56,9 +56,9 @@ func (p *program) showKey(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if at.TPM != "" {
+	if at.TPM+at.Token != "" {
 		at.File = ""
 	}
-	r := keyResult{string(cfg.Device), at.File, at.TPM, public.Algorithm, public.Fingerprint.String(), string(key.PublicPEM)}
+	r := keyResult{string(cfg.Device), at.File, at.TPM, at.Token, public.Algorithm, public.Fingerprint.String(), string(key.PublicPEM)}
 	return p.render(c, r, func(w io.Writer) { fmt.Fprint(w, r.PublicKey) })
 }

@@ -40,6 +40,7 @@ import (
 	protocol "github.com/longshore-dev/longshore/identity/enroll"
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/signing/token"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -321,6 +322,44 @@ func TestEnrollInTPM(t *testing.T) {
 	}
 }
 
+// The key never leaves a PKCS#11 token, and is good for everything that an enrolled device does, from one start to the next. A wrong PIN
+// is told by that name, and the device goes on when it is corrected.
+func TestEnrollInToken(t *testing.T) {
+	if !token.Built {
+		testenv.Unavailable(t, "this build has no cgo: install gcc")
+	}
+	soft := testenv.SoftHSM(t)
+	pin := filepath.Join(t.TempDir(), "token.pin")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(pin, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	d := newNewcomer(t, enrolltest.Start(t, nil), "--report-key", soft.URI("device")+"&pin-source="+pin)
+	write("0000")
+	if code, _, errs := command(t, append([]string{"enroll", "--print-fingerprint"}, d.args...)...); code == 0 || !strings.Contains(errs, "CKR_PIN_INCORRECT") || !strings.Contains(errs, "hint: check the PIN") {
+		t.Errorf("enroll with a wrong PIN = %d\n%s", code, errs)
+	}
+	write(soft.PIN)
+	keeps(t, d)
+	if _, err := os.Lstat(d.path("etc/device.key")); !os.IsNotExist(err) {
+		t.Errorf("there is a key in a file: %v", err)
+	}
+	file := d.path("etc/agent.yaml")
+	var shown keyResult
+	code, out, errs := command(t, "key", "-o", "json", "--config", file)
+	if err := json.Unmarshal([]byte(out), &shown); code != 0 || err != nil || !strings.HasPrefix(shown.PKCS11, "pkcs11:token=longshore;object=device?") || shown.File+shown.TPM != "" {
+		t.Errorf("key -o json = %d %+v, %v\n%s", code, shown, err, errs)
+	}
+	if err := os.Chmod(pin, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, errs := command(t, "check-config", "--config", file); code == 0 || !strings.Contains(errs, pin+": mode 0644, others may read it") {
+		t.Errorf("check-config with an open PIN file = %d\n%s", code, errs)
+	}
+}
+
 // keeping is the enrollment of the device, as its agent has it.
 func (d *newcomer) keeping(t *testing.T) *keeping {
 	t.Helper()
@@ -334,9 +373,12 @@ func (d *newcomer) keeping(t *testing.T) *keeping {
 }
 
 // A certificate is renewed by mutual TLS, also in place of one that has expired; the files change and nothing is restarted.
-func TestKeepEnrolled(t *testing.T) {
-	p := enrolltest.Start(t, nil)
-	d := newNewcomer(t, p)
+func TestKeepEnrolled(t *testing.T) { keeps(t, newNewcomer(t, enrolltest.Start(t, nil))) }
+
+// keeps enrolls a device, which renews its certificate and is removed.
+func keeps(t *testing.T, d *newcomer) {
+	t.Helper()
+	p := d.Plant
 	key := d.fingerprint(t)
 	if _, err := p.ApproveEnrollment(t.Context(), store.Approval{Key: key, Device: "press-07", Ahead: true, At: time.Now()}); err != nil {
 		t.Fatal(err)

@@ -154,7 +154,7 @@ func wipeDevice(ctx context.Context, cfg *config.Config, p *parts, log *slog.Log
 	ro := registryOptions(cfg)
 	d := wipe.Device{
 		Credentials: []string{
-			cfg.Report.KeyFile, cfg.Report.AuthFile, cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Fleet.CertFile,
+			cfg.Report.KeyFile, pinFile(cfg.Report.Token), cfg.Report.AuthFile, cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Fleet.CertFile,
 			cfg.Source.Manager.TokenFile, cfg.Source.Manager.KeyFile, cfg.Source.Manager.CertFile, ro.AuthFile,
 		},
 		RunDir: cfg.RunDir, DataDir: cfg.DataDir,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/signing/token"
 )
 
 // ownPlaces are the files by which this agent is what it is: whoever reads its keys or writes its configuration is its
@@ -21,7 +22,7 @@ func ownPlaces(cfg *config.Config, getenv func(string) string) []workload.Place 
 		}
 	}
 	add(workload.NoAccess, "the agent's configuration", filepath.Dir(cfg.File), cfg.File, filepath.Dir(cfg.Trust), cfg.Trust)
-	add(workload.NoAccess, "the agent's credentials", cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Registry.CertsDir, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Source.Manager.TokenFile, cfg.Source.Manager.KeyFile, cfg.Report.AuthFile, cfg.Report.KeyFile, cfg.Panel.PINFile, cfg.Panel.KeyFile,
+	add(workload.NoAccess, "the agent's credentials", cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Registry.CertsDir, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Source.Manager.TokenFile, cfg.Source.Manager.KeyFile, cfg.Report.AuthFile, cfg.Report.KeyFile, cfg.Panel.PINFile, cfg.Panel.KeyFile, pinFile(cfg.Report.Token),
 		getenv("REGISTRY_AUTH_FILE"), getenv("DOCKER_CONFIG"), getenv("OTEL_EXPORTER_OTLP_CLIENT_KEY"), getenv("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY"))
 	add(workload.NoAccess, "the Workload API that the agent has its identity from", strings.TrimPrefix(cfg.Fleet.WorkloadAPI, "unix://"), strings.TrimPrefix(cfg.Source.Manager.WorkloadAPI, "unix://"))
 	if home := getenv("HOME"); home != "" {
@@ -35,4 +36,10 @@ func ownPlaces(cfg *config.Config, getenv func(string) string) []workload.Place 
 	return slices.DeleteFunc(out, func(p workload.Place) bool { // beside files of others: the file alone is the agent's
 		return p.Path == "/" || p.Path == "/etc" || p.Path == "/usr/local/etc"
 	})
+}
+
+// pinFile is where the PIN of a key's token is; "": there is none.
+func pinFile(address string) string {
+	at, _ := token.Parse(address) // what is wrong with it shows where the key is opened
+	return at.PINFile
 }

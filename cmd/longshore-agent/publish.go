@@ -32,7 +32,7 @@ func (p *parts) publisher(cfg *config.Config, o registry.Options, log *slog.Logg
 		return out
 	}
 	var key *report.Key
-	load := func() error { // until it succeeds: a TPM may come late in a boot, or be busy
+	load := func() error { // until it succeeds: a TPM or a token may come late in a boot, or be busy
 		if key != nil {
 			return nil
 		}
@@ -46,7 +46,7 @@ func (p *parts) publisher(cfg *config.Config, o registry.Options, log *slog.Logg
 		}
 		return nil
 	}
-	if cfg.Report.TPM == "" { // a TPM is not waited for: workloads start after this
+	if cfg.Report.TPM+cfg.Report.Token == "" { // hardware is not waited for: workloads start after this
 		if err := load(); err != nil {
 			log.Error("reports are not pushed to the registry until this is corrected", "err", err)
 		}
@@ -65,7 +65,7 @@ func (p *parts) publisher(cfg *config.Config, o registry.Options, log *slog.Logg
 }
 
 func keyPlace(cfg *config.Config) report.Place {
-	return report.Place{File: cfg.Report.KeyFile, TPM: cfg.Report.TPM}
+	return report.Place{File: cfg.Report.KeyFile, TPM: cfg.Report.TPM, Token: cfg.Report.Token}
 }
 
 // pushes opens the repository of the reports, with credentials of its own where there are some.

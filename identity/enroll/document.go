@@ -39,7 +39,7 @@ type About struct {
 	Model    string `json:"model,omitempty"`
 	Serial   string `json:"serial,omitempty"`
 	Agent    string `json:"agent,omitempty"` // version of the agent
-	Key      string `json:"key,omitempty"`   // where the key is: "file" or "tpm"
+	Key      string `json:"key,omitempty"`   // where the key is: "file", "tpm" or "pkcs11"
 }
 
 // Status is what the manager has decided about a key.

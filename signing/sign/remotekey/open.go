@@ -17,6 +17,7 @@ import (
 	"github.com/sigstore/sigstore/pkg/signature/options"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing/token"
 )
 
 // Options of [Open].
@@ -35,7 +36,7 @@ type Key interface {
 
 // Is tells whether what a person gave for a key is the address of one, and not the name of a file.
 func Is(ref string) bool {
-	if strings.HasPrefix(ref, schemePKCS11) {
+	if strings.HasPrefix(ref, token.Scheme) {
 		return true
 	}
 	scheme, _, found := strings.Cut(ref, "://")
@@ -46,8 +47,8 @@ func Is(ref string) bool {
 // them, and NAME:// for a program sigstore-kms-NAME in the PATH. Who may use the key is the business of each service's own
 // settings, files and environment.
 func Open(ctx context.Context, ref string, o Options) (Key, error) {
-	if strings.HasPrefix(ref, schemePKCS11) {
-		uri, err := parsePKCS11(ref)
+	if strings.HasPrefix(ref, token.Scheme) {
+		uri, err := token.Parse(ref)
 		if err != nil {
 			return nil, err
 		}

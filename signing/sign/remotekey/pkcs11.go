@@ -1,5 +1,3 @@
-//go:build cgo
-
 package remotekey
 
 import (
@@ -11,79 +9,58 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 
-	"github.com/ThalesIgnite/crypto11"
-	"github.com/miekg/pkcs11"
 	"github.com/sigstore/sigstore/pkg/signature"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing/token"
 )
 
 // HasPKCS11 tells whether this build can load PKCS#11 modules.
-const HasPKCS11 = true
+const HasPKCS11 = token.Built
 
-func openPKCS11(u pkcs11URI, o Options) (Key, error) {
-	module := u.module
-	if module == "" {
-		module = o.PKCS11Module
+func openPKCS11(u token.URI, o Options) (Key, error) {
+	if u.Module == "" {
+		u.Module = o.PKCS11Module
 	}
-	if module == "" {
-		err := fmt.Errorf("key %s: %w: no module", u, fault.ErrInvalid)
-		return nil, fault.WithHint(err, "add ?module-path=/usr/lib/….so to the URI, or set COSIGN_PKCS11_MODULE_PATH")
+	switch {
+	case !HasPKCS11:
+		_, err := token.Open(u, "")
+		return nil, fault.WithHint(err, fault.Hint(err)+", or put a sigstore-kms-NAME program into the PATH and use --key NAME://…")
+	case u.Module == "":
+		_, err := token.Open(u, "")
+		return nil, fault.WithHint(err, fault.Hint(err)+", or set COSIGN_PKCS11_MODULE_PATH")
 	}
-	if _, err := os.Stat(module); err != nil { // the loader's own error does not say what is missing
-		return nil, fmt.Errorf("key %s: %w: %w", u, fault.ErrNotFound, err)
-	}
-	config := &crypto11.Config{Path: module, TokenLabel: u.token, TokenSerial: u.serial, SlotNumber: u.slot}
-	if u.pin != nil {
-		config.Pin = *u.pin
-	} else {
-		if o.PIN == nil {
-			return nil, fmt.Errorf("key %s: %w: no PIN", u, fault.ErrUnauthenticated)
-		}
-		pin, err := o.PIN(u.tokenName())
-		if err != nil {
-			return nil, fmt.Errorf("key %s: %w", u, err)
-		}
-		config.Pin = string(pin)
-	}
-	token, err := crypto11.Configure(config)
+	pin, err := pinOf(u, o)
 	if err != nil {
-		return nil, fmt.Errorf("key %s: %w", u, named(err))
+		return nil, fmt.Errorf("key %s: %w", u, err)
 	}
-	var id, object []byte
-	if len(u.id) > 0 {
-		id = u.id
-	}
-	if u.object != "" {
-		object = []byte(u.object)
-	}
-	pair, err := token.FindKeyPair(id, object)
-	if err == nil && pair == nil {
-		err = fault.ErrNotFound
-	}
+	opened, err := token.Open(u, pin)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("key %s: %w", u, named(err)), token.Close())
+		return nil, err
 	}
-	hash, err := hashOf(pair.Public())
+	key, err := opened.Key(u)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("key %s: %w", u, err), token.Close())
+		return nil, errors.Join(err, opened.Close())
 	}
-	return &held{uri: u, token: token, pair: pair, hash: hash}, nil
+	hash, err := hashOf(key.Public())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("key %s: %w", u, err), opened.Close())
+	}
+	return &held{opened, key, hash}, nil
 }
 
-// named gives the errors of a token our names.
-func named(err error) error {
-	var said pkcs11.Error
+func pinOf(u token.URI, o Options) (string, error) {
 	switch {
-	case errors.Is(err, fault.ErrNotFound):
-		return err
-	case errors.As(err, &said) && (said == pkcs11.CKR_PIN_INCORRECT || said == pkcs11.CKR_PIN_LOCKED || said == pkcs11.CKR_PIN_LEN_RANGE || said == pkcs11.CKR_PIN_INVALID):
-		return fault.WithHint(fmt.Errorf("%w: %w", fault.ErrUnauthenticated, err), "check the PIN; a token locks itself after a few wrong ones")
-	default:
-		return fmt.Errorf("%w: %w", fault.ErrInvalid, err)
+	case u.PIN != nil:
+		return *u.PIN, nil
+	case u.PINFile != "":
+		return u.ReadPIN()
+	case o.PIN == nil:
+		return "", fmt.Errorf("%w: no PIN", fault.ErrUnauthenticated)
 	}
+	pin, err := o.PIN(u.Token())
+	return string(pin), err
 }
 
 // hashOf is the hash that cosign uses with such a key.
@@ -107,15 +84,14 @@ func hashOf(pub crypto.PublicKey) (crypto.Hash, error) {
 
 // held is a key in a token.
 type held struct {
-	uri   pkcs11URI
-	token *crypto11.Context
-	pair  crypto11.Signer
+	token *token.Token
+	key   crypto.Signer
 	hash  crypto.Hash
 }
 
 // PublicKey implements signature.Signer.
 func (h *held) PublicKey(...signature.PublicKeyOption) (crypto.PublicKey, error) {
-	return h.pair.Public(), nil
+	return h.key.Public(), nil
 }
 
 // SignMessage implements signature.Signer.
@@ -124,11 +100,7 @@ func (h *held) SignMessage(message io.Reader, _ ...signature.SignOption) ([]byte
 	if _, err := io.Copy(sum, message); err != nil {
 		return nil, err
 	}
-	sig, err := h.pair.Sign(rand.Reader, sum.Sum(nil), h.hash)
-	if err != nil {
-		return nil, fmt.Errorf("sign with %s: %w", h.uri, named(err))
-	}
-	return sig, nil
+	return h.key.Sign(rand.Reader, sum.Sum(nil), h.hash)
 }
 
 // Close ends the session with the token.

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"time"
 
@@ -32,35 +31,11 @@ type Signer struct {
 	key Key // nil: to be opened
 }
 
-// onceWrong opens a key, and asks a token no second time with a PIN that it has rejected.
-func onceWrong(ctx context.Context, ref string, o Options) func() (Key, error) {
-	const inAddress = ""
-	pin, rejected := inAddress, map[string]error{}
-	if ask := o.PIN; ask != nil {
-		o.PIN = func(token string) ([]byte, error) {
-			text, err := ask(token)
-			pin = string(text)
-			return text, errors.Join(err, rejected[pin])
-		}
-	}
-	return func() (Key, error) {
-		if err := rejected[inAddress]; err != nil {
-			return nil, err
-		}
-		key, err := Open(ctx, ref, o)
-		if strings.HasPrefix(ref, schemePKCS11) && errors.Is(err, fault.ErrUnauthenticated) && rejected[pin] == nil {
-			clear(rejected) // of several that were wrong the last one counts
-			rejected[pin] = fault.WithHint(fmt.Errorf("the token has rejected this PIN, and it is not tried again: %w", fault.ErrUnauthenticated), "correct the PIN; one in the key's address needs a restart")
-		}
-		return key, err
-	}
-}
-
 var _ crypto.MessageSigner = (*Signer)(nil)
 
 // NewSigner opens a key as [Open] does. ctx is for all that the signer does.
 func NewSigner(ctx context.Context, ref string, o Options) (*Signer, error) {
-	s := &Signer{ctx: ctx, open: onceWrong(ctx, ref, o)}
+	s := &Signer{ctx: ctx, open: func() (Key, error) { return Open(ctx, ref, o) }}
 	key, err := s.open()
 	if err != nil {
 		return nil, err

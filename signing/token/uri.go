@@ -1,35 +1,49 @@
-package remotekey
+// Package token opens keys in PKCS#11 tokens, by their addresses (RFC 7512). The entry points are [Parse] and [Open].
+//
+// PKCS#11 modules are C libraries, so that only a build with cgo can load them; see [Built].
+package token
 
 import (
 	"encoding/hex"
 	"fmt"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-const schemePKCS11 = "pkcs11:"
+// ErrNoKey means that the token is there and has no such key.
+var ErrNoKey = fmt.Errorf("the token has no such key: %w", fault.ErrNotFound)
 
-// pkcs11URI is what RFC 7512 says of a key, as far as it finds one.
-type pkcs11URI struct {
+// Scheme begins each address of a key in a token.
+const Scheme = "pkcs11:"
+
+const maxPIN = 4 << 10 // bytes of a file with a PIN
+
+// URI is what RFC 7512 says of a key, as far as it finds one.
+type URI struct {
+	Module  string  // the C library; "": none is named
+	PIN     *string // pin-value; nil: none
+	PINFile string  // pin-source; "": none
+
 	token, serial string
 	slot          *int
 	object        string
 	id            []byte
-	module        string
-	pin           *string
 }
 
-// parsePKCS11 reads an URI, and refuses what it would otherwise have to ignore. Errors never have the PIN.
-func parsePKCS11(ref string) (pkcs11URI, error) {
-	var u pkcs11URI
-	rest := strings.TrimPrefix(ref, schemePKCS11)
+// Parse reads an address, and refuses what it would otherwise have to ignore. Errors never have the PIN.
+func Parse(ref string) (URI, error) {
+	var u URI
+	rest := strings.TrimPrefix(ref, Scheme)
 	path, query, _ := strings.Cut(rest, "?")
-	shown := schemePKCS11 + path
-	bad := func(format string, args ...any) (pkcs11URI, error) {
-		return pkcs11URI{}, fmt.Errorf("key %s: %w: %s", shown, fault.ErrInvalid, fmt.Sprintf(format, args...))
+	shown := Scheme + path
+	bad := func(format string, args ...any) (URI, error) {
+		return URI{}, fmt.Errorf("key %s: %w: %s", shown, fault.ErrInvalid, fmt.Sprintf(format, args...))
 	}
 	seen := map[string]bool{}
 	each := func(list, separator string, set func(name, value string) error) error {
@@ -65,11 +79,13 @@ func parsePKCS11(ref string) (pkcs11URI, error) {
 		return bad("which token? it names neither token, serial nor slot-id")
 	case u.slot != nil && (u.token != "" || u.serial != "") || u.token != "" && u.serial != "":
 		return bad("one of token, serial and slot-id is enough")
+	case u.PIN != nil && u.PINFile != "":
+		return bad("pin-value and pin-source exclude each other")
 	}
 	return u, nil
 }
 
-func (u *pkcs11URI) setPath(name, value string) (err error) {
+func (u *URI) setPath(name, value string) (err error) {
 	switch name {
 	case "token":
 		u.token = value
@@ -97,12 +113,18 @@ func (u *pkcs11URI) setPath(name, value string) (err error) {
 	return nil
 }
 
-func (u *pkcs11URI) setQuery(name, value string) error {
+func (u *URI) setQuery(name, value string) error {
 	switch name {
 	case "module-path":
-		u.module = value
+		u.Module = value
 	case "pin-value":
-		u.pin = &value
+		u.PIN = &value
+	case "pin-source":
+		file := strings.TrimPrefix(strings.TrimPrefix(value, "file:"), "//")
+		if !filepath.IsAbs(file) {
+			return fmt.Errorf("pin-source is not the absolute path of a file")
+		}
+		u.PINFile = file
 	default:
 		return fmt.Errorf("attribute %q is not known", name)
 	}
@@ -110,7 +132,7 @@ func (u *pkcs11URI) setQuery(name, value string) error {
 }
 
 // String names the key without its PIN.
-func (u pkcs11URI) String() string {
+func (u URI) String() string {
 	var parts []string
 	add := func(name, value string) {
 		if value != "" {
@@ -126,11 +148,11 @@ func (u pkcs11URI) String() string {
 	if len(u.id) > 0 {
 		parts = append(parts, "id=0x"+hex.EncodeToString(u.id))
 	}
-	return schemePKCS11 + strings.Join(parts, ";")
+	return Scheme + strings.Join(parts, ";")
 }
 
-// name is how people call the token.
-func (u pkcs11URI) tokenName() string {
+// Token is how people call the token.
+func (u URI) Token() string {
 	switch {
 	case u.token != "":
 		return u.token
@@ -139,4 +161,20 @@ func (u pkcs11URI) tokenName() string {
 	default:
 		return "slot " + strconv.Itoa(*u.slot)
 	}
+}
+
+// ReadPIN reads the PIN file. One that others can read is refused.
+func (u URI) ReadPIN() (string, error) {
+	info, err := os.Stat(u.PINFile)
+	if err != nil {
+		return "", fmt.Errorf("PIN of token %s: %w: %v", u.Token(), fault.ErrConfig, err) // without the cause: fs.ErrNotExist is a key to be made
+	}
+	if mode := info.Mode(); !mode.IsRegular() || mode.Perm()&0o077 != 0 {
+		return "", fault.WithHint(fmt.Errorf("PIN of token %s: %s: mode %04o, others may read it: %w", u.Token(), u.PINFile, mode.Perm(), fault.ErrConfig), "chmod 600 "+u.PINFile)
+	}
+	data, err := bounded.File(os.Open, u.PINFile, maxPIN)
+	if err != nil {
+		return "", fmt.Errorf("PIN of token %s: %w", u.Token(), err)
+	}
+	return strings.TrimRight(string(data), "\r\n"), nil
 }
