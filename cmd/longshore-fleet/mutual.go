@@ -172,7 +172,10 @@ func (m *mutual) accept(name identity.Name, leaf *x509.Certificate) (status.Clie
 		}
 	}
 	client, ok := policy.Client(name.Client)
-	if !ok {
+	switch {
+	case !ok && m.enroll != nil:
+		return status.Client{}, status.Denied(name.String() + " is neither enrolled at this manager nor an accepted client; approve its key there: longshore-fleet devices pending")
+	case !ok:
 		return status.Client{}, status.Denied(name.String() + " is not an accepted client")
 	}
 	return client, nil

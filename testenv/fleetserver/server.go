@@ -43,6 +43,7 @@ type Options struct {
 	Registry testenv.Kind  // of states; "": distribution
 	Interval time.Duration // between two requests for a device's state; 0: one second
 	Flags    []string      // more flags of serve
+	Enroll   bool          // the server makes its own authority and enrolls devices; Clients and Server.CA are not used
 }
 
 // Server is a longshore-fleet that runs.
@@ -76,9 +77,6 @@ func Start(ctx context.Context, box *testenv.Box, o Options) (s *Server, err err
 	if s.Repo, err = s.client.OpenName(ctx, s.Registry.Host+"/plant/state"); err != nil {
 		return nil, err
 	}
-	if err := s.identify(cmp.Or(o.Clients, "accept: ['*']\n")); err != nil {
-		return nil, err
-	}
 	if err := testenv.BuildOwn(ctx, s.Dir, "longshore-fleet"); err != nil {
 		return nil, err
 	}
@@ -92,10 +90,19 @@ func Start(ctx context.Context, box *testenv.Box, o Options) (s *Server, err err
 	}
 	s.URL, s.Open, s.Program = "https://"+at[0], "http://"+at[1], filepath.Join(s.Dir, "longshore-fleet")
 	argv := append([]string{
-		s.Program, "serve", "--database", s.Path("fleet.db"), "--listen", at[1], "--mtls-listen", at[0], "--svid-cert", s.Path("main.crt"), "--svid-key", s.Path("main.key"),
-		"--trust-bundle", s.Path("bundle.json"), "--clients", s.Path("clients.yaml"), "--trust-bundle-uri", s.URL + "/.well-known/spiffe/bundle.json",
+		s.Program, "serve", "--database", s.Path("fleet.db"), "--listen", at[1], "--mtls-listen", at[0], "--trust-bundle-uri", s.URL + "/.well-known/spiffe/bundle.json",
 		"--state", s.Repo.Name(), "--state-interval", cmp.Or(o.Interval, time.Second).String(),
 	}, o.Flags...)
+	if o.Enroll {
+		argv = append(argv, "--enroll", s.Path("enroll.yaml"))
+		err = s.write("enroll.yaml", "url: "+s.URL+"\nauthority: {trustDomain: "+Domain+"}\nsource: {margo: true}\n")
+	} else {
+		argv = append(argv, "--svid-cert", s.Path("main.crt"), "--svid-key", s.Path("main.key"), "--trust-bundle", s.Path("bundle.json"), "--clients", s.Path("clients.yaml"))
+		err = s.identify(cmp.Or(o.Clients, "accept: ['*']\n"))
+	}
+	if err != nil {
+		return nil, err
+	}
 	if s.Process, err = box.Start("longshore-fleet", nil, argv...); err != nil {
 		return nil, err
 	}
@@ -116,11 +123,15 @@ func (s *Server) identify(clients string) error {
 		return err
 	}
 	for name, data := range map[string][]byte{"main.crt": cert, "main.key": key, "bundle.json": s.CA.Bundle().JSON(), "clients.yaml": []byte(clients)} {
-		if err := os.WriteFile(s.Path(name), data, 0o600); err != nil {
+		if err := s.write(name, string(data)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (s *Server) write(name, text string) error {
+	return os.WriteFile(s.Path(name), []byte(text), 0o600)
 }
 
 // Ready waits until the server answers.
