@@ -19,8 +19,11 @@ func (r *Repository) Mount(ctx context.Context, desc ocispec.Descriptor, from st
 	return r.mount(ctx, desc, from, func() ([]byte, error) { return data, nil })
 }
 
-// ChunkSize of uploads.
-const ChunkSize = chunkSize
+// Sizes of uploads.
+const (
+	ChunkSize = chunkSize
+	MarkEvery = markEvery
+)
 
 // HashState is what is remembered of a hash.
 var HashState = state
@@ -29,7 +32,10 @@ var HashState = state
 var Received = received
 
 // ParseSession reads what is remembered of an upload.
-func ParseSession(data []byte, at *url.URL, d digest.Digest, size int64) (*url.URL, int64, error) {
-	location, hashed, _, err := parseSession(data, at, d, size)
-	return location, hashed, err
+func ParseSession(data []byte, at *url.URL, d digest.Digest, size int64) (location *url.URL, first, last int64, err error) {
+	location, states, err := parseSession(data, at, d, size)
+	if err != nil {
+		return nil, 0, 0, err
+	}
+	return location, states[0].Hashed, states[len(states)-1].Hashed, nil
 }

@@ -26,9 +26,24 @@ const (
 // session is the stored state of an upload. It has no credentials, but its address may be sufficient to write to the upload, so the
 // file is for its user alone.
 type session struct {
-	Location string `json:"location"`
-	Hashed   int64  `json:"hashed"` // bytes
-	Hash     []byte `json:"hash"`   // state of the hash after them
+	Location string      `json:"location"`
+	States   []hashState `json:"states"` // of the hash, the first after the bytes that the registry has confirmed, ascending
+}
+
+// hashState is the state of a hash after some bytes of a blob.
+type hashState struct {
+	Hashed int64  `json:"hashed"` // bytes
+	Hash   []byte `json:"hash"`
+}
+
+// of reads the state.
+func (s hashState) of(d digest.Digest) (hash.Hash, error) {
+	h := d.Algorithm().Hash()
+	m, ok := h.(encoding.BinaryUnmarshaler)
+	if !ok || m.UnmarshalBinary(s.Hash) != nil {
+		return nil, fmt.Errorf("the state of a hash: %w", fault.ErrInvalid)
+	}
+	return h, nil
 }
 
 // sessionFile is the name of the file with the state of an upload to a repository.
@@ -38,21 +53,26 @@ func sessionFile(a *access, d digest.Digest) string {
 }
 
 // parseSession reads a file that [upload.remember] wrote: for a blob of a size at an address.
-func parseSession(data []byte, at *url.URL, d digest.Digest, size int64) (location *url.URL, hashed int64, h hash.Hash, err error) {
+func parseSession(data []byte, at *url.URL, d digest.Digest, size int64) (location *url.URL, states []hashState, err error) {
 	var s session
 	if err := json.Unmarshal(data, &s); err != nil {
-		return nil, 0, nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
+		return nil, nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	location, err = url.Parse(s.Location)
 	if err != nil || !wire.SameOrigin(location, at) { // requests to it are sent with credentials
-		return nil, 0, nil, fmt.Errorf("an upload at another address: %w", fault.ErrInvalid)
+		return nil, nil, fmt.Errorf("an upload at another address: %w", fault.ErrInvalid)
 	}
-	h = d.Algorithm().Hash()
-	m, ok := h.(encoding.BinaryUnmarshaler)
-	if !ok || m.UnmarshalBinary(s.Hash) != nil || s.Hashed <= 0 || s.Hashed > size {
-		return nil, 0, nil, fmt.Errorf("the state of a hash: %w", fault.ErrInvalid)
+	before := int64(-1)
+	for _, one := range s.States {
+		if _, err := one.of(d); err != nil || one.Hashed <= before || one.Hashed > size {
+			return nil, nil, fmt.Errorf("the state of a hash: %w", fault.ErrInvalid)
+		}
+		before = one.Hashed
 	}
-	return location, s.Hashed, h, nil
+	if len(s.States) == 0 {
+		return nil, nil, fmt.Errorf("no state of a hash: %w", fault.ErrInvalid)
+	}
+	return location, s.States, nil
 }
 
 // recall continues the upload of an earlier run, if the registry still has it.
@@ -66,7 +86,11 @@ func (u *upload) recall(ctx context.Context) bool {
 	}
 	at, err := url.Parse(u.a.address(""))
 	if err == nil {
-		u.location, u.hashed, u.hash, err = parseSession(data, at, u.desc.Digest, u.desc.Size)
+		u.location, u.states, err = parseSession(data, at, u.desc.Digest, u.desc.Size)
+	}
+	if err == nil {
+		u.hashed = u.states[0].Hashed
+		u.hash, err = u.states[0].of(u.desc.Digest)
 	}
 	if err == nil {
 		err = u.settle(ctx)
@@ -92,12 +116,44 @@ func (u *upload) settle(ctx context.Context) error {
 
 // remember stores the session for a later run. If it cannot be stored, the blob is sent again then.
 func (u *upload) remember() {
-	data, err := json.Marshal(session{u.location.String(), u.hashed, state(u.hash)})
-	if err != nil || u.hashed != u.off {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.states = []hashState{{u.hashed, state(u.hash)}}
+	u.keep()
+}
+
+// mark stores the state of the hash in the middle of a chunk: the registry may keep what has arrived of it.
+func (u *upload) mark(hashed int64, h hash.Hash) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if n := len(u.states); n > 0 && n < maxStates && hashed > u.states[n-1].Hashed {
+		u.states = append(u.states, hashState{hashed, state(h)})
+		u.keep()
+	}
+}
+
+// keep writes the file of the session. The caller holds u.mu.
+func (u *upload) keep() {
+	data, err := json.Marshal(session{u.location.String(), u.states})
+	if err != nil {
 		return
 	}
 	if at := u.folder.Keep(u.file, data); !at.IsZero() {
 		u.folder.RemoveOlder(at.Add(-sessionAge))
+	}
+}
+
+// skip takes the newest state of the hash that the registry has all bytes of, so that the source need not send them again.
+func (u *upload) skip() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, s := range u.states {
+		if s.Hashed <= u.hashed || s.Hashed > u.off {
+			continue
+		}
+		if h, err := s.of(u.desc.Digest); err == nil {
+			u.hash, u.hashed = h, s.Hashed
+		}
 	}
 }
 

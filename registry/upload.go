@@ -24,11 +24,14 @@ import (
 
 // Uploads in chunks, "Pushing a blob in chunks" of the distribution specification.
 const (
-	// chunkSize bounds the bytes that an interrupted upload sends again to a registry that stores only complete chunks. Later chunks are a
-	// quarter of what was sent before, up to mostChunk: each costs the registry a request and a sync of its disk.
+	// chunkSize bounds the bytes that an interrupted upload sends again to a registry that stores only complete chunks; others keep what
+	// has arrived of one. Later chunks are a quarter of what was sent before, up to mostChunk: each costs the registry a request and a sync of
+	// its disk.
 	chunkSize = 2 << 20
 	mostChunk = 16 << 20 // a minute of a link of 2 Mbit/s
 	heldChunk = 8 << 20  // of a file, in memory; those of a registry are not held
+	markEvery = 512 << 10 // bytes of a chunk after which the state of the hash is stored
+	maxStates = maxChunk/markEvery + 1
 	// maxChunk bounds the smallest chunk that a registry may require.
 	maxChunk = 64 << 20
 	// maxUploadTries bounds consecutive interruptions of an upload without progress.
@@ -63,11 +66,19 @@ type upload struct {
 	hash     hash.Hash
 	hashed   int64 // bytes that were hashed
 	least    int64 // of a chunk
+
+	mu     sync.Mutex  // a chunk is read by the transport
+	states []hashState // as stored
 }
 
 // pushChunks sends a blob in chunks. The session of an earlier run is continued. errNoChunks: nothing was sent.
-func (p *remotePlace) pushChunks(ctx context.Context, a *access, desc ocispec.Descriptor, open opener) error {
+func (p *remotePlace) pushChunks(ctx context.Context, a *access, desc ocispec.Descriptor, open opener) (err error) {
 	u := &upload{p: p, a: a, desc: desc, open: open, folder: p.c.o.Uploads, file: sessionFile(a, desc.Digest), least: chunkSize}
+	defer func() {
+		if errors.Is(err, errNoChunks) {
+			u.forget()
+		}
+	}()
 	if !u.recall(ctx) {
 		if err := u.begin(ctx); err != nil {
 			return err
@@ -125,6 +136,7 @@ func (u *upload) begin(ctx context.Context) error {
 	if err := u.follow(resp); err != nil || u.location == nil || u.least > maxChunk {
 		return errNoChunks
 	}
+	u.remember()
 	return nil
 }
 
@@ -184,6 +196,7 @@ func (u *upload) ask(ctx context.Context) error {
 		return fmt.Errorf("it does not say what it has of an upload: %w", fault.ErrUnsupported)
 	}
 	u.off = off
+	u.skip()
 	return u.follow(resp)
 }
 
@@ -249,7 +262,7 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 		content = bytes.NewReader(data)
 		open = func(context.Context, int64) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
 	}
-	first := newChunk(content, n, u.hash)
+	first := u.chunk(content, n)
 	sent := first
 	resp, err := u.request(ctx, http.MethodPatch, u.location, func(r *http.Request) {
 		r.Header.Set("Content-Range", fmt.Sprintf("%d-%d", u.off, u.off+n-1))
@@ -259,7 +272,7 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 			if err != nil {
 				return nil, err
 			}
-			sent = newChunk(again, n, u.hash)
+			sent = u.chunk(again, n)
 			sent.end = again.Close
 			return sent, nil
 		}
@@ -303,11 +316,14 @@ type chunk struct {
 	left int64     // bytes
 	err  error     // of from
 	end  func() error
+	mark func(read int64) // called after markEvery bytes, again and again
+	read int64
 }
 
-func newChunk(from io.Reader, n int64, before hash.Hash) *chunk {
-	h, err := before.(hash.Cloner).Clone() // supported by all digest algorithms
-	return &chunk{from: from, hash: h, left: n, err: err}
+func (u *upload) chunk(from io.Reader, n int64) *chunk {
+	h, err := u.hash.(hash.Cloner).Clone() // supported by all digest algorithms
+	off := u.off
+	return &chunk{from: from, hash: h, left: n, err: err, mark: func(read int64) { u.mark(off+read, h) }}
 }
 
 func (c *chunk) Read(b []byte) (int, error) {
@@ -322,6 +338,10 @@ func (c *chunk) Read(b []byte) (int, error) {
 	n, err := c.from.Read(b[:min(int64(len(b)), c.left)])
 	_, _ = c.hash.Write(b[:n]) // a hash does not fail
 	c.left -= int64(n)
+	before := c.read
+	if c.read += int64(n); c.read/markEvery > before/markEvery {
+		c.mark(c.read)
+	}
 	switch {
 	case err == io.EOF && c.left > 0:
 		c.err = io.ErrUnexpectedEOF
