@@ -190,7 +190,7 @@ func (l *contents) about(ctx context.Context, subject ocispec.Descriptor, depth 
 	if err != nil {
 		return err
 	}
-	for _, suffix := range append(ownTags, sharedTags...) {
+	for _, suffix := range legacyTags {
 		tag := fallbackTag(subject.Digest) + suffix
 		if !l.r.MayHave(tag) {
 			continue

@@ -61,8 +61,8 @@ func (r *Repository) CopyFrom(ctx context.Context, from *Repository, d digest.Di
 	return &c.made, err
 }
 
-// CopyReferrersFrom copies the referrers of an existing manifest, as CopyFrom does. Referrers of a signature in a
-// Sigstore bundle are copied together with the signature, not later.
+// CopyReferrersFrom copies the referrers of an existing manifest, as CopyFrom does. Referrers of a signature are copied together with the
+// signature, not later, except those that cosign's older tags name.
 func (r *Repository) CopyReferrersFrom(ctx context.Context, from *Repository, d digest.Digest) (*Copied, error) {
 	c := &copier{to: r.Upstream(), from: from, origin: from.Upstream(), done: map[digest.Digest]bool{}}
 	err := c.about(ctx, ocispec.Descriptor{Digest: d}, maxNested)
@@ -254,8 +254,13 @@ func (c *copier) about(ctx context.Context, subject ocispec.Descriptor, depth in
 	if err := c.referrers(ctx, subject, depth); err != nil {
 		return err
 	}
-	for _, suffix := range append(ownTags, sharedTags...) { // older cosign does not sign signatures
-		if err := c.tagged(ctx, fallbackTag(subject.Digest)+suffix); err != nil {
+	return c.legacy(ctx, subject.Digest, depth)
+}
+
+// legacy copies what older cosign stores about a manifest under tags, and everything that refers to that.
+func (c *copier) legacy(ctx context.Context, subject digest.Digest, depth int) error {
+	for _, suffix := range legacyTags {
+		if err := c.tagged(ctx, fallbackTag(subject)+suffix, depth); err != nil {
 			return err
 		}
 	}
@@ -284,7 +289,7 @@ func (c *copier) referrers(ctx context.Context, subject ocispec.Descriptor, dept
 
 // tagged copies the artifact that older cosign stores under a separate tag. Signatures at the destination stay: the tag there moves
 // only to a manifest with all layers of the previous one, as cosign creates it when it adds a signature.
-func (c *copier) tagged(ctx context.Context, tag string) error {
+func (c *copier) tagged(ctx context.Context, tag string, depth int) error {
 	if !c.origin.MayHave(tag) {
 		return nil
 	}
@@ -295,27 +300,36 @@ func (c *copier) tagged(ctx context.Context, tag string) error {
 	if err != nil {
 		return err
 	}
-	if c.to.omits(d.Digest) {
-		return nil
-	}
-	now, err := c.to.Named(ctx, tag)
-	if err != nil || now == d.Digest {
-		return err
-	}
-	if now != "" {
-		if more, err := c.extends(ctx, d.Digest, now); err != nil || !more {
+	known := c.to.omits(d.Digest)
+	if !known {
+		now, err := c.to.Named(ctx, tag)
+		if err != nil {
 			return err
 		}
+		known = now == d.Digest
+		if !known && now != "" {
+			if more, err := c.extends(ctx, d.Digest, now); err != nil || !more {
+				return err
+			}
+		}
 	}
-	desc, data, err := c.manifest(ctx, d.Digest, 0)
-	if err == nil {
-		err = c.to.PushManifest(ctx, desc, data, tag)
+	if !known {
+		desc, data, err := c.manifest(ctx, d.Digest, 0)
+		if err == nil {
+			err = c.to.PushManifest(ctx, desc, data, tag)
+		}
+		if err != nil {
+			return err
+		}
+		c.made.Referrers++
 	}
-	if err != nil {
-		return err
+	switch {
+	case depth <= 1:
+		return nil
+	case known && strings.HasSuffix(tag, signatureTag): // one request less for each signature that the destination has
+		return c.legacy(ctx, d.Digest, depth-1)
 	}
-	c.made.Referrers++
-	return nil
+	return c.about(ctx, d, depth-1)
 }
 
 // extends reports whether a manifest of the source has every layer of an existing one.
@@ -347,7 +361,10 @@ func (c *copier) extends(ctx context.Context, d, there digest.Digest) (bool, err
 func (c *copier) referrer(ctx context.Context, subject, d ocispec.Descriptor, there []ocispec.Descriptor, depth int) error {
 	known := lists(there, d.Digest) || c.to.omits(d.Digest)
 	if known && strings.HasPrefix(d.ArtifactType, bundleType) {
-		return nil
+		if depth <= 1 {
+			return nil
+		}
+		return c.legacy(ctx, d.Digest, depth-1)
 	}
 	desc, data, err := c.from.ManifestLimit(ctx, d.Digest, MaxForeignManifest)
 	if errors.Is(err, fault.ErrNotFound) {
@@ -372,5 +389,5 @@ func (c *copier) referrer(ctx context.Context, subject, d ocispec.Descriptor, th
 	if depth <= 1 {
 		return nil
 	}
-	return c.referrers(ctx, desc, depth-1)
+	return c.about(ctx, desc, depth-1)
 }

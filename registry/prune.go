@@ -137,9 +137,12 @@ func (r *Repository) removable(d digest.Digest) (*remotePlace, error) {
 // its subject: another tag may name the same SBOM.
 const maxNested = 4
 
+const signatureTag = ".sig"
+
 var (
-	ownTags    = []string{".sig", ".att"}
+	ownTags    = []string{signatureTag, ".att"}
 	sharedTags = []string{".sbom"}
+	legacyTags = slices.Concat(ownTags, sharedTags)
 )
 
 // RemoveReferrers removes everything that refers to a digest, which itself may be removed already: signatures, attestations,

@@ -28,8 +28,8 @@ const (
 	// has arrived of one. Later chunks are a quarter of what was sent before, up to mostChunk: each costs the registry a request and a sync of
 	// its disk.
 	chunkSize = 2 << 20
-	mostChunk = 16 << 20 // a minute of a link of 2 Mbit/s
-	heldChunk = 8 << 20  // of a file, in memory; those of a registry are not held
+	mostChunk = 16 << 20  // a minute of a link of 2 Mbit/s
+	heldChunk = 8 << 20   // of a file, in memory; those of a registry are not held
 	markEvery = 512 << 10 // bytes of a chunk after which the state of the hash is stored
 	maxStates = maxChunk/markEvery + 1
 	// maxChunk bounds the smallest chunk that a registry may require.

@@ -197,7 +197,9 @@ func TestUploadEnds(t *testing.T) {
 				s["states"] = []map[string]any{{"hashed": registry.ChunkSize, "hash": registry.HashState(h)}}
 			})
 		}, 2*largeSize + registry.ChunkSize},
-		"what is remembered cannot be read": {func(c *carriage) { c.edit(func(s map[string]any) { s["states"] = []map[string]any{{"hashed": 1, "hash": "AAAA"}} }) }, largeSize},
+		"what is remembered cannot be read": {func(c *carriage) {
+			c.edit(func(s map[string]any) { s["states"] = []map[string]any{{"hashed": 1, "hash": "AAAA"}} })
+		}, largeSize},
 		"the blob is there already": {func(c *carriage) {
 			to := openName(c.t, clientFor(c.t, c.target), c.target.Host+"/images/line")
 			if err := to.PushBlob(c.t.Context(), storetest.BlobOf(c.data), c.data); err != nil {

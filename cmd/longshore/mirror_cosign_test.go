@@ -2,6 +2,8 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -61,4 +63,68 @@ func TestMirrorForCosign(t *testing.T) {
 			}
 		})
 	}
+}
+
+// SBOMs and attestations of real cosign arrive at the site, in both layouts, with what refers to them: the signature of an SBOM is under a
+// tag of its own in the older one. It is also copied if it was made after the SBOM had arrived.
+func TestMirrorAttestations(t *testing.T) {
+	for _, kinds := range [][2]testenv.Kind{{testenv.Distribution, testenv.Referrers}, {testenv.Referrers, testenv.Distribution}, {testenv.Distribution, testenv.Lax}} {
+		t.Run(fmt.Sprint(kinds), func(t *testing.T) {
+			s := newShell(t, kinds[0])
+			s.stock()
+			there := s.site(kinds[1])
+			s.write("sbom.spdx.json", sbom)
+			s.write("config.json", `{"mediaType":"application/vnd.dev.sigstore.signingconfig.v0.2+json","rekorTlogConfig":{},"tsaConfig":{}}`)
+			s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+			const legacy, bundle = "plant/components/line-monitor:1.4.0", "library/caddy:2.10"
+			made := func(program string, args ...string) {
+				t.Helper()
+				if out, err := s.cosign(program, args...); err != nil {
+					t.Fatalf("%s %v: %v\n%s", program, args, err, out)
+				}
+			}
+			component, image := s.server.Reference(legacy), s.server.Reference(bundle)
+			made("cosign2", "attach", "sbom", "--sbom", "sbom.spdx.json", component)
+			made("cosign2", "attest", "--key", "release.key", "--yes", "--tlog-upload=false", "--type", "spdxjson", "--predicate", "sbom.spdx.json", component)
+			made("cosign3", "attest", "--key", "release.key", "--yes", "--signing-config", "config.json", "--type", "spdxjson", "--predicate", "sbom.spdx.json", image)
+			s.mirrored()
+			again := func() {
+				t.Helper()
+				if out := s.do(outcome.OK, "site", "plan", states, siteHost); !strings.Contains(out, " 0 B to copy") {
+					t.Errorf("the site has everything:\n%s", out)
+				}
+			}
+			again()
+			made("cosign2", "sign", "--key", "release.key", "--yes", "--tlog-upload=false", "--attachment", "sbom", component)
+			if r := s.mirrored(); r.Referrers != 1 {
+				t.Errorf("%+v, want the signature of the SBOM", r.Copied)
+			}
+			again()
+			for _, args := range [][]string{
+				{"cosign2", "verify", "--attachment", "sbom", legacy},
+				{"cosign2", "verify-attestation", "--type", "spdxjson", legacy},
+				{"cosign3", "verify-attestation", "--type", "spdxjson", bundle},
+			} {
+				for _, at := range []*testenv.RegistryServer{s.server, there} {
+					for key, good := range map[string]bool{"release.pub": true, "other.pub": false} {
+						ref := slices.Concat(args[1:len(args)-1], []string{"--key", key, "--insecure-ignore-tlog", s.pinned(at, args[len(args)-1])})
+						if out, err := s.cosign(args[0], ref...); (err == nil) != good {
+							t.Errorf("%s %v at the %s registry: %v\n%s", args[0], ref, at.Kind, err, out)
+						}
+					}
+				}
+			}
+		})
+	}
+}
+
+// pinned is an artifact at a registry by the digest that its tag has at the source: images have another tag at the site.
+func (s *shell) pinned(at *testenv.RegistryServer, ref string) string {
+	s.t.Helper()
+	name, tag, _ := strings.Cut(ref, ":")
+	d, err := opened(s.t, s.server.Reference(name)).Resolve(s.t.Context(), tag)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return at.Reference(name + "@" + d.Digest.String())
 }

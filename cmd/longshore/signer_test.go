@@ -34,7 +34,7 @@ func (s *shell) cosign(program string, args ...string) (string, error) {
 	s.t.Helper()
 	cmd := exec.CommandContext(s.t.Context(), testenv.Program(s.t, program), args...)
 	home := s.t.TempDir()
-	cmd.Env = append(os.Environ(), "HOME="+home, "TUF_ROOT="+filepath.Join(home, "tuf"),
+	cmd.Env = append(os.Environ(), "HOME="+home, "TUF_ROOT="+filepath.Join(home, "tuf"), "COSIGN_PASSWORD=longshore",
 		"HTTPS_PROXY=http://127.0.0.1:1", "HTTP_PROXY=http://127.0.0.1:1", "NO_PROXY=127.0.0.1")
 	out, err := cmd.CombinedOutput()
 	return string(out), err
