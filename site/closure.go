@@ -43,7 +43,8 @@ type Closure struct {
 	Needs []*Need `json:"-"`
 	// Problems are the reasons why something could not be found, one sentence each.
 	Problems []string `json:"problems,omitempty"`
-	// Absent are the reasons why application packages are missing, one sentence each. They are not problems: devices never read packages.
+	// Absent are the reasons why application packages and states of chosen devices are missing, one sentence each. They are not problems:
+	// devices never read packages, and a new device may have no state yet.
 	Absent []string `json:"absent,omitempty"`
 }
 
@@ -65,6 +66,7 @@ const (
 // Options of a closure. The zero value is the current state of every device.
 type Options struct {
 	Devices []artifacts.DeviceID // nil: every device that has a tag in the repository
+	Lenient bool                 // devices without a tag there are named in the closure's Absent; otherwise they are an error
 	History int                  // number of earlier generations in addition to the current one
 	Trust   []string             // repositories of trust policies, "host/path"
 	// Site opens the site's repositories by their names at the source; nil: the site's content is unknown.
@@ -159,6 +161,10 @@ func (w *walk) states(ctx context.Context, repo *registry.Repository) ([]wanted,
 		devices = nil
 		for _, id := range w.o.Devices {
 			if !slices.Contains(tags, id.Tag()) {
+				if w.o.Lenient {
+					w.note(&w.absent, "%s is left out: nothing was published for it", id)
+					continue
+				}
 				err := fmt.Errorf("%s: nothing was published for %s: %w", repo.Name(), id, fault.ErrNotFound)
 				return nil, fault.WithHint(err, "publish a state: longshore state push --device "+string(id)+" …")
 			}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -44,21 +45,22 @@ type Pruned struct {
 }
 
 // PlanPrune finds the content that the devices of a site no longer need. site opens the site's repositories by their names at the source;
-// states are all repositories of states at the site, history is how many generations below the current one stay. These,
+// states are all repositories of states at the site, with the devices whose old generations may be removed, nil: all; history is how many
+// generations below the current one stay. These,
 // the generations that [release.PlanPrune] keeps, and those that a device reports, stay with everything below them. An artifact is
 // removed if a removed state names it and no remaining one does, and if its only tag is the one that a mirror sets. Missing content
 // below a remaining state is fault.ErrUnfit.
-func PlanPrune(ctx context.Context, site Source, states []string, history int) (*Pruning, error) {
+func PlanPrune(ctx context.Context, site Source, states map[string][]artifacts.DeviceID, history int) (*Pruning, error) {
 	p := &Pruning{site: site, States: []PrunedStates{}, Artifacts: []*Need{}}
 	stay, gone := newWalk(site), newWalk(site)
 	p.gone = gone
-	for _, name := range states {
+	for _, name := range slices.Sorted(maps.Keys(states)) {
 		repo, err := site.OpenName(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 		one := PrunedStates{Repository: name, at: repo.Upstream()}
-		if one.Plan, err = planStates(ctx, one.at, history); err != nil {
+		if one.Plan, err = planStates(ctx, one.at, states[name], history); err != nil {
 			return nil, err
 		}
 		p.States = append(p.States, one)
@@ -131,7 +133,7 @@ func newWalk(from Source) *walk {
 }
 
 // planStates chooses the generations to remove.
-func planStates(ctx context.Context, repo *registry.Repository, history int) (*release.Pruning, error) {
+func planStates(ctx context.Context, repo *registry.Repository, devices []artifacts.DeviceID, history int) (*release.Pruning, error) {
 	tags, err := repo.Tags(ctx)
 	if err != nil {
 		return nil, err
@@ -154,7 +156,7 @@ func planStates(ctx context.Context, repo *registry.Repository, history int) (*r
 		}
 	}
 	return release.PlanPrune(ctx, repo, release.Retention{
-		Keep: history + 1, Needed: func(id artifacts.DeviceID) []release.Need { return reported[id.Tag()] },
+		Devices: release.OfDevices(devices), Keep: history + 1, Needed: func(id artifacts.DeviceID) []release.Need { return reported[id.Tag()] },
 	})
 }
 

@@ -288,7 +288,7 @@ func (c *call) prune(command string, at map[string][]artifacts.DeviceID, stay ne
 	r := pruneResult{Devices: []prunedDevice{}, DryRun: c.Bool("dry-run")}
 	for _, name := range slices.Sorted(maps.Keys(at)) {
 		one, err := c.planPrune(command, name, release.Retention{
-			Devices: ofDevices(at[name]), Needed: func(id artifacts.DeviceID) []release.Need { return stay[name][id] },
+			Devices: release.OfDevices(at[name]), Needed: func(id artifacts.DeviceID) []release.Need { return stay[name][id] },
 		})
 		if errors.Is(err, fault.ErrNotFound) && command == "fleet prune" {
 			continue // nothing was published there yet
@@ -334,18 +334,6 @@ func (c *call) prune(command string, at map[string][]artifacts.DeviceID, stay ne
 		}
 	}
 	return c.show(r)
-}
-
-// ofDevices returns a filter for the tags of devices; nil means all.
-func ofDevices(devices []artifacts.DeviceID) func(tag string) bool {
-	if devices == nil {
-		return nil
-	}
-	tags := map[string]bool{}
-	for _, d := range devices {
-		tags[d.Tag()] = true
-	}
-	return func(tag string) bool { return tags[tag] }
 }
 
 // planPrune plans for one repository, without its mirrors, which may show old content.

@@ -21,12 +21,20 @@ import (
 
 // siteFlags choose what a site needs, and where to copy it.
 func siteFlags() []cli.Flag {
-	return slices.Concat([]cli.Flag{
-		&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
+	return slices.Concat(siteDeviceFlags(), []cli.Flag{
 		&cli.IntFlag{Name: "history", Usage: "`NUMBER` of generations before the current one to include"},
 		&cli.StringSliceFlag{Name: "trust", Usage: "`HOST/PATH` of a trust policy that the devices follow; may be repeated"},
 		hostPathsFlag(),
 	}, registryFlags())
+}
+
+// siteDeviceFlags choose devices of a site.
+func siteDeviceFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
+		&cli.StringFlag{Name: "fleet", Usage: "`DIRECTORY` of a fleet: only its devices with states in the repository; excludes --device"},
+		&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices of --fleet, as in fleet.yaml: group=graz-line-a, site=graz; default: all"},
+	}
 }
 
 func hostPathsFlag() cli.Flag {
@@ -42,14 +50,35 @@ func siteVerifyFlags() []cli.Flag {
 	}, identityFlags())
 }
 
-// devicesOf reads --device.
-func (c *call) devicesOf() (out []artifacts.DeviceID, err error) {
+// devicesOf reads --device, or --fleet and --select: those of the fleet's devices whose states are in a repository; nil means all.
+func (c *call) devicesOf(states string) (out []artifacts.DeviceID, err error) {
 	for _, s := range c.StringSlice("device") {
 		id, err := artifacts.ParseDeviceID(s)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, id)
+	}
+	dir := c.String("fleet")
+	switch {
+	case dir == "" && c.String("select") != "":
+		return nil, c.misused("--select needs --fleet")
+	case dir == "":
+		return out, nil
+	case out != nil:
+		return nil, c.misused("--fleet excludes --device; use --select \"device=%s\"", out[0])
+	}
+	choose, err := c.selected()
+	if err != nil {
+		return nil, err
+	}
+	f, err := readFleet(dir)
+	if err != nil {
+		return nil, err
+	}
+	if out = f.Repositories(choose)[states]; out == nil {
+		err := fmt.Errorf("fleet %s: no chosen device has its state in %s: %w", dir, states, fault.ErrNotFound)
+		return nil, fault.WithHint(err, "check the repository and --select: longshore fleet status "+dir)
 	}
 	return out, nil
 }
@@ -280,7 +309,7 @@ func (c *call) siteOptions(arg string) (states string, o site.Options, err error
 		return "", o, err
 	}
 	if ref.Target() != "" || ref.Scheme != registry.SchemeOCI {
-		return "", o, c.misused("%s: name the repository of states as HOST/PATH, and devices with --device", arg)
+		return "", o, c.misused("%s: name the repository of states as HOST/PATH, and devices with --device or --fleet", arg)
 	}
 	if n := c.Int("history"); n < 0 || n > maxHistory {
 		return "", o, c.misused("--history %d is not from 0 to %d", n, maxHistory)
@@ -293,6 +322,7 @@ func (c *call) siteOptions(arg string) (states string, o site.Options, err error
 		}
 		o.Trust = append(o.Trust, trust.Name())
 	}
-	o.Devices, err = c.devicesOf()
+	o.Devices, err = c.devicesOf(ref.Name())
+	o.Lenient = c.String("fleet") != ""
 	return ref.Name(), o, err
 }

@@ -8,6 +8,8 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/site"
@@ -29,7 +31,7 @@ func sitePruneCommand() command {
 			&cli.IntFlag{Name: "history", Value: 1, Usage: "`NUMBER` of generations before the current one to keep for each device"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print what would be removed, and remove nothing"},
 			yesFlag(), hostPathsFlag(),
-		}, registryFlags()),
+		}, siteDeviceFlags(), registryFlags()),
 		run: (*call).sitePrune,
 	}
 }
@@ -59,14 +61,14 @@ func (r sitePruneResult) text(w io.Writer) {
 		}
 		row(w, string(n.Kind), "%s@%s", n.Repository, n.Digest)
 	}
-	generations, artifacts := fleet.Counted(r.Removed.States, "generation"), fleet.Counted(r.Removed.Artifacts, "artifact")
+	generations, others := fleet.Counted(r.Removed.States, "generation"), fleet.Counted(r.Removed.Artifacts, "artifact")
 	switch {
 	case r.Removed.States+r.Removed.Artifacts == 0:
 		row(w, "done", "nothing to remove: %s of %s stay", fleet.Counted(r.Stay, "generation"), fleet.Counted(r.Looked, "device"))
 	case r.DryRun:
-		row(w, "done", "%s and %s would be removed, %s stay; nothing has been removed", generations, artifacts, fleet.Counted(r.Stay, "generation"))
+		row(w, "done", "%s and %s would be removed, %s stay; nothing has been removed", generations, others, fleet.Counted(r.Stay, "generation"))
 	default:
-		row(w, "done", "%s and %s removed, and %d signatures and statements with them; %s stay", generations, artifacts, r.Removed.Referrers, fleet.Counted(r.Stay, "generation"))
+		row(w, "done", "%s and %s removed, and %d signatures and statements with them; %s stay", generations, others, r.Removed.Referrers, fleet.Counted(r.Stay, "generation"))
 	}
 	if r.Removed.Restored > 0 {
 		row(w, "restored", "%d of them, because a new state needs them", r.Removed.Restored)
@@ -78,13 +80,14 @@ func (c *call) sitePrune(args []string) error {
 		return c.misused("--history %d is not from 0 to %d", n, maxHistory)
 	}
 	last := len(args) - 1
-	states := make([]string, 0, last)
+	states, chosen := map[string][]artifacts.DeviceID{}, 0
 	for _, s := range args[:last] {
-		name, _, err := c.siteOptions(s)
+		name, o, err := c.siteOptions(s)
 		if err != nil {
 			return err
 		}
-		states = append(states, name)
+		states[name] = o.Devices
+		chosen += len(o.Devices)
 	}
 	plan, err := site.PlanPrune(c.Context, c.destination(args[last]), states, c.Int("history"))
 	if err != nil {
@@ -98,6 +101,9 @@ func (c *call) sitePrune(args []string) error {
 			r.Devices = append(r.Devices, prunedDevice{one.Repository, d.Tag, append([]release.Old{}, d.Remove...), append([]release.Old{}, d.Stays...)})
 			r.Removed.States += len(d.Remove)
 		}
+	}
+	if chosen > 0 && r.Looked == 0 {
+		return fmt.Errorf("%s: nothing was published there for the chosen devices: %w", args[last], fault.ErrNotFound)
 	}
 	if r.DryRun || r.Removed.States+r.Removed.Artifacts == 0 {
 		return c.show(r)

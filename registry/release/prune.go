@@ -58,6 +58,18 @@ type Pruned struct {
 	tagged digest.Digest // digest of Tag
 }
 
+// OfDevices is a filter for the tags of devices; nil, every tag, for nil.
+func OfDevices(devices []artifacts.DeviceID) func(tag string) bool {
+	if devices == nil {
+		return nil
+	}
+	tags := map[string]bool{}
+	for _, d := range devices {
+		tags[d.Tag()] = true
+	}
+	return func(tag string) bool { return tags[tag] }
+}
+
 // Old is an old generation.
 type Old struct {
 	Generation uint64        `json:"generation"`
