@@ -137,6 +137,11 @@ func (l *loop) gateChanges(now time.Time) {
 	}
 	target := l.openChanges(l.targetDesired)
 	records, waits := g.trustOnly(), map[string]plan.Wait{}
+	for id, r := range g.records {
+		if l.removedFor(r) {
+			records[id] = r
+		}
+	}
 	var fresh []store.Change
 	g.at = time.Time{}
 	for i, c := range slices.Concat(target, l.openChanges(l.acceptedDesired)) {
@@ -175,6 +180,12 @@ func (l *loop) gateChanges(now time.Time) {
 		l.rebuild()
 	}
 	g.built = l.rebuilt
+}
+
+// removedFor reports whether a record is of a removal that the target asked for and that is complete: it says that the target is under way.
+func (l *loop) removedFor(r store.Change) bool {
+	_, good := l.good[r.Deployment]
+	return r.Trust == nil && !good && l.target != nil && !r.Begun.IsZero() && !r.Begun.Before(l.target.AcceptedAt) && l.targetDesired.Deployment(r.Deployment) == nil
 }
 
 // trustOnly are the records of changes of the trust policy.
@@ -538,7 +549,7 @@ func (l *loop) changeTable() []status.Change {
 func (l *loop) changeStatus(c plan.Change) status.Change {
 	r := l.gate.records[c.ID]
 	out := status.Change{
-		ID: c.ID, Deployment: c.Name, DeploymentID: c.Deployment, Kinds: c.Kinds, Images: []status.ImageChange{}, Restarts: c.Restarted, Containers: c.Containers,
+		ID: c.ID, Deployment: c.Name, DeploymentID: c.Deployment, Kinds: c.Kinds, Components: []status.ComponentChange{}, Images: []status.ImageChange{}, Restarts: c.Restarted, Containers: c.Containers,
 		Since: r.Since, Begun: r.Begun, Decision: r.Decision, Trust: r.Trust,
 	}
 	if r.Trust != nil {
@@ -550,6 +561,9 @@ func (l *loop) changeStatus(c plan.Change) status.Change {
 			out.Generation = s.Generation
 			break
 		}
+	}
+	for _, x := range c.Components {
+		out.Components = append(out.Components, status.ComponentChange{Component: x.Name, From: x.From, To: x.To})
 	}
 	for _, x := range c.Images {
 		y := status.ImageChange{Component: x.Component, Service: x.Service, To: x.To.Name(), ToTag: x.To.Tag, Bytes: x.To.Size}

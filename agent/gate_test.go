@@ -52,6 +52,22 @@ func (b *bench) waiting(name string, code codes.Code) status.Change {
 	return found
 }
 
+// pending has the newest report of a deployment say that it waits, and for what.
+func (b *bench) pending(name string, app agenttest.App, code codes.Code) {
+	b.t.Helper()
+	b.w.Wait(b.t, name+" is reported as pending", func() bool {
+		reports := b.w.Fleet.Reports()
+		for i := len(reports) - 1; i >= 0; i-- {
+			if r := reports[i]; r.Kind == store.KindStatus && r.Subject == app.DeploymentID() {
+				s, err := margo.ParseDeploymentStatus("report", r.Body)
+				return err == nil && s.Status.State == margo.StatePending && s.Status.Error != nil && s.Status.Error.Code == string(code) &&
+					s.Status.Error.Source == name && len(s.Components) == 1 && s.Components[0].State == margo.StatePending
+			}
+		}
+		return false
+	})
+}
+
 // images are those of the containers that run, by service.
 func (b *bench) runs(image string) bool {
 	b.t.Helper()
@@ -197,12 +213,57 @@ func TestApproval(t *testing.T) {
 			}
 			b.restart()
 			b.waiting("app-2", codes.ApprovalNeeded)
+			b.pending("app-2", anApp(2, ""), codes.ApprovalNeeded)
 			if err := b.decide(c, store.Approved, "", time.Time{}); err != nil {
 				t.Fatal(err)
 			}
 			b.w.Committed(t, b.r, 3)
 			if b.runs("broker:1") {
 				t.Error("it runs still")
+			}
+			if states := b.w.States(t, anApp(2, "").DeploymentID()); !slices.Equal(states[len(states)-3:], []string{"pending@3", "removing@3", "removed@3"}) {
+				t.Errorf("reported %v", states)
+			}
+		}},
+		"a removal that waits and then does not": {updates, func(t *testing.T, b *bench, c status.Change) {
+			b.w.Publish(t, 3, anApp(1, "web:1"))
+			b.waiting("app-2", codes.ApprovalNeeded)
+			b.w.Publish(t, 4, anApp(1, "web:1"), anApp(2, "broker:1"))
+			b.w.Committed(t, b.r, 4)
+			if states := b.w.States(t, anApp(2, "").DeploymentID()); states[len(states)-1] != "installed@4" {
+				t.Errorf("reported %v", states)
+			}
+		}},
+		"a removal is made, and another change waits": {updates, func(t *testing.T, b *bench, c status.Change) {
+			b.w.Publish(t, 3, anApp(1, "web:2"))
+			removal := b.waiting("app-2", codes.ApprovalNeeded)
+			if x := b.r.Status(); x.Running.Generation != 1 {
+				t.Errorf("generation %d runs, want 1: all changes wait", x.Running.Generation)
+			}
+			if err := b.decide(removal, store.Approved, "", time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				b.w.Wait(t, "the removal is made", func() bool {
+					x := b.r.Status()
+					return len(x.Deployments) == 1 && x.Running.Generation == 3 && x.Committed.Generation == 1 && b.w.Extra(t).RunningGeneration == 3
+				})
+				b.waiting("app-1", codes.ApprovalNeeded)
+				b.restart()
+			}
+		}},
+		"what runs is shown beside what waits": {updates, func(t *testing.T, b *bench, c status.Change) {
+			want := []status.ComponentChange{{Component: "app-1", From: "1.0.1", To: "1.0.2"}}
+			d := b.r.Status().Deployments[0]
+			if !slices.Equal(c.Components, want) || d.Components[0].Revision != "1.0.2" || len(d.Running) != 1 || d.Running[0].Revision != "1.0.1" || d.Running[0].Services[0].Status != workload.Running {
+				t.Errorf("the change is %+v of %+v", c.Components, d)
+			}
+			if err := b.decide(c, store.Approved, "", time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			b.w.Committed(t, b.r, 2)
+			if d := b.r.Status().Deployments[0]; d.Components[0].Revision != "1.0.2" || d.Running != nil {
+				t.Errorf("shown as %+v", d)
 			}
 		}},
 	}

@@ -34,12 +34,17 @@ func (l *loop) publish(now time.Time) {
 	l.status.Store(s)
 }
 
-// running is the generation that the device runs, or changes to: the target, once one of its changes has begun or, but for removals, is made, or nothing holds them
+// running is the generation that the device runs, or changes to: the target, once one of its changes has begun or is made, or nothing holds them
 // back, else the one that ran before. nil: none.
 func (l *loop) running() *store.State {
 	open := l.openChanges(l.targetDesired)
 	if len(open) == 0 || !l.gated() || slices.ContainsFunc(open, func(c plan.Change) bool { return !l.gate.records[c.ID].Begun.IsZero() }) {
 		return l.target
+	}
+	for _, r := range l.gate.records {
+		if l.removedFor(r) {
+			return l.target
+		}
 	}
 	for i := range l.targetDesired.Deployments {
 		g, ok := l.good[l.targetDesired.Deployments[i].ID]

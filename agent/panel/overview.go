@@ -49,6 +49,20 @@ func (p *page) when(t time.Time) string {
 	return t.In(p.Now().Location()).Format("2006-01-02 15:04:05 MST")
 }
 
+// lasts is how long something has been so, in its two largest units.
+func (p *page) lasts(since time.Time) string {
+	switch d := max(0, p.Now().Sub(since)); {
+	case d >= 24*time.Hour:
+		return fmt.Sprintf("%d d %d h", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+	case d >= time.Hour:
+		return fmt.Sprintf("%d h %d min", d/time.Hour, d%time.Hour/time.Minute)
+	case d >= time.Minute:
+		return fmt.Sprintf("%d min", d/time.Minute)
+	default:
+		return fmt.Sprintf("%d s", d/time.Second)
+	}
+}
+
 // why says what a change waits for. What the agent says is for people with a shell: it is shown where it says more.
 func (p *page) why(c status.Change) (out struct{ Text, Detail string }) {
 	w := c.Waiting
@@ -101,9 +115,9 @@ func short(image, tag, otherTag string) string {
 	return tag
 }
 
-// runs counts the containers of a component that run, and all.
-func runs(c status.Component) (out struct{ Running, All int }) {
-	for _, s := range c.Services {
+// runs counts the containers that run, and all.
+func runs(services []status.Service) (out struct{ Running, All int }) {
+	for _, s := range services {
 		if out.All++; s.Status == workload.Running {
 			out.Running++
 		}

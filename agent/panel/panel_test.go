@@ -26,6 +26,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
@@ -54,12 +55,16 @@ func newDevice() *device {
 	return &device{
 		now: status.Status{
 			Device: "press-07", Phase: status.Phase(store.PhaseAwaitingApproval), Running: &status.Generation{Generation: 1}, Accepted: &status.Generation{Generation: 2, Digest: state},
-			Deployments: []status.Deployment{{Name: "vision", State: margo.StatePending, Components: []status.Component{{Name: "camera", Revision: "1.0.0"}}}},
+			Deployments: []status.Deployment{{Name: "vision", State: margo.StatePending, Components: []status.Component{{Name: "camera", Revision: "1.1.0", State: margo.StatePending}}, Running: []status.RunningComponent{
+				{Name: "camera", Revision: "1.0.0", Services: []status.Service{{Status: workload.Running}, {Status: workload.Exited}}},
+			}}},
 		},
 		changes: []status.Change{{
 			ID: changeID, Deployment: "vision", DeploymentID: "d1", Generation: 2, Kinds: []plan.Kind{plan.Images}, Restarts: 1, Containers: 2, Bytes: 41 << 20,
-			Images:  []status.ImageChange{{Component: "camera", Service: "web", From: "r/i@sha256:0123456789abcdef", FromTag: "1", To: "r/i@sha256:fedcba9876543210", ToTag: "2"}},
-			Waiting: &status.Waiting{Code: codes.ApprovalNeeded, Message: "waiting for approval: longshore-agent approve vision"},
+			Since:      time.Now().Add(-3*time.Hour - 90*time.Second),
+			Components: []status.ComponentChange{{Component: "camera", From: "1.0.0", To: "1.1.0"}, {Component: "lamp", To: "2.0.0"}, {Component: "bell", From: "0.9.0"}},
+			Images:     []status.ImageChange{{Component: "camera", Service: "web", From: "r/i@sha256:0123456789abcdef", FromTag: "1", To: "r/i@sha256:fedcba9876543210", ToTag: "2"}},
+			Waiting:    &status.Waiting{Code: codes.ApprovalNeeded, Message: "waiting for approval: longshore-agent approve vision"},
 		}},
 	}
 }
@@ -217,6 +222,25 @@ func TestCookie(t *testing.T) {
 		if strings.HasPrefix(all[0].Name, "__Host-") != secure {
 			t.Errorf("TLS %v: cookie %s", secure, all[0].Name)
 		}
+	}
+}
+
+// The page tells what runs from what waits, and how long it has waited.
+func TestRunsAndWaits(t *testing.T) {
+	d := newDesk(t, nil)
+	d.enter()
+	page := text(t, d.do("GET", "/", nil))
+	for _, want := range []string{
+		`<dt>Runs</dt><dd class="runs"><div><b>camera</b> 1.0.0 <span class="dim">1 of 2 containers run</span></div></dd>`, `<dt>Waits</dt><dd><div>camera 1.1.0</div></dd>`,
+		`<div>camera: 1.0.0 → <b>1.1.0</b></div><div>lamp: new → <b>2.0.0</b></div><div>bell: 0.9.0 → <b>removed</b></div>`, `(3 h 1 min)`, `1 of 2</dd>`,
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page lacks %s:\n%s", want, page)
+		}
+	}
+	d.d.now.Deployments[0].Running = nil
+	if page := text(t, d.do("GET", "/", nil)); strings.Contains(page, "<dt>Runs</dt>") || !strings.Contains(page, "<b>camera</b> 1.1.0") {
+		t.Errorf("nothing else runs:\n%s", page)
 	}
 }
 

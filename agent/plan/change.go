@@ -36,10 +36,14 @@ type Change struct {
 	Deployment string        // id
 	Name       string        // of the deployment
 	Kinds      []Kind        // sorted
+	Components []ComponentChange
 	Images     []ImageChange
 	Restarted  int // containers that are replaced or removed
 	Containers int // that run of the deployment now
 }
+
+// ComponentChange is a component that gets another revision. From is "" for one that is new, To for one that goes.
+type ComponentChange struct{ Name, From, To string }
 
 // ImageChange is a service that gets another image. From is the zero value for a service that is new.
 type ImageChange struct {
@@ -95,14 +99,20 @@ func changeOf(old, d *Deployment) Change {
 		c := &d.Components[i]
 		parts = append(parts, c.Name, c.Digest, c.Identity)
 		o := old.Component(c.Name)
-		kinds[Configuration] = kinds[Configuration] || o == nil || o.Digest != c.Digest
+		if o == nil || o.Digest != c.Digest {
+			kinds[Configuration] = true
+			out.Components = append(out.Components, ComponentChange{c.Name, o.revision(), c.Revision})
+		}
 		kinds[Parameters] = kinds[Parameters] || o != nil && (o.Values != c.Values || o.Digest == c.Digest && o.Identity != c.Identity)
 		out.Images = append(out.Images, imageChanges(o, c)...)
 		kinds[Images] = kinds[Images] || o != nil && !maps.Equal(imagesOf(o), imagesOf(c))
 	}
 	for i := range old.All() {
 		o := &old.Components[i]
-		kinds[Configuration] = kinds[Configuration] || d.Component(o.Name) == nil
+		if d.Component(o.Name) == nil {
+			kinds[Configuration] = true
+			out.Components = append(out.Components, ComponentChange{Name: o.Name, From: o.Revision})
+		}
 		out.Containers += len(o.Containers)
 		for _, x := range o.Containers {
 			if d.container(x.ID) == nil {
@@ -161,6 +171,7 @@ func imageChanges(old, c *Component) []ImageChange {
 func removalOf(g GoodRevision) Change {
 	out := Change{Deployment: g.Record.DeploymentID, Name: g.Record.Name, Kinds: []Kind{Removal}}
 	for _, c := range g.Deployment.All() {
+		out.Components = append(out.Components, ComponentChange{Name: c.Name, From: c.Revision})
 		out.Containers += len(c.Containers)
 	}
 	out.Restarted = out.Containers
@@ -196,13 +207,21 @@ func (k Memory) remaining(want *Desired) []Deployment {
 
 // waits is the status of a deployment whose change waits; now is what runs of it.
 func (q Question) waits(d *Deployment, now store.Status) store.Status {
+	out := now
 	switch {
 	case d.Next == nil: // it is removed later
-		return now
+		for i := range out.Components {
+			if c := &out.Components[i]; c.State != margo.StateFailed {
+				c.State, c.Error = margo.StatePending, nil
+				q.stamp(c, componentOf(q.Before[d.ID], c.Name))
+			}
+		}
 	case d.Digest == d.Next.Digest: // nothing else runs
 		now = store.Status{Generation: now.Generation}
+		out = q.next(d.Next, now, now.Generation)
+	default:
+		out = q.next(d.Next, now, now.Generation)
 	}
-	out := q.next(d.Next, now, now.Generation)
 	for i := range out.Components {
 		c := &out.Components[i]
 		if old := componentOf(now, c.Name); c.State == margo.StatePending && old.State == margo.StateFailed { // what runs fails meanwhile

@@ -16,21 +16,29 @@ const TrustPolicyName = "trust-policy"
 // Change is what the newest state changes of one deployment, on a device that holds changes back, or a version of the trust policy that
 // waits.
 type Change struct {
-	ID           digest.Digest   `json:"id"` // names all that the change brings; a decision is about it
-	Deployment   string          `json:"deployment"`
-	DeploymentID string          `json:"deploymentId"`
-	Generation   uint64          `json:"generation"`
-	Kinds        []plan.Kind     `json:"kinds"`
-	Images       []ImageChange   `json:"images"`
-	Restarts     int             `json:"restarts"`   // containers that are replaced or removed
-	Containers   int             `json:"containers"` // that run of it now
-	Bytes        int64           `json:"bytes"`      // of images that are still to be loaded, as far as it is known
-	Since        time.Time       `json:"since"`
-	Waiting      *Waiting        `json:"waiting"` // null: nothing holds it back
-	Begun        time.Time       `json:"begun,omitzero"`
-	Decision     *store.Decision `json:"decision"` // null: none
+	ID           digest.Digest     `json:"id"` // names all that the change brings; a decision is about it
+	Deployment   string            `json:"deployment"`
+	DeploymentID string            `json:"deploymentId"`
+	Generation   uint64            `json:"generation"`
+	Kinds        []plan.Kind       `json:"kinds"`
+	Components   []ComponentChange `json:"components"` // that get another revision
+	Images       []ImageChange     `json:"images"`
+	Restarts     int               `json:"restarts"`   // containers that are replaced or removed
+	Containers   int               `json:"containers"` // that run of it now
+	Bytes        int64             `json:"bytes"`      // of images that are still to be loaded, as far as it is known
+	Since        time.Time         `json:"since"`
+	Waiting      *Waiting          `json:"waiting"` // null: nothing holds it back
+	Begun        time.Time         `json:"begun,omitzero"`
+	Decision     *store.Decision   `json:"decision"` // null: none
 
 	Trust *store.TrustChange `json:"trust,omitempty"` // null: the change is of a deployment
+}
+
+// ComponentChange is a component that gets another revision.
+type ComponentChange struct {
+	Component string `json:"component"`
+	From      string `json:"from,omitempty"` // "": it is new
+	To        string `json:"to,omitempty"`   // "": it is removed
 }
 
 // ImageChange is a service that gets another image.

@@ -69,6 +69,11 @@ func (v View) deployment(d store.Status) Deployment {
 	if td != nil {
 		out.Refused = v.refused(td)
 	}
+	if now := v.Target.Deployment(d.DeploymentID); now != nil && now.Digest != d.Digest && now.Refused == nil {
+		for i := range now.Components {
+			out.Running = append(out.Running, RunningComponent{now.Components[i].Name, now.Components[i].Revision, v.services(&now.Components[i])})
+		}
+	}
 	for _, c := range d.Components {
 		cs := Component{Name: c.Name, Revision: c.Revision, State: c.State, Since: c.Since, Error: c.Error, Services: []Service{}}
 		comp := v.Target.Deployment(d.DeploymentID).Component(c.Name)
@@ -76,10 +81,7 @@ func (v View) deployment(d store.Status) Deployment {
 			comp = v.Accepted.Deployment(d.DeploymentID).Component(c.Name)
 		}
 		if comp != nil {
-			cs.Notices = comp.Notices
-			for _, x := range comp.Containers {
-				cs.Services = append(cs.Services, v.service(x, v.Observed[x.ID]))
-			}
+			cs.Notices, cs.Services = comp.Notices, v.services(comp)
 		}
 		out.Components = append(out.Components, cs)
 	}
@@ -97,6 +99,14 @@ func (v View) refused(d *plan.Deployment) *RefusedRevision {
 	}
 	if d.Deferred && v.Supervision.Generation > 0 {
 		out.Generation = v.Supervision.Generation
+	}
+	return out
+}
+
+func (v View) services(c *plan.Component) []Service {
+	out := []Service{}
+	for _, x := range c.Containers {
+		out = append(out, v.service(x, v.Observed[x.ID]))
 	}
 	return out
 }

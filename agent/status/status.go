@@ -179,6 +179,16 @@ type Deployment struct {
 	Error      *margo.StatusError `json:"error"`
 	Refused    *RefusedRevision   `json:"refused"` // what the state asks for, and that does not run; null: nothing was refused
 	Components []Component        `json:"components"`
+
+	// Running is what runs while Components are of a revision that is loaded or waits; none: Components run.
+	Running []RunningComponent `json:"running,omitempty"`
+}
+
+// RunningComponent is a component that runs until another revision takes its place.
+type RunningComponent struct {
+	Name     string    `json:"name"`
+	Revision string    `json:"revision"`
+	Services []Service `json:"services"`
 }
 
 // RefusedRevision is a revision of a deployment that did not run, or that may not run now.

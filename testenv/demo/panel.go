@@ -233,6 +233,11 @@ func (p *panelist) reject(o testenv.TabOptions, picture string) func(context.Con
 				return err
 			}
 		}
+		for _, want := range [][2]string{{".runs", "1.0.0"}, {".change", "1.0.0 → 1.1.0"}} {
+			if err := p.see(ctx, want[0], want[1]); err != nil {
+				return err
+			}
+		}
 		why := "camera 2 is not calibrated"
 		if err := p.decision(ctx, "is rejected", func() error {
 			if o.Width > 1000 {
