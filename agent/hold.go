@@ -25,8 +25,8 @@ type RollbackRequest struct {
 
 // RollBack brings the device back to a generation that ran completely here and is still on its disk, and holds it there until another state
 // is accepted or [Agent.Release] is called. From now on its revisions are the good ones: what comes next is a change against them.
-// fault.ErrNotFound: the device has no such generation; fault.ErrRejected: the trust policy has revoked it, or a key that signed it;
-// fault.ErrConflict: the device runs it already.
+// fault.ErrNotFound: the device has no such generation; fault.ErrRejected: the trust policy does not accept its signatures any more, or has
+// revoked it or a key that signed a part of it; fault.ErrConflict: the device runs it already.
 func (a *Agent) RollBack(ctx context.Context, r RollbackRequest) (status.Hold, error) {
 	return ask(ctx, a, func(l *loop) (status.Hold, error) { return l.rollBackByHand(r) })
 }
@@ -53,6 +53,9 @@ func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
 	desired, err := l.intake.Load(l.ctx, *s, true)
 	if err != nil {
 		return fail(err, "", "generation %d is not completely on the device", s.Generation)
+	}
+	if err := l.intake.Reverify(l.ctx, *s); err != nil {
+		return fail(fault.ErrRejected, "choose another generation, or publish a new one", "generation %d does not pass the trust policy of now: %w", s.Generation, err)
 	}
 	if l.o.Trust != nil {
 		if x := l.o.Trust.Revoked(evidence(s, desired)); len(x) > 0 {

@@ -194,6 +194,10 @@ func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, ou
 	if err := c.keep(ctx, desc, data); err != nil {
 		return codes.Wrap(codes.Of(err), err)
 	}
+	kept, err := c.keepSignatures(ctx, v.Kept)
+	if err != nil {
+		return codes.Wrap(codes.Of(err), err)
+	}
 	b := builder{in: in, c: c, x: x, state: d.Digest, pins: map[string]digest.Digest{}}
 	if out.Desired, err = b.build(ctx); err != nil {
 		return err
@@ -201,7 +205,7 @@ func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, ou
 	out.Pins = b.pins
 	out.State = &store.State{
 		Digest: d.Digest, Size: desc.Size, MediaType: desc.MediaType, Generation: x.Generation, Repository: in.o.Repository,
-		AcceptedAt: in.o.Now(), Created: created(x), Expires: x.Expires, Windows: x.Windows.JSON(), Repeats: x.Repeats, SignedBy: v.SignedBy, Insecure: b.insecure, Sizes: map[digest.Digest]int64{},
+		AcceptedAt: in.o.Now(), Created: created(x), Expires: x.Expires, Windows: x.Windows.JSON(), Repeats: x.Repeats, SignedBy: v.SignedBy, Signatures: kept, Insecure: b.insecure, Sizes: map[digest.Digest]int64{},
 	}
 	all := slices.Concat(signers(string(KindState), v), b.signers)
 	out.State.Signers = all[:min(len(all), maxSigners)]

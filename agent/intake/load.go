@@ -36,12 +36,35 @@ func (in *Intake) Load(ctx context.Context, s store.State, offline bool) (*plan.
 	if err != nil {
 		return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
 	}
+	if s.Signatures != "" {
+		c.fetched = append(c.fetched, s.Signatures) // they stay as long as the state, and are read by Reverify alone
+	}
 	b := builder{in: in, c: c, x: x, state: s.Digest, pins: pins, trusted: true}
 	d, err := b.build(ctx)
 	if err != nil {
 		return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
 	}
 	return d, nil
+}
+
+// Reverify holds an accepted state against the trust policy as it is now, by its signatures that are on the device. The source is not asked.
+func (in *Intake) Reverify(ctx context.Context, s store.State) error {
+	v, ok := in.o.Verifier.(Reverifier)
+	if !ok {
+		return nil
+	}
+	var kept []byte
+	if s.Signatures != "" {
+		c := fetcher{in: in, offline: true, sizes: s.Sizes}
+		var err error
+		if kept, err = c.blob(ctx, s.Repository, ocispec.Descriptor{Digest: s.Signatures}, 0, false); err != nil {
+			return codes.Wrap(codes.ContentDamaged, fmt.Errorf("read the signatures of generation %d: %w", s.Generation, err))
+		}
+	}
+	if err := v.Reverify(ctx, s.Repository, ocispec.Descriptor{MediaType: s.MediaType, Digest: s.Digest, Size: s.Size}, kept); err != nil {
+		return codes.Wrap(verdictCode(KindState, err), err)
+	}
+	return nil
 }
 
 // Revision reads one revision of a deployment again, from the device.

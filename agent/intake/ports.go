@@ -41,12 +41,18 @@ type Verdict struct {
 	Keys     map[string]digest.Digest // fingerprints of the keys that signed, by name
 	SignedAt time.Time                // the earliest time that one of SignedBy says to have signed at; zero: one of them does not say
 	Until    time.Time                // when time alone may change the verdict; zero: never
+	Kept     []byte                   // the signatures of a state, for [Reverifier]; nil: none
 }
 
 // Verifier holds an artifact against the device's trust policy. A nil error means: may be used.
 // It distinguishes "could not find out" (fault.ErrTemporary) from "not signed", "badly signed" and "rejected".
 type Verifier interface {
 	Verify(ctx context.Context, kind Kind, repository string, d ocispec.Descriptor) (Verdict, error)
+}
+
+// Reverifier is a [Verifier] that holds a state against the trust policy as it is now, by signatures that a verdict kept: it asks nobody.
+type Reverifier interface {
+	Reverify(ctx context.Context, repository string, d ocispec.Descriptor, kept []byte) error
 }
 
 // Content keeps the small verified artifacts of this device: manifests, deployments, Compose Archives.

@@ -31,6 +31,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -503,6 +504,71 @@ func TestRevokedKey(t *testing.T) {
 	}
 	if s := d.agent.Status(); len(s.Problems) != 0 {
 		t.Errorf("problems left: %+v", s.Problems)
+	}
+}
+
+// TestRollbackVerifiesAgain: a rollback by hand holds the signatures of the earlier generation against the policy of now, without the registry. A
+// generation whose signer has left the policy is refused, although nothing was revoked.
+func TestRollbackVerifiesAgain(t *testing.T) {
+	f := newFleet(t, testenv.Distribution)
+	one := rules{version: 1, release: "release-1", roots: []string{"root-1", "root-2"}}
+	d := f.device("press-01", f.document(one))
+	back := func() error {
+		t.Helper()
+		f.server.Down()
+		defer func() {
+			if err := f.server.Up(); err != nil {
+				t.Fatal(err)
+			}
+		}()
+		h, err := d.agent.RollBack(t.Context(), agent.RollbackRequest{By: "ana", Via: "command"})
+		if err == nil && h.Generation != 1 {
+			t.Errorf("the hold is %+v", h)
+		}
+		return err
+	}
+	d.wake()
+	for g := uint64(1); g <= 2; g++ {
+		f.release(d.name, g, "release-1")
+		d.sync()
+		d.at(1, g)
+	}
+	d.sleep()
+	d.wake()
+	if err := back(); err != nil {
+		t.Fatalf("back to what the policy accepts: %v", err)
+	}
+	testenv.Eventually(t, patience, "generation 1 is back", func() error {
+		if s := d.agent.Status(); s.Phase != status.PhaseHeld || s.Committed.Generation != 1 {
+			return fmt.Errorf("phase %s, committed %+v", s.Phase, s.Committed)
+		}
+		return nil
+	})
+	if _, err := d.agent.Release(t.Context(), "ana", "command"); err != nil {
+		t.Fatal(err)
+	}
+	d.sync()
+	d.at(1, 2)
+	f.rotate(rules{version: 2, release: "release-2", roots: one.roots}, "root-1", "root-2")
+	d.sync()
+	before := d.containers()
+	for range 2 {
+		err := back()
+		if !errors.Is(err, fault.ErrRejected) || !strings.Contains(fmt.Sprint(err), "generation 1") || !strings.Contains(fmt.Sprint(err), "sha256:") {
+			t.Errorf("back to a generation whose signer has left: %v", err)
+		}
+		if s := d.agent.Status(); s.Hold != nil || s.Running.Generation != 2 {
+			t.Errorf("held %+v, running %+v", s.Hold, s.Running)
+		}
+		d.untouched(before)
+		d.sleep()
+		d.wake().sync()
+	}
+	three := rules{version: 3, release: "release-1", roots: one.roots}
+	f.rotate(three, "root-1", "root-2")
+	d.sync()
+	if err := back(); err != nil {
+		t.Errorf("back to a signer who has come again: %v", err)
 	}
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"time"
 
@@ -23,7 +24,10 @@ type verifier struct {
 	fresh    func() time.Time // what freshness statements are held against
 }
 
-var _ signing.Mirrored = (*registry.Repository)(nil) // else mirrors would have the last word
+var (
+	_ signing.Mirrored  = (*registry.Repository)(nil) // else mirrors would have the last word
+	_ intake.Reverifier = (*verifier)(nil)            // else a rollback by hand would not verify signatures
+)
 
 // Verify implements [intake.Verifier].
 func (v *verifier) Verify(ctx context.Context, kind intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error) {
@@ -35,13 +39,42 @@ func (v *verifier) Verify(ctx context.Context, kind intake.Kind, repository stri
 	if err != nil {
 		return intake.Verdict{}, err
 	}
+	keep := func(st signing.Source) signing.Source { return st }
+	var keeper signing.Keeper
+	if kind == intake.KindState {
+		keep = keeper.Keep
+	}
 	decision := policy.Decide(ctx, trust.Question{
-		Source: repo, Kind: string(kind), Subject: d, Now: v.now(),
+		Source: keep(repo), Kind: string(kind), Subject: d, Now: v.now(),
 		Elsewhere: func(ctx context.Context, repository string) (signing.Source, error) {
-			return v.registry.OpenName(ctx, repository)
+			st, err := v.registry.OpenName(ctx, repository)
+			if err != nil {
+				return nil, err
+			}
+			return keep(st), nil
 		},
 	})
-	return verdict(decision, policy.Until(v.now())), decision.Err
+	out := verdict(decision, policy.Until(v.now()))
+	if decision.Err == nil {
+		out.Kept, err = keeper.Bytes()
+	}
+	return out, errors.Join(decision.Err, err)
+}
+
+// Reverify implements [intake.Reverifier].
+func (v *verifier) Reverify(ctx context.Context, repository string, d ocispec.Descriptor, data []byte) error {
+	policy, err := v.policy.Policy()
+	if err != nil {
+		return err
+	}
+	kept, err := signing.ReadKept(data)
+	if err != nil {
+		return err
+	}
+	return policy.Decide(ctx, trust.Question{
+		Source: kept.Of(repository), Kind: trust.KindState, Subject: d, Now: v.now(),
+		Elsewhere: func(_ context.Context, repository string) (signing.Source, error) { return kept.Of(repository), nil },
+	}).Err
 }
 
 // place is where an artifact's signatures are; a manager has none.
