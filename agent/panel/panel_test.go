@@ -232,7 +232,7 @@ func TestRunsAndWaits(t *testing.T) {
 	page := text(t, d.do("GET", "/", nil))
 	for _, want := range []string{
 		`<dt>Runs</dt><dd class="runs"><div><b>camera</b> 1.0.0 <span class="dim">1 of 2 containers run</span></div></dd>`, `<dt>Waits</dt><dd><div>camera 1.1.0</div></dd>`,
-		`<div>camera: 1.0.0 → <b>1.1.0</b></div><div>lamp: new → <b>2.0.0</b></div><div>bell: 0.9.0 → <b>removed</b></div>`, `(3 h 1 min)`, `1 of 2</dd>`,
+		`<div>camera: 1.0.0 → <b>1.1.0</b></div><div>lamp: new → <b>2.0.0</b></div><div>bell: 0.9.0 → <b>removed</b></div>`, "(3\u00a0h 1\u00a0min)", `1 of 2</dd>`,
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page lacks %s:\n%s", want, page)

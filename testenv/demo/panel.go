@@ -26,7 +26,7 @@ const (
 )
 
 // panelHeight bounds the pictures of the panel, in pixels.
-const panelHeight = 900
+const panelHeight = 1060
 
 // PanelPictures writes panel-360.png and panel-1280.png into a folder: the page of a real agent for the machine's panel, on which a change waits. It needs
 // Debian's chromium, and installs it.
