@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -464,7 +465,7 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 	r.Decision = &store.Decision{Verdict: d.Verdict, By: d.By, Via: d.Via, Reason: clip(d.Reason), At: now, Until: until}
 	told := status.Event{Kind: status.EventChange, Deployment: c.Name, Digest: c.ID, Message: fmt.Sprintf("%s by %s%s", d.Verdict, d.By, reasonText(d.Reason))}
 	err = l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetChange(r), keepDecided(tx, now, told), l.capabilities(tx, now))
+		return errors.Join(tx.SetChange(r), keepDecided(tx, told, *r.Decision), l.capabilities(tx, now))
 	})
 	if err != nil {
 		return status.Change{}, fmt.Errorf("save the decision on %s: %w", c.Name, err)
@@ -480,10 +481,24 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 }
 
 // keepDecided saves the event of a decision, so that it is shown after a restart, too.
-func keepDecided(tx *store.Tx, now time.Time, e status.Event) error {
+func keepDecided(tx *store.Tx, e status.Event, d store.Decision) error {
 	return tx.AddDecided(store.Decided{
-		At: now, Kind: string(e.Kind), Deployment: e.Deployment, Generation: e.Generation, Digest: e.Digest, Code: string(e.Code), Message: e.Message,
+		At: d.At, Kind: string(e.Kind), Deployment: e.Deployment, Generation: e.Generation, Digest: e.Digest, Code: string(e.Code), Message: e.Message,
+		Verdict: d.Verdict, By: d.By, Via: d.Via, Reason: d.Reason,
 	})
+}
+
+// reportedDecisions are the newest few, for the reports.
+func reportedDecisions(tx *store.Tx) ([]artifacts.CurrentDecision, error) {
+	all, err := tx.Decided()
+	all = slices.DeleteFunc(all, func(d store.Decided) bool { return d.Verdict == "" })
+	var out []artifacts.CurrentDecision
+	for _, d := range all[max(0, len(all)-maxReported):] {
+		out = append(out, artifacts.CurrentDecision{
+			At: d.At.UTC(), Verdict: string(d.Verdict), Deployment: d.Deployment, Generation: d.Generation, Digest: d.Digest, By: d.By, Via: d.Via, Reason: cut(d.Reason),
+		})
+	}
+	return out, err
 }
 
 // recallDecided brings back what people decided in earlier runs of the agent.

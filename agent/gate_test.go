@@ -129,6 +129,10 @@ func TestApproval(t *testing.T) {
 			if !b.runs("web:2") || b.runs("web:1") {
 				t.Error("the approved image does not run")
 			}
+			d := b.w.Extra(t).Decisions
+			if len(d) != 1 || d[0].Verdict != "approved" || d[0].By != "user ana (1000)" || d[0].Via != "command" || d[0].Digest != c.ID || d[0].Deployment != "app-1" || d[0].At.Before(c.Since) {
+				t.Errorf("the report has the decisions %+v", d)
+			}
 		}},
 		"approved, and the agent dies before it acts": {updates, func(t *testing.T, b *bench, c status.Change) {
 			if err := b.decide(c, store.Approved, "", time.Time{}); err != nil {

@@ -70,7 +70,7 @@ func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
 	told := status.Event{Kind: status.EventHold, Generation: s.Generation, Digest: s.Digest, Code: codes.Held, Message: "rolled back by " + r.By + reasonText(r.Reason)}
 	err = l.o.Store.Update(func(tx *store.Tx) error {
 		return errors.Join(
-			tx.SetHold(hold), tx.SetState(store.Target, *s), tx.ReplaceGood(goodRecords(l.good)), tx.RetainChanges(keys(records)), keepDecided(tx, hold.At, told),
+			tx.SetHold(hold), tx.SetState(store.Target, *s), tx.ReplaceGood(goodRecords(l.good)), tx.RetainChanges(keys(records)), keepDecided(tx, told, store.Decision{Verdict: store.RolledBack, By: r.By, Via: r.Via, Reason: hold.Reason, At: hold.At}),
 			l.capabilities(tx, hold.At),
 		)
 	})
@@ -156,9 +156,10 @@ func (l *loop) release(by, via string) (status.Hold, error) {
 	}
 	committed, lastGood := l.committed, l.lastGood
 	l.endHold()
+	now := l.o.Now()
 	told := status.Event{Kind: status.EventHold, Generation: l.accepted.Generation, Digest: l.accepted.Digest, Message: "released by " + by}
 	err = l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetHold(nil), l.saveCommitted(tx), keepDecided(tx, l.o.Now(), told), l.capabilities(tx, l.o.Now()))
+		return errors.Join(tx.SetHold(nil), l.saveCommitted(tx), keepDecided(tx, told, store.Decision{Verdict: store.Released, By: by, Via: via, At: now}), l.capabilities(tx, now))
 	})
 	if err != nil {
 		l.hold, l.committed, l.lastGood = h, committed, lastGood

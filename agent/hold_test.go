@@ -78,6 +78,18 @@ func TestReleaseBeforeTheRollbackIsComplete(t *testing.T) {
 					s.Running.Generation != 1 || s.Committed.Generation != 1 || s.Phase != status.Phase(store.PhaseAwaitingApproval) {
 					t.Errorf("an hour later: phase %s, accepted %+v, running %+v, committed %+v", s.Phase, s.Accepted, s.Running, s.Committed)
 				}
+				want := []string{"rolled-back generation 1: ana", "released generation 2: root"}
+				if generation == 3 {
+					want = want[:1]
+				}
+				for i, d := range b.w.Extra(t).Decisions {
+					if i >= len(want) || !strings.HasPrefix(d.String(), want[i]+" at ") || d.Digest == "" {
+						t.Errorf("reported decision %d: %s, want %v", i+1, d, want)
+					}
+				}
+				if n := len(b.w.Extra(t).Decisions); n != len(want) {
+					t.Errorf("%d decisions are reported, want %d", n, len(want))
+				}
 				untouched(t, m, before, x.again)
 				for _, app := range []string{"app-1", "app-2"} {
 					if err := b.decide(b.waiting(app, codes.ApprovalNeeded), store.Approved, "", time.Time{}); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
@@ -28,20 +29,23 @@ const Extension = "x-longshore-extensions"
 
 // Extra is what a device reports of itself beyond Margo, in its capabilities report under [Extension].
 type Extra struct {
-	AgentVersion        string           `json:"agentVersion"`
-	AcceptedGeneration  uint64           `json:"acceptedGeneration"` // 0: none
-	Digest              string           `json:"digest,omitempty"`   // of the accepted state
-	RunningGeneration   uint64           `json:"runningGeneration"`  // that it runs or changes to: not one whose changes all wait
-	CommittedGeneration uint64           `json:"committedGeneration"`
-	Refused             *ExtraRefused    `json:"refused,omitempty"`
-	Hold                *status.Hold     `json:"hold,omitempty"`     // somebody at the device keeps it at an earlier generation
-	Waiting             []ExtraWait      `json:"waiting,omitempty"`  // changes that are not made yet
-	Progress            *status.Progress `json:"progress,omitempty"` // of the change to the accepted state; nil: none was ever found
-	Stale               bool             `json:"stale"`
-	StaleSince          time.Time        `json:"staleSince,omitzero"`
-	Insecure            []string         `json:"insecure"`
-	TrustVersion        uint64           `json:"trustVersion,omitempty"` // of the trust policy; 0: it does not travel
-	ReportsLost         uint64           `json:"reportsLost"`
+	AgentVersion        string        `json:"agentVersion"`
+	AcceptedGeneration  uint64        `json:"acceptedGeneration"` // 0: none
+	Digest              string        `json:"digest,omitempty"`   // of the accepted state
+	RunningGeneration   uint64        `json:"runningGeneration"`  // that it runs or changes to: not one whose changes all wait
+	CommittedGeneration uint64        `json:"committedGeneration"`
+	Refused             *ExtraRefused `json:"refused,omitempty"`
+	Hold                *status.Hold  `json:"hold,omitempty"`    // somebody at the device keeps it at an earlier generation
+	Waiting             []ExtraWait   `json:"waiting,omitempty"` // changes that are not made yet
+
+	Decisions []artifacts.CurrentDecision `json:"decisions,omitempty"` // of people at the device, the newest few, the last at the end
+
+	Progress     *status.Progress `json:"progress,omitempty"` // of the change to the accepted state; nil: none was ever found
+	Stale        bool             `json:"stale"`
+	StaleSince   time.Time        `json:"staleSince,omitzero"`
+	Insecure     []string         `json:"insecure"`
+	TrustVersion uint64           `json:"trustVersion,omitempty"` // of the trust policy; 0: it does not travel
+	ReportsLost  uint64           `json:"reportsLost"`
 
 	ReportIntervalSeconds int64 `json:"reportIntervalSeconds,omitempty"` // the device reports at least so often; 0: only changes
 	FullIntervalSeconds   int64 `json:"fullIntervalSeconds,omitempty"`   // and at least so often everything; 0: only what changes
@@ -49,7 +53,7 @@ type Extra struct {
 	Security []status.SecurityEvent `json:"security,omitempty"` // the newest few, the last at the end
 }
 
-// maxReported is how many security events go into one report.
+// maxReported is how many security events, and how many decisions, go into one report.
 const maxReported = 8
 
 // ExtraRefused is the state that the tag points at and that this device does not take.
@@ -121,6 +125,9 @@ func (l *loop) capabilitiesBody(tx *store.Tx) ([]byte, error) {
 	}
 	for _, s := range security[max(0, len(security)-maxReported):] {
 		x.Security = append(x.Security, status.NewSecurityEvent(s))
+	}
+	if x.Decisions, err = reportedDecisions(tx); err != nil {
+		return nil, err
 	}
 	c := l.device
 	c.Extensions = maps.Clone(c.Extensions)

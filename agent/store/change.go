@@ -33,6 +33,9 @@ const (
 	Approved  Verdict = "approved"
 	Rejected  Verdict = "rejected"
 	Postponed Verdict = "postponed"
+
+	RolledBack Verdict = "rolled-back" // a rollback by hand
+	Released   Verdict = "released"    // from one
 )
 
 // Decision is what somebody at the device decided about a change.
@@ -78,6 +81,11 @@ type Decided struct {
 	Digest     digest.Digest `json:"digest"` // of the change, or of the state
 	Code       string        `json:"code,omitempty"`
 	Message    string        `json:"message"` // what, by whom and why
+	// The same apart; empty in records of earlier versions.
+	Verdict Verdict `json:"verdict,omitempty"`
+	By      string  `json:"by,omitempty"`
+	Via     string  `json:"via,omitempty"`
+	Reason  string  `json:"reason,omitempty"`
 }
 
 // maxDecided bounds how many are kept, the newest.

@@ -456,6 +456,7 @@ func TestStateOfAFinishedContainer(t *testing.T) {
 var waitingChange = status.Change{
 	ID: digest.FromString("change"), Deployment: "vision", DeploymentID: "00000000-0000-4000-8000-000000000003", Generation: 43,
 	Kinds: []plan.Kind{plan.Images, plan.Parameters}, Restarts: 1, Containers: 2, Bytes: 41 << 20, Since: time.Unix(1700000000, 0).UTC(),
+	Components: []status.ComponentChange{{Component: "line-monitor", From: "1.4.0", To: "1.4.1"}},
 	Images: []status.ImageChange{{
 		Component: "vision", Service: "vision", FromTag: "0.9.1", ToTag: "0.9.2", Bytes: 41 << 20,
 		From: "registry.example/vision@" + digest.FromString("1").String(), To: "registry.example/vision@" + digest.FromString("2").String(),

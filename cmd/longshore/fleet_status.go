@@ -55,7 +55,8 @@ type reportedState struct {
 	Accepted  uint64 `json:"accepted"`               // generations; 0: none
 	Committed uint64 `json:"committed"`              // generation that ran completely
 
-	Progress *artifacts.CurrentProgress `json:"progress,omitempty"` // of the change to the newest state; left out: it does not say
+	Progress  *artifacts.CurrentProgress  `json:"progress,omitempty"`  // of the change to the newest state; left out: it does not say
+	Decisions []artifacts.CurrentDecision `json:"decisions,omitempty"` // of people at the device, the newest few, the last at the end
 }
 
 func (r fleetStatusResult) quietText() string { return "" }
@@ -108,6 +109,9 @@ func (r fleetStatusResult) text(w io.Writer) {
 		if d.Reported != nil && d.Reported.Progress.Uncommitted() {
 			fmt.Fprintf(w, "  %s\n", d.Reported.Progress)
 		}
+		if x := d.Reported; x != nil && x.State != string(rollout.Well) && len(x.Decisions) > 0 {
+			fmt.Fprintf(w, "  %s\n", x.Decisions[len(x.Decisions)-1])
+		}
 	}
 	fmt.Fprintf(w, "\n%d of %s current", counts["current"]+counts["nothing"], fleet.Counted(len(r.Devices), "device"))
 	if asked {
@@ -159,6 +163,7 @@ func (c *call) fleetStatus(args []string) error {
 			}
 			if x.Seen != nil {
 				s.Reported.Heard, s.Reported.Agent, s.Reported.Accepted, s.Reported.Committed = stamp(x.Seen.Heard), x.Seen.Agent, x.Seen.Accepted, x.Seen.Committed
+				s.Reported.Decisions = x.Seen.Waits.Decisions
 				s.Reported.Offline = stamp(x.Seen.OfflineSince)
 				if p := x.Seen.Progress; p != nil && p.Phase != "" {
 					s.Reported.Progress = p

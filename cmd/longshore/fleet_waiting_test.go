@@ -108,6 +108,9 @@ func TestRolloutToDevicesThatWait(t *testing.T) {
 			t.Errorf("%s stands at %v, want %s of generation 2", id, p, phase)
 		}
 	}
+	if d := all[held].Decisions; len(d) != 1 || d[0].Verdict != "rolled-back" || d[0].By != "user ana (1000)" || d[0].Reason != "line 3 stops" || d[0].Generation != 1 {
+		t.Errorf("who keeps %s is told as %+v", held, d)
+	}
 	if at := f.devices[asks].changes(t)[0].Waiting.Until.UTC().Format(time.RFC3339); !strings.Contains(all[asks].Reason, at) {
 		t.Errorf("%s does not tell %s", all[asks].Reason, at)
 	}

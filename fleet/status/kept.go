@@ -7,6 +7,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
@@ -20,6 +22,7 @@ const (
 	maxInsecure   = 32
 	maxSecurity   = 8
 	maxWaiting    = 8
+	maxDecisions  = 8
 	maxInterval   = 7 * 24 * 3600 // seconds in which a device may promise to report
 )
 
@@ -68,6 +71,12 @@ func (x *Extra) clip() {
 	for i := range x.Waiting {
 		w := &x.Waiting[i]
 		w.Deployment, w.Name, w.Code, w.Message = cut(w.Deployment, maxWord), cut(w.Name, maxWord), cut(w.Code, maxWord), cut(w.Message, maxMessage/4)
+	}
+	x.Decisions = x.Decisions[max(0, len(x.Decisions)-maxDecisions):]
+	for i := range x.Decisions {
+		d := &x.Decisions[i]
+		d.Verdict, d.Deployment, d.Digest = cut(d.Verdict, maxWord), cut(d.Deployment, maxWord), digest.Digest(cut(string(d.Digest), maxWord))
+		d.By, d.Via, d.Reason = cut(d.By, maxWord), cut(d.Via, maxWord), cut(d.Reason, maxMessage/4)
 	}
 	if x.Progress != nil && x.Progress.Phase == "" {
 		x.Progress = nil
