@@ -2,6 +2,7 @@ package containerd
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -89,20 +90,12 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	if err := features.RecentKernel(); err != nil {
 		return nil, fmt.Errorf("set up the containerd runtime: %w", err)
 	}
-	c, err := client.New(o.Address,
-		client.WithDefaultNamespace(o.Namespace),
-		client.WithDefaultRuntime(features.DefaultRuntime), // otherwise the library asks containerd for it
-		client.WithTimeout(reconnectDelay),
-		client.WithExtraDialOpts([]grpc.DialOption{grpc.WithUnaryInterceptor(deadline.Tasks)}),
-	)
+	c, err := connect(o)
 	if err != nil {
-		return nil, fmt.Errorf("connect to containerd at %s: %w", o.Address, failure.Classify(err))
+		return nil, err
 	}
-	mute := logrus.New()
-	mute.SetOutput(io.Discard)
-	mute.SetLevel(logrus.PanicLevel)
 	r := &Runtime{
-		o: o, client: c, log: o.Logger, silent: logrus.NewEntry(mute), startLimit: startLimit,
+		o: o, client: c, log: o.Logger, silent: mute(), startLimit: startLimit,
 		ids: locks.New(), tasks: tasks.New(c.TaskService(), o.Namespace, o.RunDir, o.Logger),
 		records: records.New(c.ContainerService(), o.Device, o.Namespace, o.Logger),
 		claim:   claim.New(c.LeasesService(), claim.Options{Device: o.Device, Namespace: o.Namespace, DataDir: o.DataDir, Logger: o.Logger}),
@@ -132,6 +125,44 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	})
 	r.wg.Go(func() { r.logs.Run(r.life) })
 	return r, nil
+}
+
+func connect(o Options) (*client.Client, error) {
+	c, err := client.New(o.Address,
+		client.WithDefaultNamespace(o.Namespace),
+		client.WithDefaultRuntime(features.DefaultRuntime), // otherwise the library asks containerd for it
+		client.WithTimeout(reconnectDelay),
+		client.WithExtraDialOpts([]grpc.DialOption{grpc.WithUnaryInterceptor(deadline.Tasks)}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("connect to containerd at %s: %w", o.Address, failure.Classify(err))
+	}
+	return c, nil
+}
+
+// mute is a log of the client library that writes nothing.
+func mute() *log.Entry {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	l.SetLevel(logrus.PanicLevel)
+	return logrus.NewEntry(l)
+}
+
+// Offered is what the containerd that runs now and runc offer deployments. fault.ErrTemporary: it does not answer.
+func (r *Runtime) Offered(ctx context.Context) (features.Features, error) {
+	return r.features.Offered(r.in(ctx))
+}
+
+// Offered is [Runtime.Offered] without a runtime, for programs that only look. Of the options it needs only what says how containerd is
+// reached, and which snapshotter and runtimes count.
+func Offered(ctx context.Context, o Options) (f features.Features, err error) {
+	o.defaults()
+	c, err := connect(o)
+	if err != nil {
+		return f, err
+	}
+	f, err = features.NewFinder(features.Options{Client: c, Snapshotter: o.Snapshotter, Runtimes: o.Runtimes}).Offered(log.WithLogger(namespaces.WithNamespace(ctx, o.Namespace), mute()))
+	return f, errors.Join(err, c.Close())
 }
 
 // Claim makes this process the only agent of its device on this containerd, until Close or the end of the process, see
@@ -178,7 +209,7 @@ func (o Options) places() []workload.Place {
 	return out
 }
 
-func (o Options) complete() (Options, error) {
+func (o *Options) defaults() {
 	set := func(s *string, d string) {
 		if *s == "" {
 			*s = d
@@ -187,6 +218,10 @@ func (o Options) complete() (Options, error) {
 	set(&o.Address, DefaultAddress)
 	set(&o.Namespace, DefaultNamespace)
 	set(&o.Snapshotter, DefaultSnapshotter)
+}
+
+func (o Options) complete() (Options, error) {
+	o.defaults()
 	if o.CDIDirs == nil {
 		o.CDIDirs = cdi.DefaultSpecDirs
 	}

@@ -38,6 +38,7 @@ func TestOlderReleases(t *testing.T) {
 			t.Run("mounts refused", TestMountRefusals)
 			t.Run("another runtime", TestAnotherRuntime)
 			t.Run("users", TestUsersOfItsOwn)
+			t.Run("offered", TestOffered)
 			t.Run("full disk", TestPullOnAFullDisk)
 			t.Run("collect", TestCollectKeepsWhatIsAskedFor)
 		})

@@ -30,9 +30,20 @@ type Facts struct {
 	Peripherals []margo.Peripheral
 	Features    []string // what the kernel offers containers, sorted
 	CDI         []string // kinds of devices that CDI specifications describe, sorted
+	Input       []string // kinds of input devices, sorted
 	Kernel      string   // its release
 
+	Runtime Runtime // not found by Read
+
 	Unread []string // what could not be read, and why
+}
+
+// Runtime is what runs containers on the device. Its zero value is not known.
+type Runtime struct {
+	Containerd, Runc string // versions
+	Snapshotter      string
+	Features         []string // what they offer, sorted
+	Others           []string // further OCI runtimes that services may name, sorted
 }
 
 // Place says where to look, and what no file says.
@@ -49,7 +60,7 @@ func Read(root fs.FS, p Place) Facts {
 	f := Facts{Cores: t.cores(p.Cores), Architecture: p.Architecture, MemoryBytes: t.memory(), StorageBytes: storage(p.Data)}
 	f.Vendor, f.Model, f.Serial = t.identity()
 	f.Interfaces = t.interfaces()
-	f.CDI = t.cdi(p.CDIDirs)
+	f.CDI, f.Input = t.cdi(p.CDIDirs), t.input()
 	f.Peripherals = slices.Concat(t.gpus(f.CDI), t.displays(), t.cameras(), t.sound())
 	f.Features, f.Kernel = t.features(), clean(t.text("proc/sys/kernel/osrelease"))
 	f.Unread = t.unread
@@ -90,6 +101,13 @@ const (
 	LabelFeatures = "longshore.dev/features"
 	LabelCDI      = "longshore.dev/cdi"
 	LabelKernel   = "longshore.dev/kernel"
+	LabelInput    = "longshore.dev/input"
+
+	LabelContainerd      = "longshore.dev/containerd"
+	LabelRunc            = "longshore.dev/runc"
+	LabelSnapshotter     = "longshore.dev/snapshotter"
+	LabelRuntimeFeatures = "longshore.dev/runtime-features"
+	LabelRuntimes        = "longshore.dev/runtimes"
 )
 
 // Capabilities returns the facts in Margo's words: a device that hosts Compose workloads on an OCI runtime. What is set in identity
@@ -125,13 +143,19 @@ func (f Facts) Capabilities(identity margo.DeviceProperties, labels map[string]a
 	}
 	p.SupportedRuntimes, p.SupportedDeploymentTypes = []string{"oci"}, []string{"compose"}
 	all := map[string]any{}
-	for key, list := range map[string][]string{LabelFeatures: f.Features, LabelCDI: f.CDI} {
+	for key, list := range map[string][]string{
+		LabelFeatures: f.Features, LabelCDI: f.CDI, LabelInput: f.Input, LabelRuntimeFeatures: f.Runtime.Features, LabelRuntimes: f.Runtime.Others,
+	} {
 		if len(list) > 0 {
 			all[key] = list
 		}
 	}
-	if f.Kernel != "" {
-		all[LabelKernel] = f.Kernel
+	for key, word := range map[string]string{
+		LabelKernel: f.Kernel, LabelContainerd: f.Runtime.Containerd, LabelRunc: f.Runtime.Runc, LabelSnapshotter: f.Runtime.Snapshotter,
+	} {
+		if word = clean(word); word != "" {
+			all[key] = word
+		}
 	}
 	maps.Copy(all, labels)
 	return margo.DeviceCapabilities{Properties: p, Labels: all}

@@ -71,6 +71,18 @@ const (
 		"var/run/cdi/npu.json = {\"cdiVersion\":\"0.6.0\",\"kind\":\"acme.example/npu\",\"devices\":[{\"name\":\"a\"}]}\n"
 )
 
+// input is an input device with the bits of its capabilities, as /proc/bus/input/devices of real machines shows them.
+func input(n int, device, keys, rel, abs, properties string) string {
+	at := fmt.Sprintf("sys/devices/%s/input/input%d", device, n)
+	return class("input", fmt.Sprintf("input%d", n), device, "") + fmt.Sprintf("%[1]s/capabilities/key = %[2]s\\n\n%[1]s/capabilities/rel = %[3]s\\n\n%[1]s/capabilities/abs = %[4]s\\n\n%[1]s/properties = %[5]s\\n\n", at, keys, rel, abs, properties)
+}
+
+const (
+	keyboardKeys = "1000000000007 ff9f207ac14057ff febeffdfffefffff fffffffffffffffe"
+	mouseKeys    = "ff0000 0 0 0 0"
+	touchKeys    = "400 0 0 0 0 0"
+)
+
 func edid() string {
 	b := make([]byte, 128)
 	copy(b, "\x00\xff\xff\xff\xff\xff\xff\x00\x10\xac") // DEL
@@ -94,6 +106,12 @@ func TestReadFindsWhatIsThere(t *testing.T) {
 				class("drm", "renderD128", "pci0000:00/0000:00:02.0", "i915") + "sys/devices/pci0000:00/0000:00:02.0/vendor = 0x8086\\n\n" +
 				"sys/class/drm/card0-DP-1/status = connected\\n\nsys/class/drm/card0-DP-1/edid = " + edid() + "\nsys/class/drm/card0-HDMI-A-1/status = disconnected\\n\n" +
 				class("video4linux", "video0", "pci0000:00/0000:00:14.0/usb1/1-3/1-3:1.0", "uvcvideo") + "sys/devices/pci0000:00/0000:00:14.0/usb1/1-3/product = HD Pro Webcam\x07 C920\\n\n" +
+				input(3, "pci0000:00/0000:00:14.0/usb1/1-5/1-5:1.0/0003:046D:C31C.0001", keyboardKeys, "0", "0", "0") +
+				input(4, "pci0000:00/0000:00:14.0/usb1/1-6/1-6:1.0/0003:046D:C077.0002", mouseKeys, "903", "0", "0") +
+				input(5, "platform/i8042/serio1", "e520 10000 0 0 0 0", "0", "660800011000003", "5") +
+				input(0, "LNXSYSTM:00/LNXPWRBN:00", "10000000000000 0", "0", "0", "0") + // a power button
+				input(6, "pci0000:00/0000:00:1f.3/sound/card0", "40 0 0 0 0 0", "0", "0", "0") + // a headset
+				virtual("input", "input9", "capabilities/key = "+keyboardKeys) + // of a program
 				"sys/class/video4linux/video1 -> ../../devices/pci0000:00/0000:00:14.0/usb1/1-3/1-3:1.0/video4linux/video1\nsys/devices/pci0000:00/0000:00:14.0/usb1/1-3/1-3:1.0/video4linux/video1/device -> ../../../1-3:1.0\n",
 			machine.Facts{
 				Vendor: "Dell Inc.", Model: "OptiPlex 7090", Serial: "8XK2P3", Cores: 8, MemoryBytes: 16384000 << 10, Kernel: "6.1.0-26-amd64",
@@ -106,6 +124,7 @@ func TestReadFindsWhatIsThere(t *testing.T) {
 					{Type: "speaker", Model: "HDA Intel PCH"},
 				},
 				Features: []string{"apparmor", "cgroup2", "kvm", "seccomp", "userns"},
+				Input:    []string{"keyboard", "mouse", "touchpad"},
 			},
 		},
 		{
@@ -135,12 +154,15 @@ func TestReadFindsWhatIsThere(t *testing.T) {
 				class("net", "usb0", "pci0000:00/0000:00:14.0/usb1/1-4/1-4:1.0", "cdc_mbim") + "sys/class/net/usb0/type = 1\nsys/class/net/usb0/uevent = DEVTYPE=wwan\\n\n" +
 				class("net", "ib0", "pci0000:00/0000:05:00.0", "mlx5_core") + "sys/class/net/ib0/type = 32\n" +
 				class("tty", "ttyUSB0", "pci0000:00/0000:00:14.0/usb1/1-4/1-4:1.2/ttyUSB0", "option1") +
+				input(1, "pci0000:00/0000:00:14.0/usb1/1-2/1-2:1.0/0003:0EEF:0001.0001", touchKeys, "0", "260800000000003", "2") +
+				input(2, "pci0000:00/0000:00:14.0/usb1/1-7/1-7:1.0/0003:0001:0001.0002", "not a number", "x", "", "") +
 				class("drm", "card0", "pci0000:00/0000:07:00.0", "ast"),
 			machine.Facts{
 				Vendor: "Advantech", Model: "ARK-3533", Cores: 3,
 				Interfaces:  []string{"cellular", "canbus"},
 				Peripherals: []margo.Peripheral{{Type: "gpu", Manufacturer: "NVIDIA"}},
 				CDI:         []string{"acme.example/npu", "nvidia.com/gpu"},
+				Input:       []string{"touchscreen"},
 			},
 		},
 		{"nothing", "", machine.Facts{Cores: 2}},
@@ -184,6 +206,8 @@ func TestReadLeavesOutWhatItCannotRead(t *testing.T) {
 func TestCapabilitiesAreValidForMargo(t *testing.T) {
 	place := machine.Place{Data: t.TempDir(), Cores: runtime.NumCPU(), Architecture: runtime.GOARCH}
 	facts := machine.Read(os.DirFS("/"), place)
+	facts.Input = []string{"keyboard"}
+	facts.Runtime = machine.Runtime{Containerd: "v2.4.2", Runc: "1.3.0\n", Snapshotter: "overlayfs", Features: []string{"checkpoint"}, Others: []string{"kata"}}
 	c := facts.Capabilities(margo.DeviceProperties{ID: "press-07", Vendor: "Acme", ModelNumber: "E1", SerialNumber: "7"},
 		map[string]any{"acme.example/site": "graz", machine.LabelKernel: "mine"})
 	data, err := c.Encode()
@@ -195,6 +219,14 @@ func TestCapabilitiesAreValidForMargo(t *testing.T) {
 	}
 	if c.Properties.Memory == "0Mi" || c.Properties.Vendor != "Acme" || c.Labels[machine.LabelKernel] != "mine" {
 		t.Errorf("capabilities of this machine: %s", data)
+	}
+	for label, want := range map[string]any{
+		machine.LabelInput: []string{"keyboard"}, machine.LabelContainerd: "v2.4.2", machine.LabelRunc: "1.3.0", machine.LabelSnapshotter: "overlayfs",
+		machine.LabelRuntimeFeatures: []string{"checkpoint"}, machine.LabelRuntimes: []string{"kata"},
+	} {
+		if d := cmp.Diff(want, c.Labels[label]); d != "" {
+			t.Errorf("label %s (-want +got):\n%s", label, d)
+		}
 	}
 	tree := pc
 	pcFacts := machine.Read(plant(t, t.TempDir(), tree), place)

@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
 	_ "embed"
 	"fmt"
 
 	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/features"
 )
 
 func (p *program) capabilitiesCommand() *cli.Command {
@@ -23,7 +27,12 @@ func (p *program) capabilitiesCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			device := machineLook(cfg, func(what string) { fmt.Fprintf(p.stderr, "longshore-agent: not found out: %s\n", what) })()
+			ask := offered(c.Context, func(ctx context.Context) (features.Features, error) {
+				return containerd.Offered(ctx, containerd.Options{
+					Address: cfg.Containerd.Address, Namespace: cfg.Containerd.Namespace, Snapshotter: cfg.Containerd.Snapshotter, Runtimes: cfg.Runtime.Allowed,
+				})
+			})
+			device := machineLook(cfg, ask, func(what string) { fmt.Fprintf(p.stderr, "longshore-agent: not found out: %s\n", what) })()
 			data, err := device.Encode()
 			if err == nil {
 				_, err = fmt.Fprintf(p.stdout, "%s\n", data)

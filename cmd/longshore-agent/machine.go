@@ -1,18 +1,26 @@
 package main
 
 import (
+	"context"
 	"os"
 	"runtime"
+	"time"
 
 	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/machine"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
+// askLimit bounds a question to containerd about itself, also one that does not answer.
+const askLimit = 5 * time.Second
+
 // machineLook returns a look at this machine: what it has now, with what agent.yaml says of it. unread is told of each thing that cannot
-// be looked at, once. It is for one goroutine at a time.
-func machineLook(cfg *config.Config, unread func(what string)) func() margo.DeviceCapabilities {
+// be looked at, once. What containerd offers stays as it was while offered fails. It is for one goroutine at a time.
+func machineLook(cfg *config.Config, offered func() (features.Features, error), unread func(what string)) func() margo.DeviceCapabilities {
 	told := map[string]bool{}
+	var known machine.Runtime
+	silent := false
 	var before machine.Facts
 	own := margo.DeviceProperties{
 		ID: string(cfg.Device), Vendor: cfg.Capabilities.Vendor, ModelNumber: cfg.Capabilities.ModelNumber, SerialNumber: cfg.Capabilities.SerialNumber,
@@ -25,6 +33,14 @@ func machineLook(cfg *config.Config, unread func(what string)) func() margo.Devi
 	return func() margo.DeviceCapabilities {
 		facts := machine.Read(os.DirFS("/"), place).Since(before)
 		before = facts
+		if f, err := offered(); err == nil {
+			known = machine.Runtime{Containerd: f.Containerd, Runc: f.Runc, Snapshotter: f.Snapshotter, Features: f.Offered, Others: f.Runtimes}
+			silent = false
+		} else if !silent {
+			silent = true
+			unread("containerd: " + err.Error())
+		}
+		facts.Runtime = known
 		for _, what := range facts.Unread {
 			if !told[what] {
 				told[what] = true
@@ -32,5 +48,14 @@ func machineLook(cfg *config.Config, unread func(what string)) func() margo.Devi
 			}
 		}
 		return facts.Capabilities(own, cfg.Capabilities.Labels)
+	}
+}
+
+// offered asks containerd what it offers.
+func offered(ctx context.Context, ask func(context.Context) (features.Features, error)) func() (features.Features, error) {
+	return func() (features.Features, error) {
+		ctx, cancel := context.WithTimeout(ctx, askLimit)
+		defer cancel()
+		return ask(ctx)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/machine"
 )
 
@@ -54,11 +55,23 @@ func TestMachineLook(t *testing.T) {
 		t.Fatal(err)
 	}
 	var told []string
+	answer, silent := features.Features{Containerd: "v2.4.2", Offered: []string{"seccomp"}}, errors.New("does not answer")
 	look := machineLook(&config.Config{
 		Device: "press-07", DataDir: t.TempDir(), Runtime: config.Runtime{CDIDirs: []string{cdi}}, OTLP: config.OTLP{Endpoint: "https://c:4318"},
 		Capabilities: config.Capabilities{Vendor: "Acme", Labels: map[string]any{machine.LabelKernel: "ours", "rack": 3.0}},
-	}, func(what string) { told = append(told, what) })
+	}, func() (features.Features, error) { return answer, silent }, func(what string) { told = append(told, what) })
 	first := look()
+	if _, known := first.Labels[machine.LabelContainerd]; known || !slices.Contains(told, "containerd: does not answer") {
+		t.Errorf("without containerd %+v, told %q", first.Labels, told)
+	}
+	silent = nil
+	if l := look().Labels; l[machine.LabelContainerd] != "v2.4.2" || !slices.Equal(l[machine.LabelRuntimeFeatures].([]string), []string{"seccomp"}) {
+		t.Errorf("with containerd %+v", l)
+	}
+	silent = errors.New("restarts")
+	if l := look().Labels; l[machine.LabelContainerd] != "v2.4.2" {
+		t.Errorf("while containerd restarts %+v", l)
+	}
 	if p := first.Properties; p.ID != "press-07" || p.Vendor != "Acme" || !*p.OTELCollector || first.Labels[machine.LabelKernel] != "ours" || first.Labels["rack"] != 3.0 {
 		t.Errorf("capabilities %+v", first)
 	}

@@ -37,7 +37,7 @@ const (
 // Features is what this machine supports.
 type Features struct {
 	Containerd     string // version
-	Runtime        string // version of runc or its replacement; "": containerd before 2.0 does not report it
+	Runc           string // version; "": not known, containerd before 2.0 does not report it
 	Snapshotter    string
 	CgroupVersion  int // 1 or 2
 	Seccomp        bool
@@ -46,6 +46,7 @@ type Features struct {
 	Controls       cgroup.Controls
 	Runtimes       []string // names that a service may use, sorted
 	ParallelUnpack bool
+	Offered        []string // what containerd and runc offer deployments, sorted; without what does not depend on them alone, as AppArmor's profile
 	Degraded       []string // missing protections, as sentences; empty when there are none
 
 	caps []string // of the snapshotter
@@ -65,7 +66,7 @@ type Options struct {
 	Logger      *slog.Logger
 }
 
-// Finder queries once and caches the result unless it fails. It checks AppArmor's profile each time, because another program may remove it, and
+// Finder queries once for each start of containerd and caches the result unless it fails. It checks AppArmor's profile each time, because another program may remove it, and
 // tries again after a while to load one that could not be loaded. Its methods may be called from several goroutines, with
 // containerd's namespace in their contexts.
 type Finder struct {
@@ -73,6 +74,7 @@ type Finder struct {
 
 	mu       sync.Mutex
 	known    *Features                                         // without AppArmor
+	server   string                                            // the containerd that known is of
 	root     string                                            // of the snapshotter; "": unknown
 	blobs    string                                            // of the content store; "": unknown
 	load     func(context.Context) (supported bool, err error) // of the default profile; another in tests
@@ -99,6 +101,30 @@ func (h *Finder) Find(ctx context.Context) (Features, error) {
 		h.known = &f
 	}
 	return h.withAppArmor(ctx, *h.known)
+}
+
+// Offered are the features of the containerd that runs now, which may be another one than at the last call. AppArmor is not looked at,
+// and nothing is changed on the machine. The errors are those of Find.
+func (h *Finder) Offered(ctx context.Context) (Features, error) {
+	version, err := h.Version(ctx)
+	if err != nil {
+		return Features{}, err
+	}
+	running, err := h.o.Client.IntrospectionService().Server(ctx)
+	if err != nil {
+		return Features{}, failure.Classify(errgrpc.ToNative(err))
+	}
+	server := fmt.Sprint(version, " ", running.GetUUID(), " ", running.GetPid())
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.known == nil || h.server != server {
+		f, err := h.ask(ctx)
+		if err != nil {
+			return Features{}, err
+		}
+		h.known, h.server = &f, server
+	}
+	return *h.known, nil
 }
 
 // withAppArmor adds to f whether the default profile is loaded, and loads it if possible. h is locked, and a failure may
@@ -171,7 +197,7 @@ func (h *Finder) ask(ctx context.Context) (Features, error) {
 		h.blobs = p.Exports["root"]
 	}
 	f := Features{
-		Containerd: version, Runtime: info.Version.Version, Snapshotter: h.o.Snapshotter, CgroupVersion: 1,
+		Containerd: version, Snapshotter: h.o.Snapshotter, CgroupVersion: 1,
 		ParallelUnpack: canUnpackInParallel(caps), caps: caps,
 	}
 	if cgroups.Mode() == cgroups.Unified {
@@ -180,11 +206,9 @@ func (h *Finder) ask(ctx context.Context) (Features, error) {
 	f.Controls = cgroup.Find(cgroup.Root, f.CgroupVersion)
 	f.SELinux = paths.Exists("/sys/fs/selinux/enforce")
 	f.Runtimes = slices.Sorted(maps.Keys(h.o.Runtimes))
-	if info.Name == "" {
-		f.Seccomp = true // unknown: without it runc rejects each container with a reason
-	} else if rf, ok := info.Features.(*features.Features); ok && rf.Linux != nil && rf.Linux.Seccomp != nil && rf.Linux.Seccomp.Enabled != nil {
-		f.Seccomp = *rf.Linux.Seccomp.Enabled
-	}
+	rf, _ := info.Features.(*features.Features)
+	f.offer(rf)
+	f.Seccomp = info.Name == "" || slices.Contains(f.Offered, "seccomp") // unknown: without it runc rejects each container with a reason
 	if !f.Seccomp {
 		f.Degraded = append(f.Degraded, "the OCI runtime was built without seccomp: no system call filter")
 	}
