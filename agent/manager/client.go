@@ -48,6 +48,7 @@ type Options struct {
 	// TLS is mutual TLS, in which certificates say who both sides are; TokenFile and CAFile do not count then. nil: none.
 	TLS       *tls.Config
 	UserAgent string
+	Interval  time.Duration // in which the device reports at least once, whole seconds; 0: it reports only changes
 	Timeout   time.Duration // of a report, and of the pause between two bytes of an answer; 0: 30 s
 
 	// Proxy chooses a proxy for a request, as http.ProxyFromEnvironment does; nil: none.

@@ -48,11 +48,11 @@ func TestRequests(t *testing.T) {
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, _ := io.ReadAll(r.Body) // the assertion below sees what arrived
 		got = append(got, r.Method+" "+r.URL.Path+" "+r.Header.Get("Authorization")+" "+r.Header.Get(manager.HeaderSequence)+
-			" "+r.Header.Get(manager.HeaderEpoch)+" "+r.Header.Get(manager.HeaderDevice)+" "+r.Header.Get("Content-Type")+" "+string(b))
+			" "+r.Header.Get(manager.HeaderEpoch)+" "+r.Header.Get(manager.HeaderDevice)+" "+r.Header.Get(manager.HeaderInterval)+" "+r.Header.Get("Content-Type")+" "+string(b))
 		w.WriteHeader(http.StatusCreated)
 	}))
 	defer srv.Close()
-	c := client(t, srv.URL+"/margo/", nil)
+	c := client(t, srv.URL+"/margo/", func(o *manager.Options) { o.Interval = 5 * time.Minute })
 	for _, r := range []agent.Report{
 		{Sequence: 1, Kind: "capabilities", Subject: "gw/press-07", Body: []byte(`{"a":1}`)},
 		{Sequence: 2, Kind: "status", Subject: "d-1", Body: []byte(`{"b":2}`)},
@@ -62,8 +62,8 @@ func TestRequests(t *testing.T) {
 		}
 	}
 	want := []string{
-		`PUT /margo/api/v1/capabilities/gw/press-07 Bearer s3cret 1 e press-07 application/json {"a":1}`,
-		`POST /margo/api/v1/deployments/d-1/status Bearer s3cret 2 e press-07 application/json {"b":2}`,
+		`PUT /margo/api/v1/capabilities/gw/press-07 Bearer s3cret 1 e press-07 300 application/json {"a":1}`,
+		`POST /margo/api/v1/deployments/d-1/status Bearer s3cret 2 e press-07 300 application/json {"b":2}`,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)

@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -20,6 +21,7 @@ const (
 	HeaderDevice   = "Longshore-Device"   // id of this device
 	HeaderSequence = "Longshore-Sequence" // number of the report within the epoch, decimal
 	HeaderEpoch    = "Longshore-Epoch"    // UUID of the agent's database
+	HeaderInterval = "Longshore-Interval" // seconds until the next report at the latest, decimal: Margo's status has no member for it
 )
 
 // Deliver implements [agent.Reporter]: it sends one report. fault.ErrTemporary means that it should be sent again, after
@@ -34,6 +36,9 @@ func (c *Client) Deliver(ctx context.Context, r store.Report) (created bool, err
 	h.Set("Accept", "application/json, "+margo.ProblemMediaType)
 	h.Set(HeaderSequence, strconv.FormatUint(r.Sequence, 10))
 	h.Set(HeaderEpoch, c.o.Epoch)
+	if c.o.Interval > 0 {
+		h.Set(HeaderInterval, strconv.FormatInt(int64(c.o.Interval/time.Second), 10))
+	}
 	ctx, cancel := context.WithTimeout(ctx, c.o.Timeout)
 	defer cancel()
 	res, err := c.send(ctx, method, path, h, r.Body)

@@ -90,7 +90,7 @@ func (p *parts) manager(cfg *config.Config, e config.Endpoint, clk *clock.Clock,
 	}
 	c, err := manager.New(manager.Options{
 		URL: e.URL, Device: string(cfg.Device), Epoch: p.store.Epoch(), TokenFile: e.TokenFile, CAFile: e.CAFile,
-		TLS: mutualTLS(own, clk.Firm), UserAgent: "longshore-agent/" + build.Version(), Proxy: http.ProxyFromEnvironment,
+		TLS: mutualTLS(own, clk.Firm), UserAgent: "longshore-agent/" + build.Version(), Interval: cfg.Fleet.Interval, Proxy: http.ProxyFromEnvironment,
 		Now: clk.Firm, Date: func(t time.Time) { clk.Hint("the manager", t) },
 	})
 	if err != nil {

@@ -34,6 +34,7 @@ import (
 const (
 	HeaderEpoch    = "Longshore-Epoch"    // UUID of the agent's database
 	HeaderSequence = "Longshore-Sequence" // decimal, within the epoch
+	HeaderInterval = "Longshore-Interval" // decimal seconds until the next report at the latest
 	HeaderDevice   = "Longshore-Device"   // which device our agent is, for a client of several devices
 )
 

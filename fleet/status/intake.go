@@ -115,8 +115,9 @@ func (a *api) postStatus(w http.ResponseWriter, r *http.Request, c Client) *prob
 		return p
 	}
 	defer done()
+	seconds, _ := strconv.ParseInt(r.Header.Get(HeaderInterval), 10, 64) // other managers' devices do not say
 	out, err := a.Store.PutStatus(ctx, store.Status{
-		Device: device, Deployment: doc.DeploymentID, State: doc.Status.State, Body: kept,
+		Device: device, Deployment: doc.DeploymentID, State: doc.Status.State, Body: kept, Interval: promised(seconds),
 		Registered: device != by, Stamp: stamp, By: by, At: a.Now(),
 	})
 	switch {

@@ -49,14 +49,20 @@ func Summarize(r *store.Capabilities) {
 		s.Extra = Extra{}
 	}
 	s.Extra.clip()
-	if every := s.ReportIntervalSeconds; every > 0 && every <= maxInterval {
-		r.Interval = time.Duration(every) * time.Second
-	}
+	r.Interval = promised(s.ReportIntervalSeconds)
 	b, err := json.Marshal(s)
 	if err != nil {
 		return
 	}
 	r.Summary, r.Alarm = b, s.Refused != nil
+}
+
+// promised is the interval in which a device says that it reports; 0: it does not say, or promises nothing that can be held.
+func promised(seconds int64) time.Duration {
+	if seconds <= 0 || seconds > maxInterval {
+		return 0
+	}
+	return time.Duration(seconds) * time.Second
 }
 
 func (x *Extra) clip() {

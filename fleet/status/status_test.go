@@ -209,6 +209,18 @@ func (q request) number(epoch string, n uint64) request {
 	return q.with(status.HeaderEpoch, epoch, status.HeaderSequence, fmt.Sprint(n))
 }
 
+// A device whose first report is about a deployment says by a header when it is to be heard again. What is no promise counts for nothing.
+func TestIntervalOfAStatus(t *testing.T) {
+	for value, want := range map[string]int64{"300": 300, "": 0, "soon": 0, "-5": 0, "9223372036854775807": 0, "604801": 0} {
+		s := start(t, nil)
+		s.want(post(report(press, margo.StateInstalled)).with(status.HeaderInterval, value), 201)
+		d, err := s.store.Device(t.Context(), press)
+		if err != nil || int64(d.Interval.Seconds()) != want {
+			t.Errorf("%q: interval %s, %v, want %d s", value, d.Interval, err, want)
+		}
+	}
+}
+
 func TestCapabilities(t *testing.T) {
 	s := start(t, nil)
 	if b := s.want(put(press, caps(press)), 201); len(b) > 0 {

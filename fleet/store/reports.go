@@ -96,7 +96,7 @@ func (w *writer) putStatus(ctx context.Context, r Status) (Outcome, error) {
 		}
 	}
 	now := millis(r.At)
-	n, err := w.change(ctx, "INSERT INTO devices (id, first_heard, last_heard) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING", r.Device, now, now)
+	n, err := w.change(ctx, "INSERT INTO devices (id, interval, first_heard, last_heard) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING", r.Device, r.Interval.Milliseconds(), now, now)
 	if err != nil {
 		return 0, broken("write device", err)
 	}

@@ -106,8 +106,9 @@ type Status struct {
 	Device     string
 	Deployment string
 	State      margo.State
-	Body       []byte // its part in views
-	Registered bool   // only for a device that is registered; else an unknown one is noted without capabilities
+	Body       []byte        // its part in views
+	Registered bool          // only for a device that is registered; else an unknown one is noted without capabilities
+	Interval   time.Duration // of a device that is not known yet, until its capabilities say; 0: it does not say
 	Stamp      Stamp
 	By         string
 	At         time.Time

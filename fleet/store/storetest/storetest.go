@@ -460,6 +460,12 @@ func counts(t *testing.T, s store.Store) {
 }
 
 func silence(t *testing.T, s store.Store) {
+	first := status("hourly", "x", margo.StateInstalled) // the device's capabilities come later, and count from then on
+	first.Interval = time.Minute
+	put(t, s, first, store.Created)
+	if d, _, err := s.Devices(t.Context(), store.DeviceQuery{Limit: 1}); err != nil || len(d) != 1 || d[0].Interval != time.Minute {
+		t.Errorf("a device that reported only a deployment: %+v, %v", d, err)
+	}
 	for id, every := range map[string]time.Duration{"minutely": time.Minute, "hourly": time.Hour, "unknown": 0} {
 		c := caps(id)
 		c.Interval = every
