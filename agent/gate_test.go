@@ -209,6 +209,27 @@ func TestApproval(t *testing.T) {
 			}
 			b.w.Committed(t, b.r, 2)
 		}},
+		"of one deployment of two": {approval.Policy{Kinds: updates.Kinds, Deployments: []string{"app-1"}}, func(t *testing.T, b *bench, c status.Change) {
+			b.w.Publish(t, 3, anApp(1, "web:2"), anApp(2, "broker:2"))
+			b.w.Wait(t, "the other moves", func() bool { return b.runs("broker:2") && !b.runs("broker:1") })
+			time.Sleep(time.Hour)
+			if all, err := b.r.Changes(t.Context()); err != nil || len(all) != 1 || all[0].ID != c.ID || !all[0].Since.Equal(c.Since) || !b.runs("web:1") || b.runs("web:2") {
+				t.Errorf("Changes = %+v, %v, want the one that waits as it was", all, err)
+			}
+			if s := b.r.Status(); s.Running.Generation != 3 || s.Committed.Generation != 1 {
+				t.Errorf("it runs generation %d, committed is %d", s.Running.Generation, s.Committed.Generation)
+			}
+			if states := b.w.States(t, anApp(2, "").DeploymentID()); states[len(states)-1] != string(margo.StateInstalled)+"@3" {
+				t.Errorf("the other reported %v, want installed last", states)
+			}
+			if err := b.decide(b.waiting("app-1", codes.ApprovalNeeded), store.Approved, "", time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			b.w.Committed(t, b.r, 3)
+			if !b.runs("web:2") {
+				t.Error("the approved image does not run")
+			}
+		}},
 		"a removal": {updates, func(t *testing.T, b *bench, c status.Change) {
 			b.w.Publish(t, 3, anApp(1, "web:1"))
 			c = b.waiting("app-2", codes.ApprovalNeeded)
@@ -392,8 +413,20 @@ func TestUpdateLock(t *testing.T) {
 		if c := b.waiting("app-1", codes.UpdateLocked); !strings.Contains(c.Waiting.Message, "press") || !strings.Contains(c.Waiting.Message, "batch 17") {
 			t.Errorf("it waits: %+v", c.Waiting)
 		}
+		locked := b.reaches(store.PhaseAwaitingLock, 2)
+		if locked.Code != string(codes.UpdateLocked) || !strings.Contains(locked.Message, "batch 17") {
+			t.Errorf("it waits: %+v", locked)
+		}
+		w.Wait(t, "the report", func() bool {
+			p := w.Extra(t).Progress
+			return p != nil && p.Phase == store.PhaseAwaitingLock && p.Since.Equal(locked.Since)
+		})
+		time.Sleep(time.Hour)
 		b.restart()
 		b.waiting("app-1", codes.UpdateLocked)
+		if p := b.reaches(store.PhaseAwaitingLock, 2); !p.Since.Equal(locked.Since) {
+			t.Errorf("after a restart it waits since %v, before since %v", p.Since, locked.Since)
+		}
 		if err := m.Write(volume, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -468,12 +501,17 @@ func TestRollbackByHand(t *testing.T) {
 
 // An update at which the device boots again and again is taken back; restarts of the agent do not count, and neither do boots while it waits.
 func TestBootLoop(t *testing.T) {
-	for _, asks := range []bool{false, true} {
-		t.Run(fmt.Sprint("approval ", asks), func(t *testing.T) {
+	for _, x := range []struct {
+		asks     bool
+		maxBoots int // of agent.yaml; 0: it says nothing
+		boots    int // after which it is taken back; of one that waits: that do not count
+	}{{false, 0, 3}, {true, 0, 5}, {false, 1, 1}, {false, 2, 2}, {false, 7, 7}} {
+		asks := x.asks
+		t.Run(fmt.Sprintf("approval %v, maxBoots %d", asks, x.maxBoots), func(t *testing.T) {
 			inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
 				boot := 1
 				w.Edit = func(o *agent.Options) {
-					o.BootID, o.Probation = fmt.Sprint("boot ", boot), 10*time.Minute
+					o.BootID, o.Probation, o.MaxBoots = fmt.Sprint("boot ", boot), 10*time.Minute, x.maxBoots
 					if asks {
 						o.Approvals = updates
 					}
@@ -496,18 +534,24 @@ func TestBootLoop(t *testing.T) {
 				if !asks && !b.runs("web:2") {
 					t.Error("restarts of the agent were counted")
 				}
-				for boot = 2; boot < 6; boot++ {
+				for boot < x.boots {
+					boot++
 					b.restart()
 					w.Wait(t, "a look", func() bool { return len(b.r.Status().Deployments) == 1 })
+					if p := b.r.Status().Progress; !asks && (p.Attempt != boot || !b.runs("web:2")) {
+						t.Fatalf("after boot %d: %+v", boot, p)
+					}
 				}
 				if asks {
 					b.waiting("app-1", codes.ApprovalNeeded)
 					return
 				}
+				boot++
+				b.restart()
 				w.Wait(t, "the way back", func() bool {
 					s := b.r.Status()
 					return b.runs("web:1") && !b.runs("web:2") && len(s.Deployments) == 1 && s.Deployments[0].Error != nil &&
-						s.Deployments[0].Error.Code == string(codes.BootLoop) && strings.Contains(s.Deployments[0].Error.Message, "booted 3 times")
+						s.Deployments[0].Error.Code == string(codes.BootLoop) && strings.Contains(s.Deployments[0].Error.Message, fmt.Sprintf("booted %d times", x.boots))
 				})
 			})
 		})

@@ -68,7 +68,7 @@ func same[T comparable](t *testing.T, what string, got []T, want ...T) {
 func TestPhases(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
 		block := make(chan struct{})
-		var resolving, pulling atomic.Bool
+		var resolving, verifying, pulling atomic.Bool
 		hang := func(ctx context.Context) {
 			select {
 			case <-block:
@@ -80,6 +80,11 @@ func TestPhases(t *testing.T) {
 			o.Approvals, o.Probation, o.BootID = updates, 10*time.Minute, boot
 			o.Source = slowSource{o.Source, func(ctx context.Context) {
 				if resolving.Load() {
+					hang(ctx)
+				}
+			}}
+			o.Verifier = slowVerifier{o.Verifier, func(ctx context.Context) {
+				if verifying.Load() {
 					hang(ctx)
 				}
 			}}
@@ -107,6 +112,17 @@ func TestPhases(t *testing.T) {
 			t.Errorf("the device is %q while a newer state is looked at", s.Phase)
 		}
 		resolving.Store(false)
+		verifying.Store(true)
+		block <- struct{}{}
+		verifies := b.reaches(store.PhaseVerifying, 0)
+		if s := b.r.Status(); s.Phase != status.PhaseInSync {
+			t.Errorf("the device is %q while a newer state is verified", s.Phase)
+		}
+		time.Sleep(time.Minute)
+		if p := b.reaches(store.PhaseVerifying, 0); !p.Since.Equal(verifies.Since) {
+			t.Errorf("a minute later it verifies since %v, before since %v", p.Since, verifies.Since)
+		}
+		verifying.Store(false)
 		pulling.Store(true)
 		block <- struct{}{}
 		loads := b.reaches(store.PhaseDownloading, 2)
@@ -516,6 +532,17 @@ func (s slowSource) Manifest(ctx context.Context, repository string, d digest.Di
 		s.wait(ctx)
 	}
 	return s.Source.Manifest(ctx, repository, d)
+}
+
+// slowVerifier calls wait before it verifies anything.
+type slowVerifier struct {
+	intake.Verifier
+	wait func(context.Context)
+}
+
+func (s slowVerifier) Verify(ctx context.Context, kind intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error) {
+	s.wait(ctx)
+	return s.Verifier.Verify(ctx, kind, repository, d)
 }
 
 // slowContent answers no question before the agent stops.

@@ -6,7 +6,9 @@ import (
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 	_ "time/tzdata"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 func windows(t *testing.T, list string) schedule.Windows {
@@ -124,6 +127,130 @@ func TestWindowsOfAClockInDoubt(t *testing.T) {
 				time.Sleep(5 * time.Minute) // the next look at the device
 			}
 			w.Committed(t, r, 1)
+		})
+	}
+}
+
+// A year of nights in the windows of a plant, with states that come at any time, on a device whose clock jumps ahead and back by up to six
+// weeks, and whose agent ends again and again. Containers start where a window is open by the clock, and at no other moment; each window
+// that is open for a while, without a jump, is used. A brief run takes five weeks of the year and one of the zones.
+func TestAYearWithAClockThatJumps(t *testing.T) {
+	const lookEvery = 2 * time.Hour
+	zones, days := []string{"Europe/Berlin", "Australia/Lord_Howe"}, testenv.Rounds(35, 365)
+	if !testenv.Nightly() {
+		zones = zones[rand.IntN(2):][:1]
+	}
+	for _, zone := range zones {
+		t.Run(zone, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+				seed := rand.Uint64()
+				t.Logf("seed %d", seed)
+				random := rand.New(rand.NewPCG(seed, 0))
+				nights := windows(t, fmt.Sprintf(`[{days: Mon-Fri, hours: "22:00-05:00", zone: %[1]s, except: [12-24/01-02]}, {cron: "30 2 1,15 * Sun", duration: 40m, zone: %[1]s}]`, zone))
+				var ahead atomic.Int64
+				var believed atomic.Pointer[clock.Clock]
+				m.Now = func() time.Time { return believed.Load().Now() }
+				w.Edit = func(o *agent.Options) { // pauses go by the monotonic clock, as those of a real agent
+					began := time.Now()
+					o.Clock = clock.New(func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }, func() time.Duration { return time.Since(began) })
+					believed.Store(o.Clock)
+					o.Changes, o.Interval, o.LookEvery = nights, 6*time.Hour, lookEvery
+				}
+				time.Sleep(time.Duration(random.Int64N(int64(366-days))) * 24 * time.Hour)
+				r := w.Start(t)
+				generation, committed, jumps := uint64(0), uint64(0), 0
+				still := time.Now() // since when nothing has jumped, ended or come
+				for end := time.Now().AddDate(0, 0, days); time.Now().Before(end); {
+					switch n := random.IntN(10); {
+					case n < 2:
+						ahead.Store(random.Int64N(int64(12*7*24*time.Hour)) - int64(6*7*24*time.Hour))
+						jumps++
+						still = time.Now()
+					case n == 2:
+						r.Stop(t)
+						r = w.Start(t)
+						still = time.Now()
+					case n < 6 && committed == generation:
+						generation++
+						w.Publish(t, generation, anApp(1, fmt.Sprintf("web:%d", generation)))
+						w.Sync(t, r)
+						still = time.Now()
+					}
+					time.Sleep(time.Duration(random.Int64N(int64(9 * time.Hour))))
+					synctest.Wait()
+					now := m.Now()
+					opens, _ := nights.Next(now.Add(-2 * lookEvery))
+					if s := r.Status(); s.Committed != nil {
+						committed = s.Committed.Generation
+					}
+					// A clock that was set is noticed at the next look. One that is known to be behind is not trusted: no window is open.
+					if committed < generation && believed.Load().Doubt() == nil && nights.At(now) && opens.Equal(now.Add(-2*lookEvery)) && time.Since(still) > 2*lookEvery {
+						t.Fatalf("%v: generation %d waits in an open window, %+v", now, generation, r.Status().ChangeWindow)
+					}
+					if c, ok := w.Observe(t)["app-1/web"]; ok && !nights.At(c.StartedAt) {
+						t.Fatalf("%v: a container started at %v, when no window was open", now, c.StartedAt)
+					}
+				}
+				t.Logf("%d generations, %d jumps", committed, jumps)
+				if int(committed) < days/5 || jumps < days/5 {
+					t.Errorf("%d generations were made and the clock jumped %d times", committed, jumps)
+				}
+			})
+		})
+	}
+}
+
+// Checks are spread over the time around their interval, half of the jitter before and half after, and over all of it.
+func TestPollsWithJitter(t *testing.T) {
+	for name, x := range map[string]struct{ jitter, spread float64 }{"default": {0, agent.DefaultJitter}, "half": {0.5, 0.5}, "all": {1, 1}, "none": {-1, 0}} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+				seed := rand.Uint64()
+				t.Logf("seed %d", seed)
+				random := rand.New(rand.NewPCG(seed, 0))
+				const interval = 10 * time.Minute
+				var mu sync.Mutex
+				var asked []time.Time
+				w.Registry.Fail(func(request string) error {
+					mu.Lock()
+					defer mu.Unlock()
+					if strings.HasPrefix(request, "resolve "+agenttest.Repository) {
+						asked = append(asked, time.Now())
+					}
+					return nil
+				})
+				w.Edit = func(o *agent.Options) {
+					o.Interval, o.Jitter = interval, x.jitter
+					o.Random = func() float64 { mu.Lock(); defer mu.Unlock(); return random.Float64() }
+				}
+				w.Publish(t, 1, anApp(1, "web:1"))
+				r := w.Start(t)
+				w.Committed(t, r, 1)
+				time.Sleep(7 * 24 * time.Hour)
+				mu.Lock()
+				defer mu.Unlock()
+				// Gaps are from 1-spread/2 to 1+spread/2 of the interval; a tenth of a week's thousand is in each tenth of that.
+				var tenths [10]int
+				total := 0
+				for i := 2; i < len(asked); i++ {
+					gap := float64(asked[i].Sub(asked[i-1])) / float64(interval)
+					at := gap - 1 + x.spread/2
+					if at < -0.001 || at > x.spread+0.001 {
+						t.Fatalf("%v after the last: %v of the interval", asked[i].Sub(asked[i-1]), gap)
+					}
+					if total++; x.spread > 0 {
+						tenths[min(max(int(at/x.spread*10), 0), 9)]++
+					}
+				}
+				if total < 900 || total > 1100 {
+					t.Errorf("asked %d times in a week", total)
+				}
+				for i, n := range tenths {
+					if x.spread > 0 && (n < total/20 || n > total*3/20) {
+						t.Errorf("%d of %d gaps are in tenth %d: %v", n, total, i, tenths)
+					}
+				}
+			})
 		})
 	}
 }
