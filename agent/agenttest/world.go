@@ -24,6 +24,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/testenv"
 	foreign "github.com/longshore-dev/longshore/testenv/manager"
 )
 
@@ -50,7 +51,7 @@ type Env struct {
 	// Runtime opens the device's runtime, again for each agent. Containers outlive it.
 	Runtime func(t *testing.T) agent.Runtime
 	// Image is the image behind a name: "web:1", "web:2", "broker:1", "sensor:1". Its default command runs until stopped.
-	// Without a Reference the scenario is skipped.
+	// Without a Reference the scenario is skipped, or fails where TESTENV_REQUIRE=1 demands everything.
 	Image func(name string) Image
 	// WriteVolume puts a file with content into a volume, ReadVolume reads it; nil: volumes are not looked at.
 	WriteVolume func(t *testing.T, project, volume, content string)
@@ -105,7 +106,7 @@ func NewWorld(t *testing.T, e Env) *World {
 		t.Helper()
 		img := image(name)
 		if img.Reference == "" {
-			t.Skipf("there is no image %s here", name)
+			testenv.Unavailable(t, "there is no image %s here", name)
 		}
 		return img
 	}
