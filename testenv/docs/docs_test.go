@@ -88,7 +88,7 @@ func play(t *testing.T, p *Page, bin string) {
 	known := map[string]func(){
 		"registry": w.registry, "images": w.images, "device": w.device, "fleet": w.fleet, "published": w.published, "cosign": w.cosign,
 		"running": w.running, "token": w.token, "sigstore": w.sigstore, "git": w.git,
-		"site": w.site,
+		"site": w.site, "curl": w.curl,
 	}
 	for _, need := range p.Needs {
 		provide, ok := known[need]
@@ -224,10 +224,14 @@ func (w *writer) sigstore() {
 }
 
 func (w *writer) fleet() {
+	w.curl()
+	w.stands["127.0.0.1:8440"], w.stands["127.0.0.1:8443"] = freeAddress(w.t), freeAddress(w.t)
+}
+
+func (w *writer) curl() {
 	if err := testenv.InstallDebian(w.t.Context(), os.Stderr, "curl"); err != nil {
 		testenv.Unavailable(w.t, "curl: %v", err)
 	}
-	w.stands["127.0.0.1:8440"], w.stands["127.0.0.1:8443"] = freeAddress(w.t), freeAddress(w.t)
 }
 
 var devices atomic.Int32 // numbers the tables and address pools of this process's devices
@@ -253,7 +257,7 @@ func (w *writer) device() {
 		w.t.Fatal(err)
 	}
 	w.path = append(w.path, bin)
-	maps.Copy(w.stands, map[string]string{"/etc/longshore": etc, "/usr/local/bin": bin, "/etc/systemd/system": units})
+	maps.Copy(w.stands, map[string]string{"/run/longshore/agent.sock": filepath.Join(w.box.Dir(), "run", "agent.sock"), "/etc/longshore": etc, "/usr/local/bin": bin, "/etc/systemd/system": units})
 	maps.Copy(w.env, map[string]string{
 		"LONGSHORE_CONFIG_DIR": etc, "LONGSHORE_CONFIG": filepath.Join(etc, "agent.yaml"), "LONGSHORE_POLL": "1s",
 		"LONGSHORE_CONTAINERD": d.Address, "LONGSHORE_CONTAINERD_NAMESPACE": d.Namespace,
