@@ -1,6 +1,7 @@
 package control_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -221,6 +222,58 @@ func TestDecisionFiles(t *testing.T) {
 			}
 			if all, err := os.ReadFile(filepath.Join(dir, control.ChangesFile)); err != nil || !strings.Contains(string(all), changeID.String()) {
 				t.Errorf("%s: %s, %v", control.ChangesFile, all, err)
+			}
+		})
+	}
+}
+
+// A directory in which others could decide decides nothing. That is told once, and what is in it counts when it was put right.
+func TestDecisionsOfADirectoryOfOthers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testenv.Unavailable(t, "directories of other users need root")
+	}
+	good := fmt.Sprintf(`{"deployment": "vision", "id": %q, "verdict": "approved"}`, changeID)
+	for name, x := range map[string]struct {
+		spoil, mend func(dir string) error
+		want        string
+	}{
+		"of a stranger": {
+			func(dir string) error { return os.Chown(dir, 4712, 0) }, func(dir string) error { return os.Chown(dir, 4711, 0) }, "neither root nor approvals.owner",
+		},
+		"of everybody": {
+			func(dir string) error { return os.Chmod(dir, 0o777) }, func(dir string) error { return os.Chmod(dir, 0o755) }, "lets others write",
+		},
+		"no directory": {
+			func(dir string) error { return errors.Join(os.Rename(dir, dir+".away"), os.WriteFile(dir, nil, 0o644)) },
+			func(dir string) error { return errors.Join(os.Remove(dir), os.Rename(dir+".away", dir)) }, "not a directory",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "panel")
+			if err := errors.Join(os.Mkdir(dir, 0o755), os.WriteFile(filepath.Join(dir, "press.decision"), []byte(good), 0o600), x.spoil(dir)); err != nil {
+				t.Fatal(err)
+			}
+			var log bytes.Buffer
+			r := &recorded{}
+			synctest.Test(t, func(t *testing.T) {
+				d := &control.Directory{Path: dir, Owner: 4711, Name: "panel", Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
+				ctx, stop := context.WithCancel(t.Context())
+				done := make(chan struct{})
+				go func() { d.Run(ctx, r); close(done) }()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if told := log.String(); len(r.made) > 0 || strings.Count(told, x.want) != 1 || !strings.Contains(told, dir) {
+					t.Errorf("decided %+v, told\n%s", r.made, told)
+				}
+				if err := x.mend(dir); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Minute)
+				stop()
+				<-done
+			})
+			if len(r.made) != 1 {
+				t.Errorf("when it was put right: decided %+v, told\n%s", r.made, &log)
 			}
 		})
 	}
