@@ -51,10 +51,9 @@ type press struct {
 	images     map[string]string // the newest, by application
 	pushed     map[string]string // components, by application
 	generation uint64
-	kinds      string        // of changes that wait; "": those of images, configuration and removals
-	validFor   string        // of an approval; "": an hour
-	decisions  string        // the directory
-	approved   status.Change // the last one by approveLine
+	kinds      string // of changes that wait; "": those of images, configuration and removals
+	validFor   string // of an approval; "": an hour
+	decisions  string // the directory
 }
 
 func newPress(t *testing.T, name, pool string) *press {
@@ -62,8 +61,10 @@ func newPress(t *testing.T, name, pool string) *press {
 	if os.Geteuid() != 0 {
 		testenv.Unavailable(t, "needs root")
 	}
-	if _, err := exec.LookPath("setpriv"); err != nil {
-		testenv.Unavailable(t, "%v", err)
+	for _, program := range []string{"setpriv", "curl"} {
+		if _, err := exec.LookPath(program); err != nil {
+			testenv.Unavailable(t, "%v", err)
+		}
 	}
 	ctx := t.Context()
 	box, err := testenv.OpenBox(ctx)
@@ -125,8 +126,14 @@ func (p *press) configure(more string) {
 
 func (p *press) restart(more string) {
 	p.t.Helper()
-	p.must(p.Agent.Stop())
 	p.configure(more)
+	p.again()
+}
+
+// again ends the agent and starts it as it is configured.
+func (p *press) again() {
+	p.t.Helper()
+	p.must(p.Agent.Stop())
 	p.must(p.Boot(p.t.Context()))
 	p.answers()
 }
@@ -308,12 +315,40 @@ func (p *press) unmoved(before map[string]uint32, after string) {
 
 // as runs a command of the device as another user, at the operators' socket.
 func (p *press) as(uid int, command string, args ...string) (string, error) {
+	argv := append(asUser(uid), filepath.Join(p.Bin, "longshore-agent"), command)
+	return p.Box.Output(p.t.Context(), append(p.Environment(), "LONGSHORE_SOCKET="+p.Path("run-operators/agent.sock")), append(argv, args...)...)
+}
+
+func asUser(uid int) []string {
 	groups := "--clear-groups"
 	if uid == member {
 		groups = fmt.Sprintf("--groups=%d", groupID)
 	}
-	argv := []string{"setpriv", fmt.Sprintf("--reuid=%d", uid), fmt.Sprintf("--regid=%d", uid), groups, filepath.Join(p.Bin, "longshore-agent"), command}
-	return p.Box.Output(p.t.Context(), append(p.Environment(), "LONGSHORE_SOCKET="+p.Path("run-operators/agent.sock")), append(argv, args...)...)
+	return []string{"setpriv", fmt.Sprintf("--reuid=%d", uid), fmt.Sprintf("--regid=%d", uid), groups}
+}
+
+// posts sends a request with curl as another user, at the operators' socket, and returns the answer, which must have a status.
+func (p *press) posts(uid, status int, path string, body any) string {
+	p.t.Helper()
+	data, ok := body.(string)
+	if !ok {
+		text, err := json.Marshal(body)
+		p.must(err)
+		data = string(text)
+	}
+	out, err := p.curl(uid, "--data", data, "http://agent"+path)
+	p.must(err)
+	answer, code, _ := strings.Cut(out, "\n\n")
+	if code != fmt.Sprint(status) {
+		p.t.Errorf("POST %s %s = %s %s, want %d", path, data, code, answer, status)
+	}
+	return answer
+}
+
+// curl prints the answer to a request at the operators' socket, an empty line, and its status.
+func (p *press) curl(uid int, args ...string) (string, error) {
+	argv := append(asUser(uid), "curl", "--silent", "--show-error", "--write-out", "\n%{http_code}", "--unix-socket", p.Path("run-operators/agent.sock"))
+	return p.Box.Output(p.t.Context(), nil, append(argv, args...)...)
 }
 
 // decide puts a decision of the owner into the directory, complete.

@@ -31,8 +31,9 @@ type kindOfChange struct {
 
 // road is a way in which somebody decides.
 type road struct {
-	name, by string // by: as events name who decided
-	approve  func(p *press, c status.Change)
+	name    string
+	by      func(c status.Change) string // as events name who decided
+	approve func(p *press, c status.Change)
 }
 
 // Every kind of change waits, and is made once it is approved, by every road: one road for each kind, nightly all of them.
@@ -40,19 +41,44 @@ func TestKinds(t *testing.T) {
 	p := newPress(t, "kinds", "10.210.0.0/16")
 	p.apps["line"] = "    environment: {GREETING: \"${GREETING:-none}\"}\n    deploy: {update_config: {monitor: 200ms}}\n"
 	p.boot()
-	port, err := testenv.FreePort()
-	p.must(err)
-	hash, err := bcrypt.GenerateFromPassword([]byte(pin), bcrypt.MinCost)
-	p.must(err)
-	p.must(os.WriteFile(p.Path("etc/panel.pins"), []byte("ana:"+string(hash)+"\n"), 0o600))
 	p.kinds = "install, images, parameters, configuration, removal"
-	p.restart(fmt.Sprintf("panel: {listen: \"127.0.0.1:%d\", pinFile: panel.pins}\n", port))
+	roads := p.roads()
+	kinds := kindsOfChange()
+	for n := range testenv.Rounds(1, len(roads)) {
+		for i, k := range kinds {
+			r := roads[(i+n)%len(roads)]
+			if !t.Run(fmt.Sprintf("%s by %s", k.kind, r.name), func(t *testing.T) {
+				p.t = t
+				before := p.processes()
+				app := k.publish(p, n)
+				p.synced()
+				c := p.waits(app, codes.ApprovalNeeded)
+				if !slices.Contains(c.Kinds, k.kind) {
+					t.Errorf("the change is one of %v", c.Kinds)
+				}
+				p.unmoved(before, "before the approval")
+				r.approve(p, c)
+				k.made(p, app, n)
+				if n := p.told(c, "approved by "+r.by(c)); n != 1 {
+					t.Errorf("told %d times: %+v", n, p.events(status.EventChange))
+				}
+				p.must(p.Settled(t.Context(), p.generation, limit))
+			}) {
+				t.Log(p.Logs())
+				return
+			}
+		}
+	}
+	p.t = t
+}
 
+// kindsOfChange are all kinds but that of the trust policy. An installation and a removal of the same number are of the same application.
+func kindsOfChange() []kindOfChange {
 	greets := func(greeting string) func(p *press, app string, n int) {
 		return func(p *press, app string, n int) { p.greets(app, fmt.Sprintf(greeting, n)) }
 	}
 	applied := func(p *press, app string, _ int) { p.applied(app) }
-	kinds := []kindOfChange{
+	return []kindOfChange{
 		{plan.Install, func(p *press, n int) string {
 			app := fmt.Sprintf("fresh-%d", n)
 			p.release(app)
@@ -89,52 +115,39 @@ func TestKinds(t *testing.T) {
 			})
 		}},
 	}
-	roads := []road{
-		{"root's command", "user root (0)", func(p *press, c status.Change) {
+}
+
+// roads are all of them, once the agent was started anew with a panel.
+func (p *press) roads() []road {
+	p.t.Helper()
+	port, err := testenv.FreePort()
+	p.must(err)
+	hash, err := bcrypt.GenerateFromPassword([]byte(pin), bcrypt.MinCost)
+	p.must(err)
+	p.must(os.WriteFile(p.Path("etc/panel.pins"), []byte("ana:"+string(hash)+"\n"), 0o600))
+	p.restart(fmt.Sprintf("panel: {listen: \"127.0.0.1:%d\", pinFile: panel.pins}\n", port))
+
+	is := func(who string) func(status.Change) string { return func(status.Change) string { return who } }
+	return []road{
+		{"root's command", is("user root (0)"), func(p *press, c status.Change) {
 			_, err := p.Control(p.t.Context(), "approve", "--id", c.ID.String(), c.Deployment)
 			p.must(err)
 		}},
-		{"the group's socket", fmt.Sprintf("user %d", member), func(p *press, c status.Change) {
+		{"the group's socket", is(fmt.Sprintf("user %d", member)), func(p *press, c status.Change) {
 			_, err := p.as(member, "approve", "--id", c.ID.String(), c.Deployment)
 			p.must(err)
 		}},
-		{"the panel", "ana at the panel", func(p *press, c status.Change) { p.atPanel(fmt.Sprintf("http://127.0.0.1:%d", port), c) }},
-		{"a file", "", func(p *press, c status.Change) {
+		{"HTTP", is(fmt.Sprintf("user %d", member)), func(p *press, c status.Change) {
+			p.posts(member, http.StatusOK, "/v1/decisions", control.Decision{Deployment: c.DeploymentID, ID: c.ID, Verdict: store.Approved})
+		}},
+		{"the panel", is("ana at the panel"), func(p *press, c status.Change) { p.atPanel(fmt.Sprintf("http://127.0.0.1:%d", port), c) }},
+		{"a file", func(c status.Change) string { return "user " + owner + ", file " + c.ID.Encoded() }, func(p *press, c status.Change) {
 			p.decide(c.ID.Encoded(), control.Decision{Deployment: c.DeploymentID, ID: c.ID, Verdict: store.Approved})
 			if r := p.result(c.ID.Encoded()); r.Error != "" {
 				p.t.Errorf("result %+v", r)
 			}
 		}},
 	}
-	for n := range testenv.Rounds(1, len(roads)) {
-		for i, k := range kinds {
-			r := roads[(i+n)%len(roads)]
-			if !t.Run(fmt.Sprintf("%s by %s", k.kind, r.name), func(t *testing.T) {
-				p.t = t
-				before := p.processes()
-				app := k.publish(p, n)
-				p.synced()
-				c := p.waits(app, codes.ApprovalNeeded)
-				if !slices.Contains(c.Kinds, k.kind) {
-					t.Errorf("the change is one of %v", c.Kinds)
-				}
-				p.unmoved(before, "before the approval")
-				r.approve(p, c)
-				k.made(p, app, n)
-				if r.by == "" {
-					r.by = "user " + owner + ", file " + c.ID.Encoded()
-				}
-				if n := p.told(c, "approved by "+r.by); n != 1 {
-					t.Errorf("told %d times: %+v", n, p.events(status.EventChange))
-				}
-				p.must(p.Settled(t.Context(), p.generation, limit))
-			}) {
-				t.Log(p.Logs())
-				return
-			}
-		}
-	}
-	p.t = t
 }
 
 // greets waits until the first process of an application has a variable, and nothing of the application is left to change.

@@ -4,32 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-// The power goes at every stage of a change that somebody approved, beside one that nobody did: the first is made once, who approved it is
-// known, the second stays unmade.
-func TestPowerCuts(t *testing.T) {
-	p := newPress(t, "cuts", "10.207.0.0/16")
-	p.apps["line"] = "    stop_grace_period: 1s\n    deploy: {update_config: {monitor: 1500ms}}\n"
-	p.boot()
-	p.publish("other")
-	p.synced()
-	other := p.waits("other", codes.ApprovalNeeded)
-	stages := []struct {
-		name string
-		cut  func(p *press) // approves, and returns at the moment
-	}{
-		{"approval", func(p *press) {
+// stage is a moment of a change.
+type stage struct {
+	name  string
+	kinds []plan.Kind                                // of changes that have it
+	cut   func(p *press, app string, approve func()) // approves, and returns at the moment
+}
+
+func stages() []stage {
+	all := []plan.Kind{plan.Images, plan.Configuration, plan.Parameters, plan.Removal}
+	return []stage{
+		{"approval", all, func(p *press, _ string, approve func()) {
 			p.synced()
-			p.approveLine()
+			approve()
 		}},
-		{"staging", func(p *press) {
+		{"staging", all[:1], func(p *press, _ string, approve func()) {
 			p.Registry.Faults.Add(testenv.Rule{Method: "GET", Path: "/plant/line/blobs/", Effect: p.Registry.Faults.Stall(10)})
 			p.lookAt(func() {
 				p.until("the layers are asked for", func() error {
@@ -38,55 +38,95 @@ func TestPowerCuts(t *testing.T) {
 					}
 					return nil
 				})
-				p.approveLine()
+				approve()
 			})
 		}},
-		{"apply", func(p *press) {
+		{"apply", all, func(p *press, app string, approve func()) {
 			p.synced()
-			d, err := p.deployment("line")
-			p.must(err)
-			old := d.Components[0].Services[0].PID
-			p.approveLine()
-			p.until("the container is replaced", func() error {
+			old := p.process(app)
+			approve()
+			p.until("the container is stopped", func() error {
 				if _, err := os.Stat(fmt.Sprintf("/proc/%d", old)); err == nil {
 					return fmt.Errorf("process %d runs", old)
 				}
 				return nil
 			})
 		}},
-		{"probation", func(p *press) {
+		{"probation", all[:3], func(p *press, app string, approve func()) {
 			p.synced()
-			p.approveLine()
+			old := p.process(app)
+			approve()
 			p.until("the new container runs", func() error {
-				c, err := p.change(p.t.Context(), "line")
+				c, err := p.change(p.t.Context(), app)
 				if err != nil {
 					return err
 				}
 				if c == nil {
 					p.t.Fatal("its probation is over already")
 				}
-				d, err := p.deployment("line")
-				if err == nil && (d.Components[0].Revision != fmt.Sprintf("1.0.%d", p.generation) || d.Components[0].Services[0].PID == 0) {
-					err = fmt.Errorf("it is %+v", d.Components[0])
+				if now := p.process(app); now == 0 || now == old {
+					return fmt.Errorf("process %d runs", now)
 				}
-				return err
+				return nil
 			})
 		}},
 	}
-	for n := range testenv.Rounds(1, 10) {
-		for _, s := range stages {
-			if !t.Run(fmt.Sprintf("%s/%d", s.name, n), func(t *testing.T) {
+}
+
+// process is the first one of an application; 0: none runs.
+func (p *press) process(app string) uint32 {
+	p.t.Helper()
+	d, err := p.deployment(app)
+	p.must(err)
+	if s := d.Components[0].Services; len(s) > 0 {
+		return s[0].PID
+	}
+	return 0
+}
+
+// The power goes at every stage of a change that somebody approved, beside one that nobody did: the first is made once, who approved it is
+// known, the second stays unmade. A run takes each stage with another kind of change and another road, nightly with all of them.
+func TestPowerCuts(t *testing.T) {
+	p := newPress(t, "cuts", "10.207.0.0/16")
+	p.apps["line"] = "    stop_grace_period: 1s\n    environment: {GREETING: \"${GREETING:-none}\"}\n    deploy: {update_config: {monitor: 3s}}\n"
+	p.boot()
+	p.kinds = "images, parameters, configuration, removal"
+	roads := p.roads()
+	made := map[plan.Kind]kindOfChange{}
+	for _, k := range kindsOfChange() {
+		made[k.kind] = k
+	}
+	p.publish("other")
+	p.synced()
+	other := p.waits("other", codes.ApprovalNeeded)
+	first, n := rand.IntN(len(roads)*12), 0
+	for round := range testenv.Rounds(1, 4*len(roads)) {
+		for i, s := range stages() {
+			if round >= len(s.kinds)*len(roads) {
+				continue // nightly: each kind by each road once
+			}
+			k, r := made[s.kinds[(first+i+round)%len(s.kinds)]], roads[(first+i+round/len(s.kinds))%len(roads)]
+			n++
+			if !t.Run(fmt.Sprintf("%s of %s by %s", s.name, k.kind, r.name), func(t *testing.T) {
 				p.t = t
-				p.publish("line")
-				s.cut(p)
+				if k.kind == plan.Removal {
+					fresh := made[plan.Install].publish(p, n)
+					p.synced()
+					p.applied(fresh)
+				}
+				app := k.publish(p, n)
+				var approved status.Change
+				s.cut(p, app, func() {
+					approved = p.waits(app, codes.ApprovalNeeded)
+					r.approve(p, approved)
+				})
 				p.must(p.Box.PowerCut(t.Context(), p.disk, p.Containerd, p.Path("run"), filepath.Join(p.Containerd.Dir, "s")))
 				p.Registry.Faults.Clear()
 				p.must(p.Containerd.Start(t.Context()))
 				p.must(p.Agent.Start())
 				p.answers()
-				line := p.approved
-				p.applied("line")
-				if n := p.told(line, fmt.Sprintf("approved by user %d", member)); n != 1 {
+				k.made(p, app, n)
+				if n := p.told(approved, "approved by "+r.by(approved)); n != 1 {
 					t.Errorf("who approved is told %d times", n)
 				}
 				now := p.processes()
@@ -107,15 +147,6 @@ func TestPowerCuts(t *testing.T) {
 	}
 	p.applied("other")
 	p.must(p.Settled(t.Context(), p.generation, limit))
-}
-
-// approveLine approves the change of line, which waits, and remembers which one it was.
-func (p *press) approveLine() {
-	p.t.Helper()
-	p.approved = p.waits("line", codes.ApprovalNeeded)
-	if _, err := p.as(member, "approve", "--id", p.approved.ID.String(), "line"); err != nil {
-		p.t.Fatal(err)
-	}
 }
 
 // lookAt has the agent look while something is done: its answer may never come.

@@ -2,12 +2,15 @@ package approve
 
 import (
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/control"
@@ -64,6 +67,8 @@ func TestRoads(t *testing.T) {
 				p.t.Errorf("told %d times: %+v", n, p.events(status.EventChange))
 			}
 		}},
+		{"a rejection and postponements by file", byFile},
+		{"who may not by HTTP, and a postponement", overHTTP},
 		{"all at once", together},
 		{"a removal", func(p *press) {
 			p.release("line", "--replace")
@@ -178,6 +183,68 @@ func strangers(p *press) {
 		p.t.Errorf("somebody decided: %+v", now)
 	}
 	p.unmoved(before, "nobody who may has decided")
+}
+
+// byFile: what the owner rejects and postpones by files waits, with the reason, until a later file approves it.
+func byFile(p *press) {
+	p.publish("line")
+	p.synced()
+	c := p.waits("line", codes.ApprovalNeeded)
+	before := p.processes()
+	decide := func(name, refused string, d control.Decision) {
+		p.t.Helper()
+		d.Deployment, d.ID = "line", c.ID
+		p.decide(name, d)
+		switch r := p.result(name); {
+		case refused == "" && (r.Error != "" || r.Change == nil || r.Change.Decision == nil || r.Change.Decision.Verdict != d.Verdict):
+			p.t.Errorf("%s: %+v", name, r)
+		case refused != "" && (r.Change != nil || !strings.Contains(r.Error, refused)):
+			p.t.Errorf("%s: %+v, want an error with %q", name, r, refused)
+		}
+	}
+	decide("hmi-3", "reason", control.Decision{Verdict: store.Rejected})
+	decide("hmi-4", "", control.Decision{Verdict: store.Rejected, Reason: "line 3 is busy"})
+	if w := p.waits("line", codes.ChangeRejected).Waiting.Message; !strings.Contains(w, owner) || !strings.Contains(w, "hmi-4: line 3 is busy") {
+		p.t.Errorf("it waits: %s", w)
+	}
+	decide("hmi-5", "until", control.Decision{Verdict: store.Postponed})
+	decide("hmi-6", "", control.Decision{Verdict: store.Postponed, Until: time.Now().Add(time.Hour), Reason: "batch 17"})
+	if w := p.waits("line", codes.ChangePostponed).Waiting; !strings.Contains(w.Message, "batch 17") || w.Until.Before(time.Now().Add(50*time.Minute)) {
+		p.t.Errorf("it waits: %+v", w)
+	}
+	decide("hmi-7", "", control.Decision{Verdict: store.Postponed, Until: time.Now().Add(3 * time.Second)})
+	p.waits("line", codes.ApprovalNeeded)
+	p.unmoved(before, "rejected and postponed")
+	decide("hmi-8", "", control.Decision{Verdict: store.Approved})
+	p.applied("line")
+}
+
+// overHTTP: the group decides at its socket with any program that speaks HTTP; nobody else does, and nothing else is answered.
+func overHTTP(p *press) {
+	p.publish("line")
+	p.synced()
+	c := p.waits("line", codes.ApprovalNeeded)
+	before := p.processes()
+	approve := control.Decision{Deployment: "line", ID: c.ID, Verdict: store.Approved}
+	if out, err := p.curl(stranger, "http://agent/v1/changes"); exit(err) != 7 { // curl's code: it could not connect
+		p.t.Errorf("a stranger is answered %s, %v", out, err)
+	}
+	another := approve
+	another.ID = digest.FromString("another")
+	p.posts(member, http.StatusConflict, "/v1/decisions", another)
+	p.posts(member, http.StatusNotFound, "/v1/decisions", control.Decision{Deployment: "none", ID: c.ID, Verdict: store.Approved})
+	for _, body := range []string{"", "{", `[]`, `{"deployment": "line", "id": "` + c.ID.String() + `", "verdict": "perhaps"}`, `{"deployment": "line", "by": "root"}`, strings.Repeat(" ", 17<<10)} {
+		p.posts(member, http.StatusBadRequest, "/v1/decisions", body)
+	}
+	p.posts(member, http.StatusNotFound, "/v1/rollback", control.Rollback{To: 77})
+	for _, path := range []string{"/v1/exec", "/v1/logs", "/v1/volumes", "/v1/containers", "/v1/events", "/v1/metrics", "/v1/image", "/v1/stats"} {
+		p.posts(member, http.StatusNotFound, path, "{}")
+	}
+	p.posts(member, http.StatusOK, "/v1/decisions", control.Decision{Deployment: "line", ID: c.ID, Verdict: store.Postponed, Until: time.Now().Add(time.Hour)})
+	p.waits("line", codes.ChangePostponed)
+	p.unmoved(before, "postponed")
+	p.posts(member, http.StatusOK, "/v1/decisions", approve)
+	p.applied("line")
 }
 
 // together: root, a member and a file approve at the same moment. One of them is the reason, the change is made once.
