@@ -111,7 +111,7 @@ func TestPublishersRace(t *testing.T) {
 				testenv.Delay(time.Duration(rand.IntN(3000))*time.Microsecond)(w, r, next)
 			}})
 			open := func() *registry.Repository {
-				return openName(t, clientFor(t, server), server.Reference("plant/state"))
+				return openName(t, clientThatWaits(t, server, busyTagWait), server.Reference("plant/state"))
 			}
 			var publishers []*registry.Repository
 			for range c.n {
@@ -326,7 +326,7 @@ func TestOddHistoryAbove(t *testing.T) {
 				})
 				next.ServeHTTP(w, r)
 			}})
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			_, err := release.Publish(ctx, repo, stateOf(t, 1, "", "ours"), release.PublishOptions{
 				HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Precondition: &release.Precondition{},

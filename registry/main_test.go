@@ -46,6 +46,9 @@ func clientFor(t testing.TB, s *testenv.RegistryServer) *registry.Client {
 	return clientThatWaits(t, s, 0)
 }
 
+// busyTagWait is the wait of tests in which several write one tag on a machine that may hold each of them up.
+const busyTagWait = 400 * time.Millisecond
+
 // clientThatWaits is clientFor with another wait before it looks whether a tag has held.
 func clientThatWaits(t testing.TB, s *testenv.RegistryServer, wait time.Duration) *registry.Client {
 	t.Helper()
@@ -84,7 +87,7 @@ func writeFile(t testing.TB, content string, parts ...string) string {
 // answer, and returns what there is.
 func requests(t testing.TB, s *testenv.RegistryServer, method, path string, n int) []testenv.Request {
 	t.Helper()
-	_ = testenv.Await(t.Context(), 2*time.Second, func() error {
+	_ = testenv.Await(t.Context(), time.Minute, func() error {
 		if got := len(s.Faults.Requests(method, path)); got < n {
 			return fmt.Errorf("%d requests", got)
 		}

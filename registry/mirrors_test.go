@@ -124,7 +124,7 @@ func TestMirrorWithAnotherManifestIsNoLiar(t *testing.T) {
 		t.Errorf("Tagged = %v, %v", got.Digest, err)
 	}
 	// A request is counted when its answer has ended, which may be later.
-	if err := testenv.Await(t.Context(), 10*time.Second, func() error {
+	if err := testenv.Await(t.Context(), time.Minute, func() error {
 		if len(s.mirror.Faults.Requests(http.MethodGet, "/manifests/press-07")) == 0 {
 			return errors.New("the mirror was not asked")
 		}

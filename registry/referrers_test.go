@@ -298,7 +298,7 @@ func TestConcurrentSignersLoseNothing(t *testing.T) {
 			subject, _ := storetest.Put(t, openName(t, clientFor(t, s), name), "subject", nil, "t")
 			var group errgroup.Group
 			for i := range signers {
-				r := openName(t, clientFor(t, s), name)
+				r := openName(t, clientThatWaits(t, s, busyTagWait), name)
 				data := []byte(fmt.Sprintf("signature %d", i))
 				layer := storetest.BlobOf(data)
 				desc, manifest := storetest.ManifestOf(t, layer, &subject)

@@ -54,7 +54,7 @@ func (d *Disk) mount(ctx context.Context) error {
 
 // mountLoop mounts an ext4 file system on a loop device of its own. Two programs may find the same free device: one of them tries again.
 func mountLoop(ctx context.Context, file, dir, options string) error {
-	return Await(ctx, 10*time.Second, func() error {
+	return Await(ctx, time.Minute, func() error {
 		text, err := exec.CommandContext(ctx, "mount", "-t", "ext4", "-o", options, file, dir).CombinedOutput()
 		if err != nil {
 			return fmt.Errorf("mount %s: %w\n%s", file, err, tail(text, 5))

@@ -397,7 +397,7 @@ func (r *rig) runOdd(t *testing.T, img workload.Image, run []string, want string
 		return
 	}
 	r.exited(c.ID)
-	testenv.Eventually(t, 20*time.Second, "what it wrote arrives", func() error { // the shim may still be copying it
+	testenv.Eventually(t, time.Minute, "what it wrote arrives", func() error { // the shim may still be copying it
 		if out := r.output(c.ID); !strings.Contains(out, want) {
 			return fmt.Errorf("output = %q, want %q", out, want)
 		}

@@ -36,7 +36,7 @@ func (r *rig) revived() {
 	if err := r.daemon.Start(r.t.Context()); err != nil {
 		r.t.Fatal(err)
 	}
-	testenv.Eventually(r.t, 20*time.Second, "the runtime is back", func() error {
+	testenv.Eventually(r.t, time.Minute, "the runtime is back", func() error {
 		_, err := r.Observe(r.t.Context())
 		return err
 	})

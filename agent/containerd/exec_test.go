@@ -4,15 +4,18 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 // inside runs the toolbox in a container and returns what it printed.
@@ -113,11 +116,14 @@ func TestExecEndsWithItsContext(t *testing.T) {
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("Exec = %v, want canceled", err)
 	}
-	for _, name := range processes(t, r.seen(c.ID).PID) {
-		if strings.Contains(name, "orphan") {
-			t.Errorf("%q still runs", name)
+	testenv.Eventually(t, time.Minute, "it ends", func() error {
+		for _, name := range processes(t, r.seen(c.ID).PID) {
+			if strings.Contains(name, "orphan") {
+				return fmt.Errorf("%q still runs", name)
+			}
 		}
-	}
+		return nil
+	})
 }
 
 // processes are the command lines of those that share a process's namespace of processes.

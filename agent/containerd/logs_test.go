@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/logs"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 func TestLogsOfAContainerOverRotation(t *testing.T) {
@@ -23,7 +25,7 @@ func TestLogsOfAContainerOverRotation(t *testing.T) {
 	const lines = 100_000
 	p := project("log", workload.Service{Name: "busy", Image: img, Command: []string{"lines", fmt.Sprint(lines)}})
 	c := r.created(p)[0]
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	follow, err := r.Logs(ctx, c.ID, workload.LogOptions{Follow: true})
 	if err != nil {
@@ -56,19 +58,18 @@ func TestLogsOfAContainerOverRotation(t *testing.T) {
 	p.Services[0].Command = []string{"print", "the next revision"}
 	next := r.up(p)[0]
 	r.exited(next.ID)
-	tail, err := r.Logs(ctx, next.ID, workload.LogOptions{Tail: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer tail.Close()
-	s = bufio.NewScanner(tail)
-	var got []string
-	for s.Scan() {
-		got = append(got, s.Text())
-	}
-	if want := fmt.Sprintf("line %d|the next revision", lines); strings.Join(got, "|") != want {
-		t.Errorf("tail = %q, want %q", got, want)
-	}
+	testenv.Eventually(t, time.Minute, "the tail", func() error { // the shim may still be copying it
+		tail, err := r.Logs(ctx, next.ID, workload.LogOptions{Tail: 2})
+		if err != nil {
+			return err
+		}
+		defer tail.Close()
+		got, err := io.ReadAll(tail)
+		if want := fmt.Sprintf("line %d\nthe next revision\n", lines); err == nil && string(got) != want {
+			err = fmt.Errorf("tail = %q, want %q", got, want)
+		}
+		return err
+	})
 	if _, err := r.Logs(ctx, "nobody", workload.LogOptions{}); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("Logs of no container = %v, want %v", err, fault.ErrNotFound)
 	}

@@ -70,7 +70,7 @@ func TestEventsOfOthers(t *testing.T) {
 	ctr("containers", "create", "--snapshotter", r.o.Snapshotter, "--label", "a=b", img.Name(), "foreign", "/toolbox", "sleep")
 	ctr("containers", "delete", "foreign")
 	next(workload.Event{Kind: workload.EventChanged, ID: "foreign"}) // gone: whose it was nobody can say
-	testenv.Eventually(t, 20*time.Second, "it is removed", func() error { return r.Remove(ctx, c.ID) })
+	testenv.Eventually(t, time.Minute, "it is removed", func() error { return r.Remove(ctx, c.ID) })
 	for quiet := false; !quiet; {
 		select {
 		case e := <-ch:

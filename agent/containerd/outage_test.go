@@ -52,7 +52,7 @@ func TestContainerdRestartIsSurvived(t *testing.T) {
 	if err := r.daemon.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, 20*time.Second, "the runtime is back", func() error {
+	testenv.Eventually(t, time.Minute, "the runtime is back", func() error {
 		_, err := r.Observe(t.Context())
 		return err
 	})
@@ -76,7 +76,7 @@ func TestKilledShimIsObservedAndReplaced(t *testing.T) {
 	}
 	r.killShims()
 	for _, c := range cs {
-		testenv.Eventually(t, 20*time.Second, "the end is observed", func() error {
+		testenv.Eventually(t, time.Minute, "the end is observed", func() error {
 			if o := r.seen(c.ID); o.Status == workload.Running {
 				return fmt.Errorf("%s is %s", c.ID, o.Status)
 			}
@@ -175,7 +175,7 @@ func TestUpdateMovesThePublishedPort(t *testing.T) {
 	s.Ports = []workload.Port{{HostPort: port, ContainerPort: 8080, Protocol: "tcp"}}
 	ask := func(want string) {
 		t.Helper()
-		testenv.Eventually(t, 20*time.Second, "the published port answers", func() error {
+		testenv.Eventually(t, time.Minute, "the published port answers", func() error {
 			req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
 			if err != nil {
 				return err

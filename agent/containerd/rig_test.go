@@ -438,7 +438,7 @@ func (r *rig) seen(id string) workload.Observation {
 func (r *rig) exited(id string) workload.Observation {
 	r.t.Helper()
 	var o workload.Observation
-	testenv.Eventually(r.t, 20*time.Second, "the container ends", func() error {
+	testenv.Eventually(r.t, time.Minute, "the container ends", func() error {
 		if o = r.seen(id); o.Status != workload.Exited {
 			return fmt.Errorf("it is %s", o.Status)
 		}
@@ -450,7 +450,7 @@ func (r *rig) exited(id string) workload.Observation {
 // serving waits until a container answers HTTP on 8080.
 func (r *rig) serving(id string) {
 	r.t.Helper()
-	testenv.Eventually(r.t, 20*time.Second, "the container answers", func() error {
+	testenv.Eventually(r.t, time.Minute, "the container answers", func() error {
 		return r.Probe(r.t.Context(), id, workload.Probe{HTTP: &workload.HTTPProbe{Port: 8080}})
 	})
 }

@@ -46,7 +46,7 @@ func TestSlowRunc(t *testing.T) {
 			if err := os.WriteFile(slow+"."+command, nil, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			testenv.Eventually(t, 20*time.Second, "it starts", func() error { return r.start(c) }) // the shim of before may still be ending
+			testenv.Eventually(t, time.Minute, "it starts", func() error { return r.start(c) }) // the shim of before may still be ending
 			r.serving(c.ID)
 		})
 	}

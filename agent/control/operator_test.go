@@ -197,7 +197,7 @@ func TestDecisionFiles(t *testing.T) {
 				d := &control.Directory{Path: dir, Owner: panel, Name: "panel", Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return now }}
 				done := make(chan struct{})
 				go func() { d.Run(ctx, r); close(done) }()
-				err = testenv.Await(t.Context(), 10*time.Second, func() (err error) {
+				err = testenv.Await(t.Context(), time.Minute, func() (err error) {
 					data, err = os.ReadFile(filepath.Join(dir, "press.result"))
 					return err
 				})

@@ -118,7 +118,7 @@ func TestEnroll(t *testing.T) {
 	out := &output{}
 	args := append([]string{"longshore-agent", "enroll", d.URL, "--expect-manager", d.pin, "--qr"}, d.args...)
 	go func() { ended <- run(ctx, args, strings.NewReader(""), out, out) }()
-	testenv.Eventually(t, 20*time.Second, "the device waits", func() error {
+	testenv.Eventually(t, time.Minute, "the device waits", func() error {
 		if !strings.Contains(out.String(), "waiting for approval") {
 			return os.ErrNotExist
 		}
@@ -258,7 +258,7 @@ func TestEnrollThroughProxy(t *testing.T) {
 	out, ended := &output{}, make(chan int, 1)
 	line := append([]string{"longshore-agent", "enroll", s.URL, "--expect-manager", d.pin}, d.args...)
 	go func() { ended <- run(ctx, line, strings.NewReader(""), out, out) }()
-	testenv.Eventually(t, 20*time.Second, "the device says what to do", func() error {
+	testenv.Eventually(t, time.Minute, "the device says what to do", func() error {
 		if !strings.Contains(out.String(), "must not end it") {
 			return errors.New(out.String())
 		}

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -342,12 +341,8 @@ func TestCompletion(t *testing.T) {
 }
 
 func TestMetricsAreServed(t *testing.T) {
-	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := testenv.FreeAddress()
 	if err != nil {
-		t.Fatal(err)
-	}
-	address := taken.Addr().String()
-	if err := taken.Close(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -363,7 +358,7 @@ func TestMetricsAreServed(t *testing.T) {
 		}
 		return (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
 	}
-	testenv.Eventually(t, 20*time.Second, "metrics answer", func() error {
+	testenv.Eventually(t, time.Minute, "metrics answer", func() error {
 		res, err := ask("/metrics")
 		if err != nil {
 			return err

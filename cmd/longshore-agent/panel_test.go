@@ -98,7 +98,7 @@ func TestServePanel(t *testing.T) {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(pem)
 	client := http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, DisableKeepAlives: true}}
-	testenv.Eventually(t, 10*time.Second, "the page", func() error {
+	testenv.Eventually(t, time.Minute, "the page", func() error {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+at+"/", nil)
 		if err != nil {
 			return err

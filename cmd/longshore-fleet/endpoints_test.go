@@ -21,7 +21,7 @@ func TestEveryEndpoint(t *testing.T) {
 	m := startManager(t, "--state", p.repo.Name())
 	clients := map[string]*http.Client{"own": m.of(t, "press-07"), "other": m.of(t, "press-08"), "stranger": m.of(t, "press-09")}
 	var manifest *margo.StateManifest
-	testenv.Eventually(t, 20*time.Second, "press-07 has its state", func() error {
+	testenv.Eventually(t, time.Minute, "press-07 has its state", func() error {
 		code, body := do(t, clients["own"], "GET", m.url+"/api/v1/deployments", "", "")
 		var err error
 		if manifest, err = margo.ParseStateManifest("manifest", []byte(body)); err != nil || code != 200 || len(manifest.Deployments) != 1 {

@@ -190,12 +190,12 @@ func TestRevokedTokenPolls(t *testing.T) {
 	if code, _, errs := command(t, "token", "revoke", "--device", "press-07", "--database", db); code != 0 {
 		t.Fatal(errs)
 	}
-	for until := time.Now().Add(10 * time.Second); ; {
+	for until := time.Now().Add(time.Minute); ; {
 		if code, _ := poll(t, c, url+"/api/v1/deployments", token, ""); code == 403 {
 			break
 		}
 		if time.Now().After(until) {
-			t.Fatal("a revoked token is good for ten seconds")
+			t.Fatal("a revoked token is good for a minute")
 		}
 		<-time.After(50 * time.Millisecond)
 	}

@@ -202,11 +202,11 @@ func TestFleetRollout(t *testing.T) {
 		return nil
 	})
 	command(outcome.OK, "rollout 1 of acme-plant: done", "wave rest: 5 states published", "fleet", "rollout", "continue", key, at, "--look-every=100ms")
+	f.settled(time.Minute) // the wave passed with four
 	command(outcome.OK, "rest          5  passed        5 of 5 devices well", "", "fleet", "rollout", "show", at)
 	command(outcome.Refused, "", "there is nothing to continue", "fleet", "rollout", "continue", key, at)
 	command(outcome.OK, "6 devices up to date", "", "fleet", "publish", key, at)
 	command(outcome.OK, "press-0003  current            1  well\n", "", "fleet", "status", at)
-	f.settled(time.Minute)
 
 	s.change("waves/fleet.yaml", "POLL_SECONDS: 5", "POLL_SECONDS: 666")
 	command(outcome.Refused, "canary        1  failed", "rollout 2 of acme-plant is halted: wave canary: 1 of 1 devices failed (limit 0): press-0000: ", "fleet", "publish", key, at, "--look-every=100ms")

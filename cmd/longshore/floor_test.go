@@ -226,7 +226,7 @@ func (f *floor) Verify(ctx context.Context, kind intake.Kind, repository string,
 	return intake.Verdict{SignedBy: []string{"release"}}, nil
 }
 
-// settled waits until every device runs the state that its tag names, and counts them by generation.
+// settled waits until every device runs the state that its tag names and has reported it, and counts them by generation.
 func (f *floor) settled(patience time.Duration) map[uint64]int {
 	f.t.Helper()
 	out := map[uint64]int{}
@@ -235,7 +235,7 @@ func (f *floor) settled(patience time.Duration) map[uint64]int {
 		waits := []string{}
 		for id, d := range f.devices {
 			x := d.agent.Status()
-			if x.Committed == nil || x.Accepted == nil || x.Committed.Generation != x.Accepted.Generation || x.Phase != status.PhaseInSync {
+			if x.Committed == nil || x.Accepted == nil || x.Committed.Generation != x.Accepted.Generation || x.Phase != status.PhaseInSync || x.Outbox.Depth > 0 {
 				waits = append(waits, id)
 				continue
 			}
@@ -243,7 +243,7 @@ func (f *floor) settled(patience time.Duration) map[uint64]int {
 		}
 		if len(waits) > 0 {
 			slices.Sort(waits)
-			return fmt.Errorf("%d of %d devices are not in sync: %s", len(waits), len(f.devices), strings.Join(waits[:min(3, len(waits))], ", "))
+			return fmt.Errorf("%d of %d devices are not in sync, or have not reported it: %s", len(waits), len(f.devices), strings.Join(waits[:min(3, len(waits))], ", "))
 		}
 		return nil
 	})

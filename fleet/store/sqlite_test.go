@@ -215,7 +215,7 @@ func TestFileGone(t *testing.T) {
 			if _, _, err := s.Devices(t.Context(), store.DeviceQuery{Limit: 1}); !errors.Is(err, fault.ErrTemporary) {
 				t.Errorf("Devices: %v, want ErrTemporary", err)
 			}
-			testenv.Eventually(t, 20*time.Second, "an unhealthy answer", func() error { // one is remembered for a second
+			testenv.Eventually(t, time.Minute, "an unhealthy answer", func() error { // one is remembered for a second
 				if err := s.Health(t.Context(), time.Now()); !errors.Is(err, fault.ErrTemporary) {
 					return fmt.Errorf("health: %w", err)
 				}
@@ -263,7 +263,7 @@ func TestFullDisk(t *testing.T) {
 	if taken--; !errors.Is(err, fault.ErrTemporary) {
 		t.Fatalf("after %d reports: %v", taken, err)
 	}
-	testenv.Eventually(t, 20*time.Second, "an unhealthy answer", func() error {
+	testenv.Eventually(t, time.Minute, "an unhealthy answer", func() error {
 		if s.Health(t.Context(), time.Now()) == nil {
 			return errors.New("healthy")
 		}
@@ -272,7 +272,7 @@ func TestFullDisk(t *testing.T) {
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, 20*time.Second, "a healthy answer", func() error { return s.Health(t.Context(), time.Now()) })
+	testenv.Eventually(t, time.Minute, "a healthy answer", func() error { return s.Health(t.Context(), time.Now()) })
 	if err := put(taken); err != nil {
 		t.Errorf("with room again: %v", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"net/http/httptest"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sigstore/sigstore/pkg/signature"
 	"golang.org/x/sync/errgroup"
@@ -23,10 +24,11 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-// newClient is a registry client as a program of its own has one: nothing is shared with others.
+// newClient is a registry client as a program of its own has one: nothing is shared with others. Each writer of a tag may be held up by
+// a busy machine, so they wait for one another for longer.
 func newClient(t *testing.T) *registry.Client {
 	t.Helper()
-	c, err := registry.New(registry.Options{PlainHTTP: true})
+	c, err := registry.New(registry.Options{PlainHTTP: true, TagWait: 400 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

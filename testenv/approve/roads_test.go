@@ -291,7 +291,7 @@ func together(p *press) {
 func windows(p *press) {
 	zone := time.Now().UTC()
 	closed := fmt.Sprintf("changes: {windows: [{hours: %q, zone: UTC}]}\n", zone.Add(11*time.Hour).Format("15:04")+"-"+zone.Add(12*time.Hour).Format("15:04"))
-	p.validFor = "3s"
+	p.validFor = "10s"
 	p.restart(closed)
 	p.publish("line")
 	p.synced()

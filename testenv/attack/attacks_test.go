@@ -150,7 +150,7 @@ func replays() []attack {
 			return d.nothing
 		}},
 		{"state that expires while news is withheld", one(codes.Stale), func(t *testing.T, d *device) func() {
-			d.release(t, "line", false, "--expires", "15s")
+			d.release(t, "line", false, "--expires", "30s")
 			d.settled(t, uint64(d.pushed))
 			d.begin(t)
 			var m Memory

@@ -20,7 +20,7 @@ func (w *show) boot(ctx context.Context) error {
 	if err := w.Boot(ctx); err != nil {
 		return err
 	}
-	return testenv.Await(ctx, 20*time.Second, func() error {
+	return testenv.Await(ctx, time.Minute, func() error {
 		_, err := w.Status(ctx)
 		return errors.Join(err, w.Agent.Running())
 	})
@@ -58,7 +58,7 @@ func (w *show) hasProblem(ctx context.Context, code codes.Code) error {
 // answers asks the web front until its answer has a reading, which travels from sensor to broker to front.
 func (w *show) answers(ctx context.Context) (string, error) {
 	var body []byte
-	err := testenv.Await(ctx, 20*time.Second, func() (err error) {
+	err := testenv.Await(ctx, time.Minute, func() (err error) {
 		if body, err = world.Fetch(ctx, w.webURL+"/readings"); err == nil && !strings.Contains(string(body), `"`+device+`"`) {
 			err = fmt.Errorf("no reading of %s in %s", device, body)
 		}

@@ -163,7 +163,7 @@ func (w *show) fleetKnows(ctx context.Context) (string, error) {
 }
 
 func (w *show) fleetSays(ctx context.Context, want margo.State) error {
-	return testenv.Await(ctx, 20*time.Second, func() error {
+	return testenv.Await(ctx, time.Minute, func() error {
 		body, err := world.Fetch(ctx, w.FleetURL+"/fleet/v1/deployments")
 		if err == nil && !strings.Contains(strings.ReplaceAll(string(body), " ", ""), `"state":"`+string(want)+`"`) {
 			err = fmt.Errorf("no deployment is %s: %s", want, clip(string(body), 300))

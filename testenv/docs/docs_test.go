@@ -270,7 +270,7 @@ case "$*" in
 	[ -s units/longshore-agent.service ] || { echo "no unit is installed" >&2; exit 1; }
 	longshore-agent run >agent.log 2>&1 &
 	echo $! >agent.pid
-	for i in $(seq 200); do [ -S "$LONGSHORE_RUN_DIR/agent.sock" ] && exit 0; sleep 0.05; done
+	for i in $(seq 1200); do [ -S "$LONGSHORE_RUN_DIR/agent.sock" ] && exit 0; sleep 0.05; done
 	cat agent.log >&2; exit 1;;
 "stop longshore-agent")
 	kill "$(cat agent.pid)"

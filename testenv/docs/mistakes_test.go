@@ -169,7 +169,7 @@ func (w *writer) mistaken() {
 		cp -r line-monitor typing && sed 's/image:/imgae:/' line-monitor/compose.yaml >typing/compose.yaml &&
 		longshore fleet init --name plant --registry harbor.acme.example/plant --component components/line-monitor:1.4.0 --device press-07 plant &&
 		{ longshore-agent run --config agent.yaml >agent.log 2>&1 & } &&
-		for i in $(seq 200); do [ -S run/agent.sock ] && break; sleep 0.05; done; longshore-agent sync --config agent.yaml --timeout 10s; cat agent.log`
+		for i in $(seq 1200); do [ -S run/agent.sock ] && break; sleep 0.05; done; longshore-agent sync --config agent.yaml --timeout 60s; cat agent.log`
 	for from, to := range map[string]string{"harbor.acme.example": w.server.Host, "CLOSED": filepath.Join(w.box.Dir(), "containerd"), "TABLE": table} {
 		script = strings.ReplaceAll(script, from, to)
 	}

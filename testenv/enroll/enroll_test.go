@@ -282,7 +282,7 @@ func (d *device) code() (int, error) {
 
 func (d *device) answered(want int) {
 	d.p.t.Helper()
-	testenv.Eventually(d.p.t, 10*time.Second, fmt.Sprintf("the manager answers %s with %d", d.Device, want), func() error {
+	testenv.Eventually(d.p.t, time.Minute, fmt.Sprintf("the manager answers %s with %d", d.Device, want), func() error {
 		got, err := d.code()
 		if err == nil && got != want {
 			err = fmt.Errorf("answer %d", got)

@@ -367,7 +367,7 @@ func parseOutcome(a *arguments, what string) *condition {
 
 // Limits of waiting.
 const (
-	soonLimit = 10 * time.Second
+	soonLimit = time.Minute
 	firstLook = 5 * time.Millisecond // pauses between looks grow from here
 	lastLook  = 100 * time.Millisecond
 )

@@ -167,7 +167,7 @@ func (w *World) StartFleet(ctx context.Context) error {
 	if _, err := w.Box.Start("longshore-fleet", w.Environment(), filepath.Join(w.Bin, "longshore-fleet"), "serve", "--database", w.Path("fleet.db"), "--listen", address); err != nil {
 		return err
 	}
-	return testenv.Await(ctx, 10*time.Second, func() error {
+	return testenv.Await(ctx, time.Minute, func() error {
 		_, err := Fetch(ctx, w.FleetURL+"/healthz")
 		return err
 	})

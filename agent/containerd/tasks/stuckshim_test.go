@@ -67,7 +67,7 @@ func TestStuckShimsAreEnded(t *testing.T) {
 				defer f.Close()
 				lines.Scan() // "open"
 			} else {
-				testenv.Eventually(t, 20*time.Second, "the shim waits for a reader", func() error {
+				testenv.Eventually(t, time.Minute, "the shim waits for a reader", func() error {
 					if !opensPipe(cmd.Process.Pid) {
 						return errors.New("it does not")
 					}

@@ -308,7 +308,7 @@ func TestHelpersEndWithTheirCaller(t *testing.T) {
 		t.Fatal(err)
 	}
 	for pid := range strings.FieldsSeq(string(data)) {
-		testenv.Eventually(t, 5*time.Second, "end of process "+pid, func() error {
+		testenv.Eventually(t, time.Minute, "end of process "+pid, func() error {
 			state, err := os.ReadFile("/proc/" + pid + "/stat")
 			if err == nil && !strings.Contains(string(state), ") Z ") {
 				return errors.New("it runs")
