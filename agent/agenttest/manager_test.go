@@ -57,10 +57,12 @@ func TestManagerDeviations(t *testing.T) {
 		"strict capacities":          {StrictCapacity: true},
 		"no bundles":                 {NoBundles: true},
 		"annotations of deployments": {Annotations: true},
+		"enumerations of the schema": {SchemaEnums: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			managed(t, func(t *testing.T, w *agenttest.World) {
 				w.Manager.Deviate(d)
+				w.Edit = func(o *agent.Options) { o.Reporter = w.Client() }
 				var annotated atomic.Bool
 				w.Registry.Change(func(request string, data []byte) []byte {
 					if strings.HasPrefix(request, "manager GET /api/v1/deployments/") && bytes.Contains(data, []byte("\n  annotations: ")) {
@@ -103,8 +105,13 @@ func TestManagerDeviations(t *testing.T) {
 				if res := w.Sync(t, r); res.Outcome != status.SyncUnchanged {
 					t.Errorf("sync after a restart = %+v", res)
 				}
-				if got := w.Manager.Requests(); len(got) == 0 || slices.ContainsFunc(got, func(q string) bool { return q != "GET /api/v1/deployments 304" }) {
+				got := slices.DeleteFunc(w.Manager.Requests(), func(q string) bool { return !strings.HasPrefix(q, "GET ") })
+				if len(got) == 0 || slices.ContainsFunc(got, func(q string) bool { return q != "GET /api/v1/deployments 304" }) {
 					t.Errorf("requests after a restart %q, want 304 only", got)
+				}
+				w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
+				if known := w.Manager.Devices(); known["press-07"].Client != "press-07" {
+					t.Errorf("the manager knows the devices %+v", known)
 				}
 			})
 		})
@@ -286,48 +293,6 @@ func TestAnotherManager(t *testing.T) {
 		r = w.Start(t) // what was accepted is still there
 		if s := r.Status(); s.Accepted != nil && s.Accepted.Generation != 1 {
 			t.Errorf("accepted %+v", s.Accepted)
-		}
-	})
-}
-
-// Deployments for devices behind this one are reported by Margo's codes, and keep nothing else from running.
-func TestChildrenOfADeviceThatIsNoGateway(t *testing.T) {
-	managed(t, func(t *testing.T, w *agenttest.World) {
-		child, any := app(2, web("web:1")), app(3, web("web:1"))
-		child.DeviceID, any.DeviceID = "press-07/sensor-1", "press-07/*"
-		w.Publish(t, 1, app(1, web("web:1")), child, any)
-		r := w.Start(t)
-		if res := w.Sync(t, r); res.Outcome != status.SyncFailed || res.Code != codes.UnknownChild {
-			t.Errorf("sync = %+v", res)
-		}
-		w.Wait(t, "the device's own container", func() bool { return len(w.Observe(t)) == 1 }) // the sync may fail before it runs
-		w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
-		last := map[string]*margo.DeploymentStatus{}
-		for _, x := range w.Fleet.Reports() {
-			if x.Kind == agent.ReportStatus {
-				d, err := margo.ParseDeploymentStatus("report", x.Body)
-				if err != nil {
-					t.Fatal(err)
-				}
-				last[d.DeploymentID] = d
-			}
-		}
-		for _, tc := range []struct {
-			app          agenttest.App
-			device, code string
-		}{{child, "press-07/sensor-1", "101"}, {any, "press-07", "103"}} {
-			d := last[tc.app.DeploymentID()]
-			if d == nil || d.DeviceID != tc.device || d.Status.State != margo.StateFailed || d.Status.Error == nil || d.Status.Error.Code != tc.code || d.Status.Error.Source != "press-07" ||
-				len(d.Components) != 1 || d.Components[0].State != margo.StateFailed {
-				t.Errorf("%s: reported %+v", tc.app.Name, d)
-			}
-		}
-		w.Wait(t, "a device that runs what is its own", func() bool { s := r.Status(); return s.Phase == status.PhaseDegraded && s.Committed != nil })
-		w.Publish(t, 2, app(1, web("web:1")))
-		installed(t, w, r, 2)
-		w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
-		if s := r.Status(); len(s.Deployments) != 1 || s.Phase != status.PhaseInSync {
-			t.Errorf("deployments %+v, phase %s", s.Deployments, s.Phase)
 		}
 	})
 }

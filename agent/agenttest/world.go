@@ -164,7 +164,7 @@ func (w *World) StartToDie(t *testing.T, k *Killer) *Running {
 
 func (w *World) start(t *testing.T, o agent.Options, k *Killer) *Running {
 	t.Helper()
-	so := store.Options{Path: w.Path, Device: string(Device), Commit: w.Commit}
+	so := store.Options{Path: w.Path, Device: string(o.Device), Commit: w.Commit}
 	if w.Replace {
 		so.Replace = time.Now
 	}

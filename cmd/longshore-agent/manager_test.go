@@ -2,9 +2,15 @@ package main
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"io"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -12,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -97,6 +104,15 @@ func ask(t *testing.T, s intake.Source, repository string) (d ocispec.Descriptor
 // A manager is who its certificate says, by the device's own certificate, and nobody else is asked anything.
 func TestManagerByMutualTLS(t *testing.T) {
 	p, other := newPlant(t), newPlant(t)
+	weak, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := p.IssueKey(t, weak, managerID, nil)
+	rsa2048, err := tls.X509KeyPair(short.Cert, short.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, tc := range []struct {
 		name string
 		cert tls.Certificate
@@ -112,6 +128,12 @@ func TestManagerByMutualTLS(t *testing.T) {
 			c.URIs = append(c.URIs, &url.URL{Scheme: "spiffe", Host: "plant.acme.example", Path: "/x"})
 		}), "URI"},
 		{"an authority", p.certificate(t, managerID, func(c *x509.Certificate) { c.IsCA = true }), "cA"},
+		{"not valid yet", p.certificate(t, managerID, func(c *x509.Certificate) {
+			c.NotBefore, c.NotAfter = time.Now().Add(time.Hour), time.Now().Add(2*time.Hour)
+		}), "is valid from"},
+		{"keyCertSign", p.certificate(t, managerID, func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCertSign }), "may sign certificates"},
+		{"cRLSign", p.certificate(t, managerID, func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCRLSign }), "may sign certificates"},
+		{"RSA 2048", rsa2048, "RSA key of 2048 bits"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			m := othermanager.New("press-07")
@@ -138,6 +160,60 @@ func TestManagerByMutualTLS(t *testing.T) {
 				t.Errorf("it was asked %q", got)
 			}
 		})
+	}
+}
+
+// A device presents its own SVID with all that leads to the authority, by TLS 1.3 only, and none that its manager must reject.
+func TestDevicePresentsItsSVID(t *testing.T) {
+	p := newPlant(t)
+	below := p.Intermediate(t)
+	e, m := p.files, othermanager.New("press-07")
+	e.CertFile, e.KeyFile = below.Issue(t, pressID, nil).Write(t, t.TempDir(), "below")
+	var seen atomic.Pointer[tls.ConnectionState]
+	m.Intercept(func(_ http.ResponseWriter, r *http.Request, _ string) bool {
+		seen.Store(r.TLS)
+		return false
+	})
+	e.URL = m.ServeTLS(t, p.certificate(t, managerID, nil), p.roots)
+	_, s := source(t, e)
+	if _, err := ask(t, s, s.Repository()); err != nil {
+		t.Fatal(err)
+	}
+	state := seen.Load()
+	if state == nil || state.Version != tls.VersionTLS13 || len(state.PeerCertificates) != 2 || !state.PeerCertificates[1].Equal(below.Certificate) {
+		t.Fatalf("the manager sees %+v", state)
+	}
+	leaf := state.PeerCertificates[0]
+	if key, ok := leaf.PublicKey.(*ecdsa.PublicKey); len(leaf.URIs) != 1 || leaf.URIs[0].String() != pressID || leaf.IsCA || leaf.KeyUsage&(x509.KeyUsageCertSign|x509.KeyUsageCRLSign) != 0 || !ok || key.Curve != elliptic.P256() {
+		t.Errorf("the device presents %v, CA %v, usage %b, key %T", leaf.URIs, leaf.IsCA, leaf.KeyUsage, leaf.PublicKey)
+	}
+	for want, edit := range map[string]func(*x509.Certificate){
+		"has 2 URIs": func(c *x509.Certificate) { c.URIs = append(c.URIs, c.URIs[0]) }, "is an authority's": func(c *x509.Certificate) { c.IsCA = true },
+		"may sign certificates": func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCertSign },
+	} {
+		m.Requests()
+		e.CertFile, e.KeyFile = p.Issue(t, pressID, edit).Write(t, t.TempDir(), "bad")
+		_, s := source(t, e)
+		if _, err := ask(t, s, s.Repository()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("a certificate that %s: %v", want, err)
+		}
+		if got := m.Requests(); len(got) > 0 {
+			t.Errorf("with a certificate that %s the manager was asked %q", want, got)
+		}
+	}
+	old := httptest.NewUnstartedServer(m)
+	old.Config.ErrorLog = log.New(io.Discard, "", 0)
+	old.TLS = &tls.Config{Certificates: []tls.Certificate{p.certificate(t, managerID, nil)}, MaxVersion: tls.VersionTLS12, ClientAuth: tls.RequireAnyClientCert}
+	old.StartTLS()
+	t.Cleanup(old.Close)
+	e = p.files
+	e.URL = old.URL
+	_, s = source(t, e)
+	if _, err := ask(t, s, s.Repository()); err == nil || !strings.Contains(err.Error(), "protocol version") {
+		t.Errorf("a manager with TLS 1.2 only: %v", err)
+	}
+	if got := m.Requests(); len(got) > 0 {
+		t.Errorf("a manager with TLS 1.2 only was asked %q", got)
 	}
 }
 

@@ -37,6 +37,7 @@ type Deviations struct {
 	Compressed     bool // answers have a Content-Encoding, and so weak ETags
 	StrictCapacity bool // capacities with a space are refused
 	NoBundles      bool // bundles are named and not served
+	SchemaEnums    bool // architectures and deployment types of reports are those of the schema, which has fewer than the text
 	Annotations    bool // the metadata of deployments has annotations, which its schema requires and does not describe
 }
 

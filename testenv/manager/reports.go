@@ -52,9 +52,9 @@ func (m *Manager) capabilities(w http.ResponseWriter, r *http.Request, client, d
 		return
 	}
 	m.mu.Lock()
-	strict := m.deviates.StrictCapacity
+	deviates := m.deviates
 	m.mu.Unlock()
-	if faults := capabilityFaults(document, device, strict); len(faults) > 0 {
+	if faults := capabilityFaults(document, device, deviates); len(faults) > 0 {
 		problem(w, 422, "semantic-error", "capabilities of "+device, faults)
 		return
 	}
@@ -75,7 +75,7 @@ func (m *Manager) capabilities(w http.ResponseWriter, r *http.Request, client, d
 }
 
 // capabilityFaults holds a report against what the specification says of it.
-func capabilityFaults(document map[string]any, device string, strict bool) []any {
+func capabilityFaults(document map[string]any, device string, deviates Deviations) []any {
 	var out []any
 	fault := func(field, message string) { out = append(out, map[string]any{"field": field, "message": message}) }
 	for k := range document {
@@ -107,8 +107,22 @@ func capabilityFaults(document map[string]any, device string, strict bool) []any
 		}
 	}
 	for _, name := range []string{"memory", "storage"} {
-		if s, ok := p[name].(string); !ok || strict && strings.Contains(s, " ") {
+		if s, ok := p[name].(string); !ok || deviates.StrictCapacity && strings.Contains(s, " ") {
 			fault("properties."+name, "no capacity")
+		}
+	}
+	if deviates.SchemaEnums {
+		types, _ := p["supportedDeploymentTypes"].([]any)
+		for _, kind := range types {
+			if kind != "helm" && kind != "compose" {
+				fault("properties.supportedDeploymentTypes", "neither helm nor compose")
+			}
+		}
+		cpus, _ := p["cpus"].([]any)
+		for _, cpu := range cpus {
+			if x, _ := cpu.(map[string]any); x["architecture"] != "amd64" && x["architecture"] != "arm64" && x["architecture"] != "arm" {
+				fault("properties.cpus", "unknown architecture")
+			}
 		}
 	}
 	if _, ok := p["otelCollector"].(bool); !ok {
