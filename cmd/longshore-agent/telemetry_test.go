@@ -3,17 +3,21 @@ package main
 import (
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/machine"
+	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 // Containers that were made with a copy of the authorities need it at each start: it stays, whatever becomes of the file.
@@ -78,5 +82,30 @@ func TestMachineLook(t *testing.T) {
 	before := slices.Clone(told)
 	if look(); len(before) == 0 || !slices.Equal(told, before) {
 		t.Errorf("told %q, after one look %q", told, before)
+	}
+}
+
+// The command prints what containerd and runc offer, and all the rest without a containerd.
+func TestCapabilitiesCommand(t *testing.T) {
+	d := testenv.Containerd(t)
+	for name, address := range map[string]string{"with": d.Address, "without": filepath.Join(t.TempDir(), "none.sock")} {
+		file := filepath.Join(t.TempDir(), "agent.yaml")
+		text := fmt.Sprintf("device: press-07\nstate: h.example/r\ndataDir: %s\ncontainerd: {address: %s}\nruntime: {allowed: {kata: io.containerd.kata.v2}}\n", t.TempDir(), address)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		code, out, errs := command(t, "capabilities", "--config", file)
+		c, err := margo.ParseDeviceCapabilities("stdout", []byte(out))
+		if code != 0 || err != nil {
+			t.Fatalf("%s containerd: exit code %d, %v\n%s", name, code, err, errs)
+		}
+		for _, label := range []string{machine.LabelContainerd, machine.LabelRunc, machine.LabelSnapshotter, machine.LabelRuntimeFeatures, machine.LabelRuntimes} {
+			if v, there := c.Labels[label]; there != (name == "with") {
+				t.Errorf("%s containerd: label %s is %v", name, label, v)
+			}
+		}
+		if told := strings.Contains(errs, "not found out: containerd: "); told != (name == "without") {
+			t.Errorf("%s containerd: told %q", name, errs)
+		}
 	}
 }
