@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"maps"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -357,6 +358,46 @@ func TestTroubleshootHasEveryCode(t *testing.T) {
 		}
 	} else if want != string(text) {
 		t.Errorf("%s is not what agent.Codes says; run with UPDATE_GOLDEN=1", file)
+	}
+}
+
+// TestRequestsAreDocumented holds docs/approve.md to the requests that the agent's sockets answer: each is in a table, and typed with curl,
+// but for the one that is not followed by HTTP.
+func TestRequestsAreDocumented(t *testing.T) {
+	root, err := testenv.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, "docs", "approve.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := Parse("approve.md", string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	route, n := regexp.MustCompile(`"(GET|POST|DELETE|PUT|PATCH) (/v1/[a-z0-9/-]+)"`), 0
+	for _, name := range []string{"control.go", "operator.go", "query.go"} {
+		source, err := os.ReadFile(filepath.Join(root, "agent", "control", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range route.FindAllStringSubmatch(string(source), -1) {
+			n++
+			method, path := m[1], m[2]
+			if !strings.Contains(string(text), "`"+method+" "+path) {
+				t.Errorf("%s %s is in no table", method, path)
+			}
+			typed := slices.ContainsFunc(p.Commands, func(c Command) bool {
+				return strings.Contains(c.Text, "http://agent"+path) && (method != http.MethodDelete || strings.Contains(c.Text, "-X DELETE"))
+			})
+			if !typed && path != "/v1/exec" {
+				t.Errorf("%s %s is not typed", method, path)
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("found %d requests in the source", n)
 	}
 }
 
