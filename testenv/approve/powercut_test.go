@@ -129,6 +129,12 @@ func TestPowerCuts(t *testing.T) {
 				if n := p.told(approved, "approved by "+r.by(approved)); n != 1 {
 					t.Errorf("who approved is told %d times", n)
 				}
+				p.until("everything runs again", func() error {
+					if line, other := p.process("line"), p.process("other"); line == 0 || other == 0 {
+						return fmt.Errorf("processes %d and %d", line, other)
+					}
+					return nil
+				})
 				now := p.processes()
 				p.synced()
 				if c := p.waits("other", codes.ApprovalNeeded); c.ID != other.ID || !c.Since.Equal(other.Since) {
