@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -24,6 +25,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/cache"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/current"
 )
@@ -31,19 +33,23 @@ import (
 // collectAtOnce is how many reports are read at a time.
 const collectAtOnce = 8
 
+// maxSeen bounds the file with the newest reports: 100,000 devices need 20 MB.
+const maxSeen = 32 << 20
+
 func (p *program) collectCommand() *cli.Command {
 	return &cli.Command{
 		Name: "collect", ArgsUsage: "HOST/PATH|oci-layout:DIR ...",
 		Usage: "store the reports that devices pushed to a registry in the database",
 		Description: "Reads the report of each device whose public key is in --keys, as DEVICE-TAG.pub, from the given repositories, or from\n" +
 			"media that longshore export --reports wrote, and verifies it with that key. What is newer than the stored reports of the\n" +
-			"device is stored like a posted report; older reports change nothing. With --every the command repeats this until it is\n" +
-			"stopped. A server may use the database at the same time.\n\n" +
+			"device is stored like a posted report; older reports change nothing. A registry that shows a report again that is older than\n" +
+			"one of an earlier run is reported; the file DATABASE.seen has the newest report of each device. With --every the command\n" +
+			"repeats this until it is stopped. A server may use the database at the same time.\n\n" +
 			"   longshore-fleet collect --keys plant/keys harbor.acme.example/plant/state\n" +
 			"   longshore-fleet collect --keys plant/keys --every 5m harbor.acme.example/plant/reports\n" +
 			"   longshore-fleet collect --keys plant/keys oci-layout:/media/stick/reports\n\n" +
-			"Exit codes: 0 done; 2 usage; 3 authentication; 4 no key in --keys; 5 a report is not verified; 75 temporary, try again;\n" +
-			"70 anything else.",
+			"Exit codes: 0 done; 2 usage; 3 authentication; 4 no key in --keys; 5 a report is not verified; 6 an old report is shown\n" +
+			"again; 75 temporary, try again; 70 anything else.",
 		Flags: append([]cli.Flag{
 			databaseFlag(), outputFlag(),
 			&cli.StringFlag{Name: "keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub", EnvVars: env("keys")},
@@ -71,9 +77,14 @@ func (p *program) collect(c *cli.Context, db *store.SQLite) error {
 		}
 		from = append(from, repo.Upstream()) // a mirror may show an old one
 	}
-	x := &collector{keys: c.String("keys"), from: from, db: db, now: p.now, log: log}
+	folder, file := cache.Folder(filepath.Dir(c.String("database"))), filepath.Base(c.String("database"))+".seen"
+	before, _ := folder.Read(file, maxSeen) // nothing, without a file
+	x := &collector{keys: c.String("keys"), from: from, db: db, seen: current.NewWatch(before), now: p.now, log: log}
 	for {
 		r, err := x.round(c.Context)
+		if data, failed := x.seen.Encode(); failed == nil && folder.Keep(file, data).IsZero() {
+			log.Warn("the newest reports are not stored: an old one cannot be detected in the next run", "file", filepath.Join(string(folder), file))
+		}
 		every := c.Duration("every")
 		if every <= 0 {
 			return p.collected(c, r, err)
@@ -81,7 +92,7 @@ func (p *program) collect(c *cli.Context, db *store.SQLite) error {
 		if err != nil {
 			log.Error("collect", "error", err)
 		} else {
-			log.Info("collected", "devices", r.Devices, "changed", r.Changed, "missing", r.Missing, "failed", len(r.Failed))
+			log.Info("collected", "devices", r.Devices, "changed", r.Changed, "missing", r.Missing, "skipped", r.Skipped, "failed", len(r.Failed))
 		}
 		select {
 		case <-c.Context.Done():
@@ -113,6 +124,7 @@ type collected struct {
 	Devices int      `json:"devices"` // that there are keys of
 	Changed int      `json:"changed"` // with a report that is new here
 	Missing int      `json:"missing"` // without a report
+	Skipped uint64   `json:"skipped"` // reports that newer ones replaced since the run before, by their numbers
 	Failed  []string `json:"failed"`  // why reports were not taken
 
 	err error // of the failed ones
@@ -126,6 +138,9 @@ func (p *program) collected(c *cli.Context, r collected, err error) error {
 		err = p.encode(r)
 	} else {
 		_, err = fmt.Fprintf(p.stdout, "%s: %d with a new report, %d without a report, %d failed\n", fleet.Counted(r.Devices, "device"), r.Changed, r.Missing, len(r.Failed))
+		if err == nil && r.Skipped > 0 {
+			_, err = fmt.Fprintf(p.stdout, "%s replaced by newer ones before they were read\n", fleet.Counted(int(min(r.Skipped, math.MaxInt32)), "report"))
+		}
 	}
 	return errors.Join(err, r.err)
 }
@@ -134,6 +149,7 @@ type collector struct {
 	keys string
 	from []*registry.Repository
 	db   *store.SQLite
+	seen *current.Watch
 	now  func() time.Time
 	log  *slog.Logger
 }
@@ -148,6 +164,7 @@ func (x *collector) round(ctx context.Context) (collected, error) {
 		return collected{}, fault.WithHint(fmt.Errorf("%s: there is no file DEVICE-TAG.pub: %w", x.keys, fault.ErrNotFound), "run longshore-agent key on the device, and write its output to this file")
 	}
 	out := collected{Devices: len(files), Failed: []string{}}
+	missed := x.seen.AllMissed()
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(collectAtOnce)
@@ -174,6 +191,7 @@ func (x *collector) round(ctx context.Context) (collected, error) {
 		})
 	}
 	err = g.Wait()
+	out.Skipped = x.seen.AllMissed() - missed
 	slices.Sort(out.Failed)
 	return out, err
 }
@@ -198,17 +216,25 @@ func (x *collector) device(ctx context.Context, file string) (bool, error) {
 		return false, fmt.Errorf("%s: %w", file, err)
 	}
 	newest, failed := (*current.Report)(nil), error(nil)
+	carried := false // by media, which may be older than others
 	for _, repo := range x.from {
 		r, err := current.Read(ctx, repo, tag, []signing.Key{key})
 		switch {
 		case err == nil && (newest == nil || r.Newer(newest.CurrentState)):
-			newest = r
+			newest, carried = r, repo.Reference().Scheme == registry.SchemeLayout
 		case err != nil && !errors.Is(err, fault.ErrNotFound):
 			failed = worse(failed, err) // another repository may have a good one
 		}
 	}
 	if newest == nil {
 		return false, cmp.Or(failed, fmt.Errorf("report of %s: %w", tag, fault.ErrNotFound))
+	}
+	note, err := x.seen.Take(newest)
+	if err != nil && !(carried && errors.Is(err, fault.ErrRollback)) {
+		return false, errors.Join(failed, err)
+	}
+	if note != "" {
+		x.log.Warn("new database", "device", tag, "note", note)
 	}
 	changed, err := status.Collect(ctx, x.db, newest.CurrentState, x.now())
 	if errors.Is(err, fault.ErrNotFound) { // its gateway may be the next

@@ -101,14 +101,17 @@ func TestCollect(t *testing.T) {
 	dir := t.TempDir()
 	db := filepath.Join(dir, "fleet.db")
 	press, other := newPusher(t, repo, "press-07", dir), newPusher(t, repo, "press-08", dir)
-	collect := func(want int, changed, missing, failed int) string {
+	var errs string
+	collect := func(want int, changed, missing, failed int) collected {
 		t.Helper()
-		code, out, errs := command(t, "collect", "--database", db, "--keys", dir, "-o", "json", repo.Name())
+		var code int
+		var out string
+		code, out, errs = command(t, "collect", "--database", db, "--keys", dir, "-o", "json", repo.Name())
 		var r collected
 		if err := json.Unmarshal([]byte(out), &r); err != nil || code != want || r.Devices != 2 || r.Changed != changed || r.Missing != missing || len(r.Failed) != failed {
 			t.Errorf("collect = %d %+v, %v, want %d: %d changed, %d missing, %d failed\n%s", code, r, err, want, changed, missing, failed, errs)
 		}
-		return errs
+		return r
 	}
 	states := func() (string, store.Device) {
 		t.Helper()
@@ -141,17 +144,21 @@ func TestCollect(t *testing.T) {
 		t.Errorf("states %q, heard %v, interval %v", got, d.LastHeard, d.Interval)
 	}
 	press.push("press-07", 5, now.Add(-time.Hour), "", margo.StateFailed)
-	collect(0, 1, 1, 0)
+	if r := collect(0, 1, 1, 0); r.Skipped != 1 {
+		t.Errorf("%+v, want that report 4 was not seen", r)
+	}
 	if got, _ := states(); got != "removed failed" {
 		t.Errorf("states %q: the first deployment is gone, the second failed", got)
 	}
 	press.push("press-07", 3, now.Add(-2*time.Hour), margo.StateInstalled, margo.StateInstalling) // the old one again
-	collect(0, 0, 1, 0)
+	if collect(6, 0, 1, 1); !strings.Contains(errs, "report 3 of press-07, and report 5 was seen before") {
+		t.Errorf("an old report: %s", errs)
+	}
 	if got, _ := states(); got != "removed failed" {
 		t.Errorf("states %q after an old report", got)
 	}
 	other.push("press-07", 9, now, margo.StateInstalled)
-	if errs := collect(5, 0, 1, 1); !strings.Contains(errs, "signature invalid") {
+	if collect(5, 0, 1, 1); !strings.Contains(errs, "signature invalid") {
 		t.Errorf("a foreign report: %s", errs)
 	}
 	press.epoch = "1b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11" // a new database
@@ -159,7 +166,9 @@ func TestCollect(t *testing.T) {
 	collect(0, 1, 1, 0)
 	press.epoch = "0b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11"
 	press.push("press-07", 99, now, margo.StateFailed, margo.StateFailed) // of the database before
-	collect(0, 0, 1, 0)
+	if collect(6, 0, 1, 1); !strings.Contains(errs, "a database that the device has replaced") {
+		t.Errorf("a report of the old database: %s", errs)
+	}
 	if got, _ := states(); got != "installed installed" {
 		t.Errorf("states %q after a report of the old database", got)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/budget"
+	"github.com/longshore-dev/longshore/signing/current"
 )
 
 // flags is the library's name for what was typed; call has it under this one, so that c.Context is the context.
@@ -25,9 +26,10 @@ type flags = cli.Context
 type call struct {
 	*program
 	*flags
-	registry *registry.Client // nil: the command has no flags for one, or --offline
-	signer   *signer          // nil: nothing is signed
-	budget   *budget.Budget   // nil: no limits
+	registry *registry.Client          // nil: the command has no flags for one, or --offline
+	signer   *signer                   // nil: nothing is signed
+	budget   *budget.Budget            // nil: no limits
+	seen     map[string]*current.Watch // reports of devices, by the name of the file that remembers them
 	closes   []func()
 }
 

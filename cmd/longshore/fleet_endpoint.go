@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -20,7 +22,6 @@ import (
 	"github.com/longshore-dev/longshore/fleet/endpoint"
 	"github.com/longshore-dev/longshore/fleet/reported"
 	"github.com/longshore-dev/longshore/fleet/rollout"
-	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/current"
 )
@@ -44,6 +45,7 @@ func endpointFlags() []cli.Flag {
 type asked struct {
 	rollout.Endpoint
 	registry *reported.Source // nil: devices do not report through the registry
+	seen     *current.Watch   // nil: as registry
 	close    []func()
 }
 
@@ -73,7 +75,8 @@ func (c *call) endpoint(f *fleet.Fleet) (*asked, error) {
 		out.Endpoint, out.close = e, append(out.close, e.Close)
 	}
 	if f.Reports != nil {
-		out.registry = &reported.Source{Fleet: f, Read: readReports(c.registry, f), Now: c.now}
+		out.seen = c.seenReports(f)
+		out.registry = &reported.Source{Fleet: f, Read: c.readReports(f, out.seen), Now: c.now}
 		if e == nil {
 			out.Endpoint = out.registry
 		} else {
@@ -86,14 +89,42 @@ func (c *call) endpoint(f *fleet.Fleet) (*asked, error) {
 	return out, nil
 }
 
-// readReports reads and verifies the reports of devices in the registry.
-func readReports(client *registry.Client, f *fleet.Fleet) func(context.Context, *fleet.Device) (*artifacts.CurrentState, error) {
+// seenReports continues with what earlier runs have read of a fleet's reports in the registry. It is stored when the call ends.
+func (c *call) seenReports(f *fleet.Fleet) *current.Watch {
+	name := digest.FromString(f.Registry+"\n"+f.Name).Encoded() + ".json"
+	if w := c.seen[name]; w != nil { // a plan has read them before
+		return w
+	}
+	if c.seen == nil {
+		c.seen = map[string]*current.Watch{}
+	}
+	folder := c.cacheDir("reports")
+	data, _ := folder.Read(name, maxSeen) // nothing, without a file
+	w := current.NewWatch(data)
+	c.seen[name] = w
+	c.atEnd(func() {
+		if now, err := w.Encode(); err == nil && !bytes.Equal(now, data) {
+			folder.Keep(name, now)
+		}
+	})
+	return w
+}
+
+// readReports reads and verifies the reports of devices in the registry. One that is older than a report before does not count, and is told
+// of once.
+func (c *call) readReports(f *fleet.Fleet, seen *current.Watch) func(context.Context, *fleet.Device) (*artifacts.CurrentState, error) {
+	var told sync.Map
+	tell := func(s string) {
+		if _, again := told.LoadOrStore(s, true); !again {
+			c.note(true, "%s", s)
+		}
+	}
 	return func(ctx context.Context, d *fleet.Device) (*artifacts.CurrentState, error) {
 		at := f.ReportRepository(d)
 		if at == "" {
 			return nil, fmt.Errorf("report of %s: %w", d.ID, fault.ErrNotFound)
 		}
-		repo, err := client.OpenName(ctx, at)
+		repo, err := c.registry.OpenName(ctx, at)
 		if err != nil {
 			return nil, err
 		}
@@ -107,6 +138,14 @@ func readReports(client *registry.Client, f *fleet.Fleet) func(context.Context, 
 		}
 		r, err := current.Read(ctx, repo.Upstream(), d.ID.Tag(), keys) // a mirror may show an old report
 		if err == nil {
+			note, err := seen.Take(r)
+			if err != nil {
+				tell(fmt.Sprintf("the report of %s does not count: %v", d.ID, err))
+				return nil, err
+			}
+			if note != "" {
+				tell(fmt.Sprintf("report of %s: %s", d.ID, note))
+			}
 			return r.CurrentState, nil
 		}
 		if len(keys) == 0 && !errors.Is(err, fault.ErrTemporary) && !errors.Is(err, fault.ErrNotFound) {

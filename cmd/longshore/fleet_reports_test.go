@@ -80,6 +80,63 @@ func TestFleetByReportsInTheRegistry(t *testing.T) {
 	s.golden(golden)
 }
 
+// An old report that the registry shows again does not count, in status and in a rollout; both tell. Reports that were missed are counted.
+func TestFleetTellsOldReports(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.waves(1, "reports: {keys: keys}\nrollout: {waves: [{name: all, percent: 100}]}")
+	press := s.reporter("press-0000")
+	s.write("waves/keys/press-0000.pub", string(mustRead(t, "press-0000.pub")))
+	s.do(outcome.OK, "fleet", "publish", "-q", "--at-once", "--key", "release.key", "waves")
+	status := func(want int) (*reportedState, string) {
+		t.Helper()
+		var r fleetStatusResult
+		code, out, errs := s.try("fleet", "status", "-o", "json", "waves")
+		if err := json.Unmarshal([]byte(out), &r); err != nil || code != want || len(r.Devices) != 1 {
+			t.Fatalf("exit %d, %v\n%s", code, err, errs)
+		}
+		return r.Devices[0].Reported, errs
+	}
+	at := func() string { // the digest of the report
+		t.Helper()
+		d, err := s.repository().Resolve(t.Context(), "press-0000.current")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Digest.String()
+	}
+	press.report(nil)
+	first := at()
+	status(outcome.OK)
+	for range 3 {
+		press.report(nil)
+	}
+	if r, errs := status(outcome.OK); r.Missed != 2 || errs != "" {
+		t.Errorf("%+v, want that reports 2 and 3 were missed\n%s", r, errs)
+	}
+	press.report(nil)
+	press.report(nil)
+	if out := s.do(outcome.OK, "fleet", "status", "waves"); !strings.Contains(out, "reports of 1 device in the registry were replaced") {
+		t.Errorf("missed reports are not told:\n%s", out)
+	}
+	if out := s.do(outcome.OK, "fleet", "status", "waves"); strings.Contains(out, "replaced") {
+		t.Errorf("nothing was missed since:\n%s", out)
+	}
+	s.move("press-0000.current", first)
+	const old = "report 1 of press-0000, and report 6 was seen before"
+	if r, errs := status(outcome.Differs); r.State != "unverified" || !strings.Contains(r.Reason, old) || !strings.Contains(errs, old) {
+		t.Errorf("an old report: %+v\n%s", r, errs)
+	}
+	s.change("waves/fleet.yaml", "POLL_SECONDS: 5", "POLL_SECONDS: 6")
+	_, _, errs := s.try("fleet", "publish", "--no-wait", "--key", "release.key", "waves")
+	if !strings.Contains(errs, old) {
+		t.Errorf("a rollout does not tell:\n%s", errs)
+	}
+	press.report(nil)
+	if r, errs := status(outcome.OK); r.State != "well" || strings.Contains(errs, old) {
+		t.Errorf("the next report: %+v\n%s", r, errs)
+	}
+}
+
 // generation is that under a device's tag.
 func (s *shell) generation(device string) uint64 {
 	s.t.Helper()

@@ -55,6 +55,9 @@ type reportedState struct {
 	Accepted  uint64 `json:"accepted"`               // generations; 0: none
 	Committed uint64 `json:"committed"`              // generation that ran completely
 
+	Missed   uint64 `json:"missed,omitempty"`     // reports in the registry that newer ones replaced since the last run that read them
+	Unheeded string `json:"unverified,omitempty"` // why the report in the registry does not count, if that at the endpoint does
+
 	Progress  *artifacts.CurrentProgress  `json:"progress,omitempty"`  // of the change to the newest state; left out: it does not say
 	Decisions []artifacts.CurrentDecision `json:"decisions,omitempty"` // of people at the device, the newest few, the last at the end
 }
@@ -67,10 +70,13 @@ func (r fleetStatusResult) text(w io.Writer) {
 		width = max(width, len(d.Device))
 	}
 	asked := len(r.Devices) > 0 && r.Devices[0].Reported != nil
-	offline, reports := 0, len("OFFLINE")+1
+	offline, reports, missed := 0, len("OFFLINE")+1, 0
 	for _, d := range r.Devices {
 		if d.Reported != nil {
 			reports = max(reports, len(d.Reported.State))
+			if d.Reported.Missed > 0 {
+				missed++
+			}
 		}
 		if d.Reported != nil && d.Reported.Offline != "" {
 			offline++
@@ -106,6 +112,9 @@ func (r fleetStatusResult) text(w io.Writer) {
 		if d.Reported != nil && d.Reported.Reason != "" {
 			fmt.Fprintf(w, "  %s\n", d.Reported.Reason)
 		}
+		if d.Reported != nil && d.Reported.Unheeded != "" {
+			fmt.Fprintf(w, "  report in the registry: %s\n", oneLine(d.Reported.Unheeded))
+		}
 		if d.Reported != nil && d.Reported.Progress.Uncommitted() {
 			fmt.Fprintf(w, "  %s\n", d.Reported.Progress)
 		}
@@ -121,6 +130,9 @@ func (r fleetStatusResult) text(w io.Writer) {
 		fmt.Fprintf(w, ", %d offline", offline)
 	}
 	fmt.Fprintln(w)
+	if missed > 0 {
+		fmt.Fprintf(w, "reports of %s in the registry were replaced by newer ones before they were read\n", fleet.Counted(missed, "device"))
+	}
 }
 
 func (c *call) fleetStatus(args []string) error {
@@ -160,6 +172,11 @@ func (c *call) fleetStatus(args []string) error {
 			s.Reported = &reportedState{State: string(x.State), Reason: x.Why}
 			if why := e.unverified(d.Device); why != "" && x.Seen == nil {
 				s.Reported.State, s.Reported.Reason = "unverified", why
+			} else {
+				s.Reported.Unheeded = why
+			}
+			if e.seen != nil {
+				s.Reported.Missed = e.seen.Missed(d.Device)
 			}
 			if x.Seen != nil {
 				s.Reported.Heard, s.Reported.Agent, s.Reported.Accepted, s.Reported.Committed = stamp(x.Seen.Heard), x.Seen.Agent, x.Seen.Accepted, x.Seen.Committed

@@ -1,7 +1,7 @@
 // Package current reads and verifies the current states that devices push. It detects another
 // signer, another device, an old report shown again, and missed reports.
 //
-// The entry point is [Read]. A [Memory] has the newest verified reports.
+// The entry point is [Read]. A [Memory] has the newest verified reports; a [Watch] uses one in a program that reads many.
 package current
 
 import (
@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -31,10 +33,11 @@ type Source interface {
 // Report is a device's current state that its key has signed.
 type Report struct {
 	*artifacts.CurrentState
-	By       signing.Key
-	Digest   digest.Digest // of the artifact
-	Manifest []byte
-	Bundle   []byte
+	By        signing.Key
+	Digest    digest.Digest // of the artifact
+	Statement digest.Digest // of what is signed: a device that pushes a report once more signs it again
+	Manifest  []byte
+	Bundle    []byte
 }
 
 // Read reads the report under the device tag ("press-07") of a repository: one that one of keys has signed and that is of this
@@ -68,6 +71,7 @@ func read(ctx context.Context, from Source, tag string, keys []signing.Key) (*Re
 	if err != nil {
 		return nil, err
 	}
+	r.Statement = digest.FromBytes(statement)
 	if r.CurrentState, err = artifacts.ParseCurrentState("report", statement); err != nil {
 		return nil, err
 	}
@@ -80,11 +84,12 @@ func read(ctx context.Context, from Source, tag string, keys []signing.Key) (*Re
 
 // Seen is the newest verified report of a device.
 type Seen struct {
-	Epoch   string        `json:"epoch"`
-	Counter uint64        `json:"counter"`
-	Digest  digest.Digest `json:"digest"` // of the artifact
-	Time    time.Time     `json:"time"`
-	Earlier []string      `json:"earlier,omitempty"` // epochs before, the last at the end
+	Epoch     string        `json:"epoch"`
+	Counter   uint64        `json:"counter"`
+	Digest    digest.Digest `json:"digest"`              // of the artifact
+	Statement digest.Digest `json:"statement,omitempty"` // that is signed
+	Time      time.Time     `json:"time"`
+	Earlier   []string      `json:"earlier,omitempty"` // epochs before, the last at the end
 }
 
 const maxEarlier = 64 // epochs that are remembered of one device
@@ -114,7 +119,7 @@ func (m Memory) Encode() ([]byte, error) {
 // verified one, or fault.ErrConflict: another one with the same number was verified. notes are not errors: a gap, a new
 // database.
 func (m Memory) Take(r *Report) (notes []string, err error) {
-	now := Seen{Epoch: r.Epoch, Counter: r.Counter, Digest: r.Digest, Time: r.Time}
+	now := Seen{Epoch: r.Epoch, Counter: r.Counter, Digest: r.Digest, Statement: r.Statement, Time: r.Time}
 	before, known := m[r.Device]
 	switch {
 	case !known:
@@ -126,7 +131,7 @@ func (m Memory) Take(r *Report) (notes []string, err error) {
 		notes = append(notes, fmt.Sprintf("the device has a new database: its counter began again after %d, and an older report cannot be told by it", before.Counter))
 	case r.Counter < before.Counter:
 		return nil, fault.WithHint(fmt.Errorf("report %d of %s, and report %d was seen before: %w", r.Counter, r.Device, before.Counter, fault.ErrRollback), hintReplay)
-	case r.Counter == before.Counter && r.Digest != before.Digest:
+	case r.Counter == before.Counter && r.Digest != before.Digest && r.Statement != before.Statement:
 		return nil, fault.WithHint(fmt.Errorf("report %d of %s was seen with other content, %s: %w", r.Counter, r.Device, before.Digest, fault.ErrConflict),
 			"find out who has the device's key: a copy of its disk runs on a second device, or the key was stolen")
 	default:
@@ -135,6 +140,62 @@ func (m Memory) Take(r *Report) (notes []string, err error) {
 	}
 	m[r.Device] = now
 	return notes, nil
+}
+
+// Watch compares reports with those that earlier runs have read. It is safe for concurrent use.
+type Watch struct {
+	mu     sync.Mutex
+	memory Memory
+	missed map[artifacts.DeviceID]uint64
+}
+
+// NewWatch continues with the memory that an earlier run has encoded. Data that cannot be read is no memory.
+func NewWatch(data []byte) *Watch {
+	m, err := ParseMemory("", data)
+	if err != nil {
+		m = Memory{}
+	}
+	return &Watch{memory: m, missed: map[artifacts.DeviceID]uint64{}}
+}
+
+// Take is [Memory.Take]. note is not an error: the device has a new database. Missed reports are counted.
+func (w *Watch) Take(r *Report) (note string, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before, known := w.memory[r.Device]
+	notes, err := w.memory.Take(r)
+	if err != nil || !known {
+		return "", err
+	}
+	if before.Epoch == r.Epoch {
+		w.missed[r.Device] += max(r.Counter, before.Counter+1) - before.Counter - 1
+		return "", nil
+	}
+	return strings.Join(notes, "; "), nil
+}
+
+// Missed is how many reports of a device were replaced by newer ones before they were read.
+func (w *Watch) Missed(id artifacts.DeviceID) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.missed[id]
+}
+
+// AllMissed is the sum for all devices.
+func (w *Watch) AllMissed() (sum uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range w.missed {
+		sum += n
+	}
+	return sum
+}
+
+// Encode is [Memory.Encode].
+func (w *Watch) Encode() ([]byte, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.memory.Encode()
 }
 
 const hintReplay = "an old report is shown: find out who writes to the repository, or which mirror is not up to date"
