@@ -36,6 +36,7 @@ type plant struct {
 	url         string // of the manager, by mutual TLS
 	open        string // its other address
 	fingerprint string // that it logs
+	manager     *testenv.Process
 }
 
 func openPlant(t *testing.T) *plant {
@@ -65,7 +66,6 @@ func openPlant(t *testing.T) *plant {
 		t.Fatal(err)
 	}
 	p.run("longshore", "key", "generate", p.Path("release"))
-	p.run("longshore-fleet", "ca", "init", "--trust-domain", "plant.acme.example", "--dir", p.Path("ca"))
 	p.write("trust.yaml", "rules: [{scope: %s/plant/**, keys: [{name: release, file: release.pub}]}]\n", p.Host)
 	p.write("robot.password", "%s\n", p.Registry.Password)
 	p.serve()
@@ -84,14 +84,15 @@ func (p *plant) serve() {
 		at[i] = fmt.Sprintf("127.0.0.1:%d", port)
 	}
 	p.url, p.open = "https://"+at[0], "http://"+at[1]
-	p.write("enroll.yaml", "url: %s\ntrust: trust.yaml\nlifetime: 1m\nsource: {registry: oci://%s/plant/state}\nregistry:\n  caFile: %s\n  login: {username: %s, passwordFile: robot.password}\n",
+	p.write("enroll.yaml", "url: %s\ntrust: trust.yaml\nlifetime: 1m\nauthority: {trustDomain: plant.acme.example}\nsource: {registry: oci://%s/plant/state}\nregistry:\n  caFile: %s\n  login: {username: %s, passwordFile: robot.password}\n",
 		p.url, p.Host, p.Registry.CAFile, p.Registry.Username)
-	manager, err := p.Box.Start("longshore-fleet", p.Environment(), filepath.Join(p.Bin, "longshore-fleet"), "serve", "--database", p.Path("fleet.db"),
+	var err error
+	p.manager, err = p.Box.Start("longshore-fleet", p.Environment(), filepath.Join(p.Bin, "longshore-fleet"), "serve", "--database", p.Path("fleet.db"),
 		"--listen", at[1], "--mtls-listen", at[0], "--enroll", p.Path("enroll.yaml"))
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	p.fingerprint = p.logged(manager, `fingerprint=(sha256:[0-9a-f]{64})`)
+	p.fingerprint = p.logged(p.manager, `fingerprint=(sha256:[0-9a-f]{64})`)
 }
 
 // logged waits until a process has written something, and returns the part of it in parentheses.
@@ -110,6 +111,20 @@ func (p *plant) logged(from *testenv.Process, pattern string) (part string) {
 		return err
 	})
 	return part
+}
+
+// forget has the manager lose its database.
+func (p *plant) forget() {
+	p.t.Helper()
+	p.manager.Kill()
+	for _, name := range []string{"fleet.db", "fleet.db-wal", "fleet.db-shm"} {
+		if err := os.RemoveAll(p.Path(name)); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	if err := p.manager.Start(); err != nil {
+		p.t.Fatal(err)
+	}
 }
 
 func (p *plant) run(program string, args ...string) string {
@@ -331,45 +346,42 @@ func (d *device) left() error {
 	return errors.Join(errs...)
 }
 
-// As a new user would: a manager, and devices in one command each.
+// As a new user would: a manager, which makes its authority itself, and devices in one command each.
 func TestEnrollment(t *testing.T) {
 	p := openPlant(t)
 	t.Run("by an operator", func(t *testing.T) { p := *p; p.t = t; p.byOperator() })
 	t.Run("by a join token", func(t *testing.T) { p := *p; p.t = t; p.byJoinToken() })
 }
 
-// An operator compares and approves the fingerprint; the device renews, with another pull credential, and is removed. It does not
-// permit to be wiped, so it runs on.
+// An operator compares and approves the fingerprint, and a minute later the application answers. The device renews, with another pull
+// credential, is approved again by a manager that has lost its database, and is removed. It does not permit to be wiped, so it runs on.
 func (p *plant) byOperator() {
 	d := p.device("press-07", "en7", "10.205.0.0/16")
 	p.publish(d, "1.0.0", "one")
-	began := time.Now()
-	enrolling := d.enroll("--device", "press-07", "--expect-manager", p.fingerprint)
-	approve := p.logged(enrolling, `longshore-fleet (devices approve press-07 --fingerprint sha256:[0-9a-f]{64})`)
+	token := "pkcs11:token=device;object=agent?module-path=/usr/lib/token.so&pin-source=/etc/longshore/token.pin"
+	if out, err := p.World.Run(p.t.Context(), "longshore-agent", "enroll", "--print-fingerprint", "--config-dir", d.Path("none"), "--report-key", token); err == nil ||
+		!strings.Contains(err.Error(), "built without cgo and cannot load PKCS#11 modules") || !strings.Contains(err.Error(), "or keep the device's key in a file or a TPM") {
+		p.t.Errorf("a static program and a key in a token: %s, %v", out, err)
+	}
+	d.Agent = d.enroll("--device", "press-07", "--expect-manager", p.fingerprint, "--run")
+	approve := p.logged(d.Agent, `longshore-fleet (devices approve press-07 --fingerprint sha256:[0-9a-f]{64})`)
 	key := approve[strings.LastIndexByte(approve, ' ')+1:]
-	p.logged(enrolling, "waiting for approval")
+	p.logged(d.Agent, "waiting for approval")
 	if out := p.fleet("devices", "pending"); !strings.Contains(out, "press-07") || !strings.Contains(out, key) {
 		p.t.Errorf("devices pending lacks %s:\n%s", key, out)
 	}
 	if _, err := os.Stat(d.Path("etc/agent.yaml")); !os.IsNotExist(err) {
 		p.t.Errorf("a device that is not approved has a configuration: %v", err)
 	}
+	began := time.Now()
 	p.fleet(strings.Fields(approve)...)
-	select {
-	case <-enrolling.Done():
-	case <-time.After(settled):
-		p.t.Fatalf("still not enrolled:\n%s", enrolling.Log(20))
-	}
-	if err := enrolling.Err(); err != nil {
-		p.t.Fatalf("enroll: %v\n%s", err, enrolling.Log(20))
-	}
-	d.configure()
-	if err := d.Boot(p.t.Context()); err != nil {
-		p.t.Fatal(err)
+	d.answers("one")
+	took := time.Since(began).Round(time.Millisecond)
+	p.t.Logf("from the approval to the answer of the application: %s", took)
+	if took > time.Minute {
+		p.t.Errorf("from the approval to the answer of the application: %s, want a minute at most", took)
 	}
 	d.settle(1, settled)
-	d.answers("one")
-	p.t.Logf("from longshore-agent enroll to the answer of the application: %s", time.Since(began).Round(time.Millisecond))
 	testenv.Eventually(p.t, settled, "the manager shows it", func() error {
 		body, err := world.Fetch(p.t.Context(), p.open+"/fleet/v1/deployments?device=press-07")
 		if err == nil && !strings.Contains(string(body), `"installed"`) {
@@ -378,6 +390,13 @@ func (p *plant) byOperator() {
 		return err
 	})
 
+	if err := d.Agent.Stop(); err != nil {
+		p.t.Fatal(err)
+	}
+	d.configure()
+	if err := d.Agent.Start(); err != nil { // the same command: it is enrolled, and runs
+		p.t.Fatal(err)
+	}
 	p.password("another horse")
 	p.publish(d, "1.1.0", "two")
 	d.settle(2, 2*time.Minute) // with the certificate's next renewal comes the next credential
@@ -385,10 +404,19 @@ func (p *plant) byOperator() {
 
 	d.answered(http.StatusUnprocessableEntity) // it is let in
 	running := d.processes()
+	p.forget()
+	d.answered(http.StatusForbidden)
+	p.logged(d.Agent, "the manager has this device as pending")
+	d.answers("two")
+	p.fleet(strings.Fields(approve)...) // the same key
+	d.answered(http.StatusUnprocessableEntity)
+	if now := d.processes(); now != running {
+		p.t.Errorf("processes of a device that is approved again: %s, before %s", now, running)
+	}
 	p.fleet("devices", "remove", "press-07", "--wipe")
 	d.answered(http.StatusForbidden)
 	p.logged(d.Agent, "the manager has removed this device: it gets nothing new")
-	if err := errors.Join(d.Agent.Stop(), d.Boot(p.t.Context())); err != nil {
+	if err := errors.Join(d.Agent.Stop(), d.Agent.Start()); err != nil {
 		p.t.Fatal(err)
 	}
 	d.settle(2, settled)
