@@ -351,6 +351,46 @@ func TestEnrollment(t *testing.T) {
 	p := openPlant(t)
 	t.Run("by an operator", func(t *testing.T) { p := *p; p.t = t; p.byOperator() })
 	t.Run("by a join token", func(t *testing.T) { p := *p; p.t = t; p.byJoinToken() })
+	t.Run("with a key in a token", func(t *testing.T) { p := *p; p.t = t; p.inToken() })
+}
+
+// The device's key is in a PKCS#11 token. It is enough for all that the device does: it enrolls, starts again, renews its certificate and
+// gets new states. A wrong PIN is told by name.
+func (p *plant) inToken() {
+	soft := testenv.SoftHSM(p.t)
+	d := p.device("press-09", "en9", "10.208.0.0/16")
+	d.Env = append(d.Env, "SOFTHSM2_CONF="+os.Getenv("SOFTHSM2_CONF"))
+	d.Bin = d.Path("bin")
+	if err := testenv.BuildOwnWithC(p.t.Context(), d.Bin, "longshore-agent"); err != nil {
+		p.t.Fatal(err)
+	}
+	p.publish(d, "1.0.0", "one")
+	p.write("token.pin", "%s\n", soft.PIN)
+	d.Agent = d.enroll("--device", "press-09", "--expect-manager", p.fingerprint, "--run", "--report-key", soft.URI("agent")+"&pin-source="+p.Path("token.pin"))
+	p.fleet(strings.Fields(p.logged(d.Agent, `longshore-fleet (devices approve press-09 --fingerprint sha256:[0-9a-f]{64})`))...)
+	d.answers("one")
+	d.settle(1, settled)
+	if err := d.Agent.Stop(); err != nil {
+		p.t.Fatal(err)
+	}
+	d.configure()
+	if err := d.Agent.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.logged(d.Agent, "certificate renewed")
+	p.publish(d, "1.1.0", "two")
+	d.settle(2, settled)
+	d.answers("two")
+	if _, err := os.Lstat(d.Path("etc/device.key")); !os.IsNotExist(err) {
+		p.t.Errorf("there is a key in a file: %v", err)
+	}
+	p.write("token.pin", "0000\n")
+	if out, err := d.Control(p.t.Context(), "check-config"); err == nil || !strings.Contains(err.Error(), "CKR_PIN_INCORRECT") || !strings.Contains(err.Error(), "check the PIN") {
+		p.t.Errorf("check-config with a wrong PIN: %s, %v", out, err)
+	}
+	if err := d.Agent.Stop(); err != nil {
+		p.t.Error(err)
+	}
 }
 
 // An operator compares and approves the fingerprint, and a minute later the application answers. The device renews, with another pull
