@@ -38,6 +38,7 @@ type program struct {
 	pins   string   // folder below testenv/tools that pins it; "": that folder itself
 	file   string   // name of the binary; "": name
 	peer   bool     // benchmarks measure beside it; nothing else needs it
+	rare   bool     // only tests of a nightly run need it
 }
 
 // Folders below testenv/tools that pin programs.
@@ -49,6 +50,7 @@ const (
 	helmPins         = "helm"         // helm, which pulls and pushes charts
 	nerdctlPins      = "nerdctl"      // nerdctl and the plugins that it needs
 	orasPins         = "oras"         // oras, which copies from registry to registry
+	spirePins        = "spire"        // SPIRE, which gives programs SPIFFE identities
 )
 
 // programs are all that tests run. Order is the order of building: what most tests need comes first.
@@ -91,6 +93,8 @@ func programs() []program {
 		},
 		{name: "nerdctl-tuning", pkg: plugins + "/meta/tuning", pins: nerdctlPins, file: "tuning", peer: true},
 		{name: "oras", pkg: "oras.land/oras/cmd/oras", pins: orasPins, peer: true},
+		{name: "spire-server", pkg: "github.com/spiffe/spire/cmd/spire-server", cgo: true, debian: []string{"gcc"}, pins: spirePins, rare: true}, // cgo: SQLite
+		{name: "spire-agent", pkg: "github.com/spiffe/spire/cmd/spire-agent", cgo: true, debian: []string{"gcc"}, pins: spirePins, rare: true},   // as the server, with which it shares most packages
 	}
 }
 
@@ -172,11 +176,15 @@ func Program(t testing.TB, name string) string {
 	return path
 }
 
-// Prepare builds the named programs; without names all but those that only benchmarks need. It says on out what it is going to build and install
+// Prepare builds the named programs; without names all but those that only benchmarks or nightly runs need. It says on out what it is going to build and install
 // before it does, and nothing when all is there.
 func Prepare(ctx context.Context, out io.Writer, names ...string) error {
 	if len(names) == 0 {
-		names = slices.DeleteFunc(ProgramNames(), func(name string) bool { return slices.Contains(peerNames(), name) })
+		for _, p := range programs() {
+			if !p.peer && !p.rare {
+				names = append(names, p.name)
+			}
+		}
 	}
 	for _, name := range names {
 		if _, err := BuildProgram(ctx, out, name); err != nil {
