@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -266,6 +267,32 @@ func TestManagerByToken(t *testing.T) {
 	if p, broken := source(t, config.Endpoint{URL: server.URL, TokenFile: e.TokenFile, CAFile: filepath.Join(dir, "none.pem")}); p != nil {
 		if _, err := ask(t, broken, broken.Repository()); !errors.Is(err, fault.ErrConfig) || broken.Repository() != s.Repository() {
 			t.Errorf("EachResolve without the CA = %v, of %s", err, broken.Repository())
+		}
+	}
+}
+
+// Each report, also one about a deployment, says when the next one is due: by fleet.interval of agent.yaml.
+func TestReportsSayWhenTheNextOneIsDue(t *testing.T) {
+	var told []string
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		told = append(told, r.Header.Get(manager.HeaderInterval))
+	}))
+	defer server.Close()
+	for interval, want := range map[time.Duration]string{config.DefaultReportInterval: "300", 90 * time.Second: "90", 0: ""} {
+		told = nil
+		p, _ := source(t, config.Endpoint{URL: server.URL})
+		cfg := &config.Config{Device: "press-07", Fleet: config.Fleet{Endpoint: config.Endpoint{URL: server.URL + "/fleet"}, Interval: interval}}
+		c, err := p.manager(cfg, cfg.Fleet.Endpoint, clock.New(time.Now, func() time.Duration { return 0 }), slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kind := range []string{store.KindCapabilities, store.KindStatus} {
+			if _, err := c.Deliver(t.Context(), store.Report{Sequence: 1, Kind: kind, Subject: "x", Body: []byte("{}")}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.Equal(told, []string{want, want}) {
+			t.Errorf("interval %s: told %q, want %q twice", interval, told, want)
 		}
 	}
 }
