@@ -52,6 +52,7 @@ type press struct {
 	pushed     map[string]string // components, by application
 	generation uint64
 	kinds      string // of changes that wait; "": those of images, configuration and removals
+	only       string // the deployment whose changes wait; "": all
 	validFor   string // of an approval; "": an hour
 	decisions  string // the directory
 }
@@ -118,7 +119,7 @@ func (p *press) configure(more string) {
 	data, err := os.ReadFile(file)
 	p.must(err)
 	head, _, _ := strings.Cut(string(data), "approvals:")
-	text := fmt.Sprintf("%sapprovals: {changes: [%s], group: %s, directory: %s, owner: %s, validFor: %s}\n%s", head, cmp.Or(p.kinds, "images, configuration, removal"), group, p.decisions, owner, cmp.Or(p.validFor, "1h"), more)
+	text := fmt.Sprintf("%sapprovals: {changes: [%s], deployments: [%q], group: %s, directory: %s, owner: %s, validFor: %s}\n%s", head, cmp.Or(p.kinds, "images, configuration, removal"), cmp.Or(p.only, "*"), group, p.decisions, owner, cmp.Or(p.validFor, "1h"), more)
 	p.must(os.WriteFile(file, []byte(text), 0o644))
 	_, err = p.Run(p.t.Context(), "longshore-agent", "check-config", "--config", file)
 	p.must(err)

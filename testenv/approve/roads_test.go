@@ -69,6 +69,7 @@ func TestRoads(t *testing.T) {
 		}},
 		{"a rejection and postponements by file", byFile},
 		{"who may not by HTTP, and a postponement", overHTTP},
+		{"nobody, for the application that asks nobody", leftOut},
 		{"all at once", together},
 		{"a removal", func(p *press) {
 			p.release("line", "--replace")
@@ -245,6 +246,25 @@ func overHTTP(p *press) {
 	p.unmoved(before, "postponed")
 	p.posts(member, http.StatusOK, "/v1/decisions", approve)
 	p.applied("line")
+}
+
+// leftOut: of two applications that change, one waits, and the other moves.
+func leftOut(p *press) {
+	p.only = "line"
+	p.restart("")
+	line := p.process("line")
+	p.publish("line", "other")
+	p.synced()
+	c := p.waits("line", codes.ApprovalNeeded)
+	p.applied("other")
+	if now := p.waits("line", codes.ApprovalNeeded); now.ID != c.ID || p.process("line") != line {
+		p.t.Errorf("line moved, or its change did: %+v, was %+v", now, c)
+	}
+	_, err := p.as(member, "approve", "line")
+	p.must(err)
+	p.applied("line")
+	p.only = ""
+	p.restart("")
 }
 
 // together: root, a member and a file approve at the same moment. One of them is the reason, the change is made once.
