@@ -5,6 +5,7 @@
 package config
 
 import (
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"regexp"
@@ -51,6 +52,21 @@ type Config struct {
 
 	AllowNoSeccomp bool // run containers without a seccomp profile where the runtime has none; shown in every status
 	RequirePins    bool // refuse components and images that are named by a tag only
+
+	root *strict.Node
+}
+
+// At names a key as faults of the file do, for what is wrong elsewhere: "agent.yaml:9:3: registry.caFile". A key that the file does not have has no
+// line.
+func (c *Config) At(key string) string {
+	n := c.root
+	for part := range strings.SplitSeq(key, ".") {
+		n = n.Get(part)
+	}
+	if n == nil {
+		return c.File + ": " + key
+	}
+	return fmt.Sprintf("%s:%d:%d: %s", c.File, n.Line, n.Column, key)
 }
 
 // Containerd says where the daemon is.
@@ -179,7 +195,8 @@ const (
 // maxReportInterval is a week: the longest that a fleet endpoint believes.
 const maxReportInterval = 7 * 24 * time.Hour
 
-// Parse reads an agent.yaml. file is its path: it names faults, and relative paths in the document start at its folder.
+// Parse reads an agent.yaml. file is its path: it names faults, and relative paths in the document start at its folder. With an error about keys
+// or values it also returns what it could read, only to look for more faults with.
 func Parse(file string, data []byte) (*Config, error) {
 	root, err := strict.YAML(file, data)
 	if err != nil {
@@ -187,6 +204,7 @@ func Parse(file string, data []byte) (*Config, error) {
 	}
 	r := reader{base: filepath.Dir(file)}
 	c := &Config{
+		root:    root,
 		File:    file,
 		Device:  r.device(root.Need("device")),
 		Source:  r.source(root.Get("source")),
@@ -206,10 +224,7 @@ func Parse(file string, data []byte) (*Config, error) {
 	c.RequirePins = root.Get("requirePins").Bool()
 	r.sections(root, c)
 	root.Close(isExtension)
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return c, nil
+	return c, root.Err()
 }
 
 func isExtension(key string) bool { return strings.HasPrefix(key, "x-") }

@@ -306,7 +306,8 @@ func (p *program) checkConfigCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "check-config",
 		Usage: "check agent.yaml and the files that it names, offline",
-		Description: "Reads agent.yaml, the files that it names and those in registry.certsDir, and reports every error with its line.\n\n" +
+		Description: "Reads agent.yaml, the files that it names and those in registry.certsDir, and reports every error of all of them with its\n" +
+			"line. The users and groups that agent.yaml names must exist.\n\n" +
 			"Examples:\n  longshore-agent check-config\n  longshore-agent check-config --config ./agent.yaml",
 		Flags:  []cli.Flag{configFlag()},
 		Action: p.checkConfig,
@@ -317,12 +318,17 @@ func (p *program) checkConfig(c *cli.Context) error {
 	if err := noArguments(c); err != nil {
 		return err
 	}
-	cfg, err := readConfig(c.String("config"))
-	if err != nil {
-		return err
+	cfg, configErr := readConfig(c.String("config"))
+	if cfg == nil {
+		return configErr
 	}
 	policy, trustErr := readPolicy(cfg.Trust)
-	errs := []error{trustErr, cfg.Over(time.Now())}
+	errs := []error{outcome.WithCode(configErr, outcome.Misused), trustErr, cfg.Over(time.Now())}
+	check := func(key string, err error) {
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", cfg.At(key), err))
+		}
+	}
 	ro := registryOptions(cfg)
 	for _, f := range []struct {
 		key string
@@ -337,34 +343,31 @@ func (p *program) checkConfig(c *cli.Context) error {
 		{"registry.caFile", registry.Options{CAFile: ro.CAFile, LaterCAFile: ro.LaterCAFile}},
 		{"registry.certFile", registry.Options{CertFile: cfg.Registry.CertFile, KeyFile: cfg.Registry.KeyFile}},
 	} {
-		if _, err := f.o.ReadFiles(); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), f.key, err))
+		_, err := f.o.ReadFiles()
+		check(f.key, err)
+	}
+	for _, f := range [][2]string{{"observability.otlp.caFile", cfg.OTLP.CAFile}, {"observability.traces.caFile", cfg.Traces.CAFile}} {
+		if f[1] != "" {
+			_, err := authorities(f[1])
+			check(f[0], err)
 		}
 	}
-	for key, f := range map[string]string{"otlp": cfg.OTLP.CAFile, "traces": cfg.Traces.CAFile} {
-		if f == "" {
-			continue
-		}
-		if _, err := authorities(f); err != nil {
-			errs = append(errs, fmt.Errorf("%s: observability.%s.caFile: %w", c.String("config"), key, err))
-		}
-	}
-	errs = append(errs, checkPanel(c.String("config"), cfg.Panel)...)
+	checkPanel(cfg.Panel, check)
+	checkOperators(cfg.Approvals, check)
 	if _, err := keyPlace(cfg).Load(); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
-	for key, e := range map[string]config.Endpoint{"source.certFile": cfg.Source.Manager, "fleet.certFile": cfg.Fleet.Endpoint} {
-		if key == "fleet.certFile" && e == cfg.Source.Manager {
+	for i, e := range []config.Endpoint{cfg.Source.Manager, cfg.Fleet.Endpoint} {
+		if i == 1 && e == cfg.Source.Manager {
 			continue
 		}
+		key := []string{"source", "fleet"}[i] + ".certFile"
 		if e.WorkloadAPI != "" {
 			key = strings.Replace(key, "certFile", "workloadAPI", 1)
 		}
-		if err := checkIdentity(c.Context, cfg, e); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %s: %w", c.String("config"), key, err))
-		}
+		check(key, checkIdentity(c.Context, cfg, e))
 	}
-	if trustErr == nil {
+	if configErr == nil && trustErr == nil {
 		errs = append(errs, checkSource(cfg, policy))
 	}
 	errs = append(errs, registry.CheckCerts(cfg.Registry.CertsDir))

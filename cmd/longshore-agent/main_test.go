@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -167,9 +168,55 @@ func TestCheckConfigReadsCertificates(t *testing.T) {
 		}
 		_, name, _ := strings.Cut(strings.TrimRight(more, "}\n"), "File: ")
 		code, out, errs := command(t, "check-config", "--config", config)
-		if code != 2 || !strings.Contains(errs, config+": "+key+": ") || !strings.Contains(errs, filepath.Join(dir, name)) || !strings.Contains(errs, "hint: ") {
+		if code != 2 || !regexp.MustCompile(regexp.QuoteMeta(config)+`:4:[0-9]+: `+regexp.QuoteMeta(key)+`: `).MatchString(errs) || !strings.Contains(errs, filepath.Join(dir, name)) || !strings.Contains(errs, "hint: ") {
 			t.Errorf("%s: check-config = %d, want 2 with the key, the file and a hint\n%s%s", key, code, out, errs)
 		}
+	}
+}
+
+// Everything that is wrong is told at once, in whichever file it is, with its place.
+func TestCheckConfigTellsEverything(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"agent.yaml": `device: press-07
+state: h/r
+pol: {interval: 1m}
+trust: trust.yaml
+poll: {interval: never}
+approvals:
+  group: ls-nobody-here
+  directory: panel
+  owner: ls-no-such-user
+panel:
+  listen: 127.0.0.1:8480
+  pinFile: pins
+  translations: de.yaml
+registry:
+  caFile: words.pem
+fleet: {url: 'https://fleet.example', caFile: absent.pem}
+changes:
+  windows: [{cron: "0 0 31 2 *", for: 1h}]
+`,
+		"trust.yaml": "rules:\n  - {scope: h/r, keys: [{name: release, file: absent.pub}]}\n  - {skope: x}\n",
+		"pins":       "ana:481592\n", "de.yaml": "lang: de\nrejekt: nein\n", "words.pem": "not a certificate\n",
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	code, _, errs := command(t, "check-config", "--config", filepath.Join(dir, "agent.yaml"))
+	for _, want := range []string{
+		"agent.yaml:3:1: pol", "agent.yaml:5:18: poll.interval", `agent.yaml:7:10: approvals.group: this device has no group "ls-nobody-here"`,
+		`agent.yaml:9:10: approvals.owner: this device has no user "ls-no-such-user"`, filepath.Join(dir, "pins") + ":1:1: ", filepath.Join(dir, "de.yaml") + ":2:9: rejekt: ",
+		"agent.yaml:15:11: registry.caFile: ", "agent.yaml:16:47: fleet.caFile: ",
+		"agent.yaml:18:", "trust.yaml:2:", "trust.yaml:3:", "hint: make it: groupadd ls-nobody-here",
+	} {
+		if !strings.Contains(errs, want) {
+			t.Errorf("check-config does not tell %q", want)
+		}
+	}
+	if code != 2 || t.Failed() {
+		t.Errorf("check-config = %d\n%s", code, errs)
 	}
 }
 

@@ -70,6 +70,24 @@ func openOperators(ctx context.Context, cfg *config.Config, name string, d contr
 	return nil
 }
 
+// checkOperators looks for the group and the user that may decide.
+func checkOperators(a config.Approvals, check func(key string, err error)) {
+	if a.Group != "" {
+		_, err := user.LookupGroup(a.Group)
+		if unknown := user.UnknownGroupError(""); errors.As(err, &unknown) {
+			err = fault.WithHint(fmt.Errorf("this device has no group %q: %w", a.Group, fault.ErrInvalid), "make it: groupadd "+a.Group)
+		}
+		check("approvals.group", err)
+	}
+	if a.Owner != "" {
+		_, err := uidOf(a.Owner)
+		if unknown := user.UnknownUserError(""); errors.As(err, &unknown) {
+			err = fault.WithHint(fmt.Errorf("this device has no user %q: %w", a.Owner, fault.ErrInvalid), "make it: useradd "+a.Owner)
+		}
+		check("approvals.owner", err)
+	}
+}
+
 func uidOf(name string) (uint32, error) {
 	u, err := user.Lookup(name)
 	if err != nil {

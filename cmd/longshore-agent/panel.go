@@ -62,25 +62,19 @@ func servePanel(ctx context.Context, cfg config.Panel, d panel.Device, log *slog
 }
 
 // checkPanel reads the files that the panel needs.
-func checkPanel(file string, cfg config.Panel) (errs []error) {
-	check := func(key string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: panel.%s: %w", file, key, err))
-		}
-	}
+func checkPanel(cfg config.Panel, check func(key string, err error)) {
 	if cfg.PINFile != "" {
 		_, err := panel.ReadPINs(cfg.PINFile)
-		check("pinFile", err)
+		check("panel.pinFile", err)
 	}
 	if cfg.Translations != "" {
 		_, err := panel.ReadMessages(cfg.Translations)
-		check("translations", err)
+		check("panel.translations", err)
 	}
-	if cfg.CertFile != "" {
+	if cfg.CertFile != "" && cfg.KeyFile != "" {
 		_, err := serving.NewCertificate(cfg.CertFile, cfg.KeyFile)
-		check("certFile", err)
+		check("panel.certFile", err)
 	}
-	return errs
 }
 
 func (p *program) panelPINCommand() *cli.Command {

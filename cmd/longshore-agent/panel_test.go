@@ -30,9 +30,11 @@ func TestPanelPIN(t *testing.T) {
 	if err := os.WriteFile(file, out.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if errs := checkPanel("agent.yaml", config.Panel{PINFile: file}); len(errs) > 0 {
-		t.Errorf("checkPanel = %v", errs)
-	}
+	checkPanel(config.Panel{PINFile: file}, func(key string, err error) {
+		if err != nil {
+			t.Errorf("checkPanel: %s: %v", key, err)
+		}
+	})
 	for name, c := range map[string]struct{ who, pin, want string }{
 		"short": {"ana", "12345", "6 to 72 characters"}, "no PIN": {"ana", "", "6 to 72"}, "colon": {"a:b", "481592", "colon"},
 	} {
@@ -46,7 +48,8 @@ func TestPanelPIN(t *testing.T) {
 	if err := os.WriteFile(de, []byte("lang: de\nrejekt: nein\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	got := fmt.Sprint(checkPanel("agent.yaml", config.Panel{PINFile: de, Translations: de, CertFile: de, KeyFile: de}))
+	got := ""
+	checkPanel(config.Panel{PINFile: de, Translations: de, CertFile: de, KeyFile: de}, func(key string, err error) { got += fmt.Sprintf("%s: %v\n", key, err) })
 	for _, want := range []string{"panel.pinFile: " + de + ":1:1: ", "panel.translations: " + de + ":2:", "panel.certFile: load certificate"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("checkPanel lacks %q:\n%s", want, got)
