@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -38,6 +39,7 @@ type gate struct {
 	at      time.Time                  // when to look again; zero: not by itself
 	locks   map[string][]approval.Lock // by deployment id
 	looked  map[digest.Digest]bool     // changes whose locks were read at lookedAt
+	ignored map[ignoredLock]bool       // locks whose owner is gone, as last told
 	reading bool                       // of locks
 
 	lookedAt, lockAt time.Time
@@ -345,6 +347,7 @@ func (l *loop) readLocks(now time.Time) {
 	type place struct {
 		deployment, project, component string
 		volume                         workload.Volume
+		gone                           bool // its owner: nobody would remove the lock
 	}
 	var places []place
 	asked := map[digest.Digest]bool{}
@@ -355,9 +358,7 @@ func (l *loop) readLocks(now time.Time) {
 		}
 		asked[g.changes[i].ID] = true
 		for _, c := range d.Components {
-			if l.exists(c.Project.Name) { // else the owner of the lock is gone
-				places = append(places, place{d.ID, c.Project.Name, c.Name, c.Project.Volume(approval.LockVolume)})
-			}
+			places = append(places, place{d.ID, c.Project.Name, c.Name, c.Project.Volume(approval.LockVolume), !l.exists(c.Project.Name)})
 		}
 	}
 	if len(asked) == 0 {
@@ -368,19 +369,45 @@ func (l *loop) readLocks(now time.Time) {
 	l.background(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, lockLimit)
 		defer cancel()
-		found := map[string][]approval.Lock{}
+		found, ignored := map[string][]approval.Lock{}, map[ignoredLock]bool{}
 		for _, p := range places {
 			data, modified, err := reader.ReadVolumeFile(ctx, p.project, p.volume, approval.LockFile, approval.MaxLock)
 			if errors.Is(err, fault.ErrNotFound) {
 				continue
 			}
-			found[p.deployment] = append(found[p.deployment], approval.ParseLock(p.component, data, modified, l.o.Now(), err))
+			lock := approval.ParseLock(p.component, data, modified, l.o.Now(), err)
+			if !p.gone {
+				found[p.deployment] = append(found[p.deployment], lock)
+			} else if err == nil && l.o.Now().Before(lock.Expires) {
+				ignored[ignoredLock{p.deployment, p.component, lock.Owner, lock.Reason}] = true
+			}
 		}
 		l.send(func(l *loop) {
 			l.gate.reading, l.gate.lookedAt, l.gate.built = false, l.o.Now(), -1
 			l.gate.locks, l.gate.looked = found, asked
+			l.tellIgnored(ignored)
 		})
 	})
+}
+
+// ignoredLock is an update lock of a component that has no container.
+type ignoredLock struct{ deployment, component, owner, reason string }
+
+// tellIgnored tells of each such lock once.
+func (l *loop) tellIgnored(locks map[ignoredLock]bool) {
+	for x := range locks {
+		if l.gate.ignored[x] {
+			continue
+		}
+		why := fmt.Sprintf("the update lock of %s is ignored: its owner is gone, component %s has no container", x.owner, x.component)
+		if x.reason != "" {
+			why += "; the lock says: " + x.reason
+		}
+		name := status.NameOf(l.reportedStatus, x.deployment)
+		l.log.Warn("an update lock is ignored", "deployment", name, "why", why)
+		l.events.Emit(status.Event{Kind: status.EventChange, Deployment: name, Component: x.component, Message: why})
+	}
+	l.gate.ignored = locks
 }
 
 // exists reports whether there is a container of a project.

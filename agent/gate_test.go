@@ -438,6 +438,45 @@ func TestUpdateLock(t *testing.T) {
 		if c := b.waiting("app-1", codes.UpdateLocked); c.Waiting.Until.After(time.Now().Add(approval.MaxLockFor)) {
 			t.Errorf("it is locked until %v", c.Waiting.Until)
 		}
+
+		// Its containers are gone, and cannot be made again: nobody is left who would remove the lock. It is told once.
+		if err := m.Write(volume, `{"owner": "press", "reason": "batch 18", "expires": "`+time.Now().Add(2*time.Hour).UTC().Format(time.RFC3339)+`"}`); err != nil {
+			t.Fatal(err)
+		}
+		b.r.Stop(t)
+		for _, c := range w.Observe(t) {
+			m.Lose(c.Image)
+			if err := m.Delete(c.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var approved atomic.Bool
+		w.Edit = func(o *agent.Options) {
+			o.ChangeWindow = func(now time.Time) (bool, bool, time.Time) { return !approved.Load(), false, now.Add(time.Hour) }
+		}
+		m.Images = func(img workload.Image) error {
+			if img.Digest == w.Image("web:2").Digest {
+				return errors.New("it is not in the registry any more")
+			}
+			return nil
+		}
+		b.r = w.Start(t)
+		ignored := func() (n int) {
+			for _, e := range eventsOf(t, b.r.Agent, status.EventRequest{Kind: status.EventChange}) {
+				if strings.Contains(e.Message, "the update lock of press is ignored: its owner is gone") && strings.Contains(e.Message, "batch 18") && e.Deployment == "app-1" {
+					n++
+				}
+			}
+			return n
+		}
+		w.Wait(t, "the lock is told as ignored", func() bool { return ignored() > 0 })
+		b.waiting("app-1", codes.OutsideWindow)
+		time.Sleep(10 * time.Minute)
+		if n := ignored(); n != 1 {
+			t.Errorf("it is told %d times", n)
+		}
+		approved.Store(true)
+		w.Committed(t, b.r, 3)
 	})
 }
 

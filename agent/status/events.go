@@ -39,7 +39,7 @@ const (
 	EventRuntime    EventKind = "runtime"     // the runtime stopped answering (Code) or answers again (none)
 	EventTrust      EventKind = "trust"       // another version of the trust policy was taken over, or was not (Code)
 	EventStale      EventKind = "stale"       // what is accepted has expired (Code), or is known to be fresh again (none)
-	EventChange     EventKind = "change"      // a change waits (Code), or somebody decided about one (none). Decisions are kept when the agent ends
+	EventChange     EventKind = "change"      // a change waits (Code), somebody decided about one, or an update lock is ignored (none). Decisions are kept when the agent ends
 	EventHold       EventKind = "hold"        // the device was rolled back by hand (Code), or released (none). Kept when the agent ends
 	EventSecurity   EventKind = "security"    // what an attack looks like; Code says which. Kept when the agent ends
 
