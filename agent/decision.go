@@ -26,13 +26,16 @@ type DecisionRequest struct {
 	By, Via    string
 	Reason     string    // of a rejection: not empty
 	Until      time.Time // of [store.Postponed]
+	// Seen is when the decision about the change was made that was looked at; zero: there was none. Another verdict since then is a conflict. nil:
+	// it does not matter.
+	Seen *time.Time
 }
 
 // MaxPostponed is the longest time for which a change can be postponed.
 const MaxPostponed = 90 * 24 * time.Hour
 
 // Decide records a decision about a change that waits. fault.ErrNotFound: no change of the deployment waits; fault.ErrConflict: it is another
-// change, or it has begun.
+// change, it has begun, or somebody else has decided otherwise meanwhile.
 func (a *Agent) Decide(ctx context.Context, r DecisionRequest) (status.Change, error) {
 	return ask(ctx, a, func(l *loop) (status.Change, error) { return l.decide(r) })
 }
@@ -50,6 +53,9 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 			"look at it again: longshore-agent changes")
 	case !r.Begun.IsZero():
 		return status.Change{}, fmt.Errorf("the change of %s has begun at %s: %w", c.Name, r.Begun.UTC().Format(time.RFC3339), fault.ErrConflict)
+	case d.Seen != nil && r.Decision != nil && r.Decision.Verdict != d.Verdict && !r.Decision.At.Equal(*d.Seen):
+		return status.Change{}, fault.WithHint(fmt.Errorf("the change of %s was %s by %s meanwhile, at %s%s: %w", c.Name, r.Decision.Verdict, r.Decision.By,
+			r.Decision.At.UTC().Format(time.RFC3339), reasonText(r.Decision.Reason), fault.ErrConflict), "look at it again: longshore-agent changes")
 	case d.By == "":
 		return status.Change{}, fmt.Errorf("decide on %s: nobody is named as who decides: %w", c.Name, fault.ErrInvalid)
 	case d.Verdict == store.Rejected && d.Reason == "":

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -355,6 +356,57 @@ func TestAutomaticApprovalCountsTheTimeThatPassed(t *testing.T) {
 				time.Sleep(2 * time.Minute)
 				w.Committed(t, b.r, 2)
 			})
+		})
+	}
+}
+
+// Two people decide differently at once: one of them is told, and what the other one decided happens, once.
+func TestDecisionsAtOnce(t *testing.T) {
+	for _, closed := range []bool{false, true} {
+		asked(t, updates, func(b *bench) {
+			if closed {
+				b.w.Edit = func(o *agent.Options) {
+					o.Approvals, o.ChangeWindow = updates, func(now time.Time) (bool, bool, time.Time) { return true, false, now.Add(time.Hour) }
+				}
+				b.restart()
+			}
+			c := b.waiting("app-1", codes.ApprovalNeeded)
+			errs := map[store.Verdict]error{}
+			var mu sync.Mutex
+			var both sync.WaitGroup
+			for _, v := range []store.Verdict{store.Approved, store.Rejected} {
+				both.Go(func() {
+					_, err := b.r.Decide(b.t.Context(), agent.DecisionRequest{Deployment: "app-1", ID: c.ID, Verdict: v, By: string(v), Via: "command", Reason: "I say so", Seen: new(time.Time)})
+					mu.Lock()
+					defer mu.Unlock()
+					errs[v] = err
+				})
+			}
+			both.Wait()
+			won, lost := store.Approved, store.Rejected
+			if errs[won] != nil {
+				won, lost = lost, won
+			}
+			if err := errs[lost]; errs[won] != nil || !errors.Is(err, fault.ErrConflict) {
+				b.t.Fatalf("both: %v", errs)
+			}
+			time.Sleep(time.Hour)
+			if d := b.w.Extra(b.t).Decisions; len(d) != 1 || d[0].Verdict != string(won) {
+				b.t.Errorf("reported as %+v, want %s", d, won)
+			}
+			if b.runs("web:2") != (won == store.Approved && !closed) || b.runs("web:1") == b.runs("web:2") {
+				b.t.Errorf("%s, and web:2 runs: %v", won, b.runs("web:2"))
+			}
+			if closed { // who has seen the decision may change it
+				b.w.Wait(b.t, "it is shown", func() bool {
+					all, err := b.r.Changes(b.t.Context())
+					if err != nil || len(all) != 1 || all[0].Decision == nil {
+						return false
+					}
+					_, err = b.r.Decide(b.t.Context(), agent.DecisionRequest{Deployment: "app-1", ID: c.ID, Verdict: lost, By: "root", Via: "command", Reason: "no", Seen: &all[0].Decision.At})
+					return err == nil
+				})
+			}
 		})
 	}
 }

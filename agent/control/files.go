@@ -178,7 +178,7 @@ func (x *Directory) take(ctx context.Context, root *os.Root, name string, d Oper
 	var out Result
 	if err == nil {
 		var c status.Change
-		c, err = d.Decide(ctx, agent.DecisionRequest{Deployment: r.Deployment, ID: r.ID, Verdict: r.Verdict, By: by, Via: "file", Reason: r.Reason, Until: r.Until})
+		c, err = d.Decide(ctx, agent.DecisionRequest{Deployment: r.Deployment, ID: r.ID, Verdict: r.Verdict, By: by, Via: "file", Reason: r.Reason, Until: r.Until, Seen: r.Seen})
 		out.Change = &c
 	}
 	if errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {

@@ -33,6 +33,7 @@ type Decision struct {
 	Verdict    store.Verdict `json:"verdict"`
 	Reason     string        `json:"reason,omitempty"`
 	Until      time.Time     `json:"until,omitzero"`
+	Seen       *time.Time    `json:"seen,omitempty"` // as in [agent.DecisionRequest]
 }
 
 // Rollback is the body of POST /v1/rollback.
@@ -74,7 +75,7 @@ func operatorRoutes(handle func(pattern string, f http.HandlerFunc), d Operator)
 			return
 		}
 		answer(w)(d.Decide(r.Context(), agent.DecisionRequest{
-			Deployment: x.Deployment, ID: x.ID, Verdict: x.Verdict, By: by, Via: viaCommand, Reason: x.Reason, Until: x.Until,
+			Deployment: x.Deployment, ID: x.ID, Verdict: x.Verdict, By: by, Via: viaCommand, Reason: x.Reason, Until: x.Until, Seen: x.Seen,
 		}))
 	})
 	handle("POST /v1/rollback", func(w http.ResponseWriter, r *http.Request) {

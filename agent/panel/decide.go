@@ -28,6 +28,7 @@ type changeView struct {
 	Postponements []string
 	Now, Latest   string // in untilLayout
 	Zone          string
+	Seen          string // see [agent.DecisionRequest]
 }
 
 func (p *page) changePage(w http.ResponseWriter, r *http.Request, id string, s *session) {
@@ -38,9 +39,12 @@ func (p *page) changePage(w http.ResponseWriter, r *http.Request, id string, s *
 	}
 	for _, c := range all {
 		if c.ID.String() == r.PathValue("id") && c.Begun.IsZero() {
-			now := p.Now()
+			now, seen := p.Now(), ""
+			if c.Decision != nil {
+				seen = c.Decision.At.Format(time.RFC3339Nano)
+			}
 			p.show(w, http.StatusOK, "change", content{Person: s.person.name, Flash: s.flash, Data: changeView{
-				c, postponements, now.Format(untilLayout), now.Add(agent.MaxPostponed).Format(untilLayout), now.Format("MST"),
+				c, postponements, now.Format(untilLayout), now.Add(agent.MaxPostponed).Format(untilLayout), now.Format("MST"), seen,
 			}})
 			return
 		}
@@ -55,6 +59,13 @@ func (p *page) decide(w http.ResponseWriter, r *http.Request, id string, s *sess
 	d := agent.DecisionRequest{
 		Deployment: r.PostFormValue("deployment"), ID: digest.Digest(r.PathValue("id")), Verdict: store.Verdict(r.PostFormValue("verdict")),
 		By: s.by(), Via: via, Reason: reason(r),
+	}
+	if r.PostForm.Has("seen") {
+		at, err := time.Parse(time.RFC3339Nano, r.PostFormValue("seen"))
+		if err != nil { // no decision was shown
+			at = time.Time{}
+		}
+		d.Seen = &at
 	}
 	if d.Verdict == store.Postponed {
 		var ok bool

@@ -359,6 +359,11 @@ func decisionCases() map[string]decisionCase {
 	return map[string]decisionCase{
 		"approve": {"", url.Values{"verdict": {"approved"}}, decision(store.Approved, "", time.Time{}), "is approved"},
 		"reject":  {"", url.Values{"verdict": {"rejected"}, "reason": {" camera 2\n is blind "}}, decision(store.Rejected, "camera 2 is blind", time.Time{}), "is rejected"},
+		"approve, what was seen": {"", url.Values{"verdict": {"approved"}, "seen": {""}}, func() any {
+			r := who
+			r.Verdict, r.Seen = store.Approved, new(time.Time)
+			return r
+		}(), "is approved"},
 		"postpone": {
 			"",
 			url.Values{"verdict": {"postponed"}, "for": {"8h"}, "until": {""}, "reason": {"shift"}},

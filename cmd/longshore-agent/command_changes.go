@@ -134,10 +134,14 @@ func (p *program) decide(c *cli.Context, d control.Decision) error {
 	var errs []error
 	done := []status.Change{}
 	for _, name := range names {
-		d.Deployment, d.ID = name, digest.Digest(c.String("id"))
+		d.Deployment, d.ID, d.Seen = name, digest.Digest(c.String("id")), nil
 		for _, x := range all {
-			if d.ID == "" && (x.Deployment == name || x.DeploymentID == name) {
-				d.ID = x.ID
+			if x.Deployment != name && x.DeploymentID != name {
+				continue
+			}
+			d.ID, d.Seen = cmp.Or(d.ID, x.ID), new(time.Time)
+			if x.Decision != nil {
+				*d.Seen = x.Decision.At
 			}
 		}
 		x, err := client.Decide(c.Context, d)

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -71,6 +72,7 @@ func TestRoads(t *testing.T) {
 		{"who may not by HTTP, and a postponement", overHTTP},
 		{"nobody, for the application that asks nobody", leftOut},
 		{"all at once", together},
+		{"approved and rejected at once", opposed},
 		{"a removal", func(p *press) {
 			p.release("line", "--replace")
 			p.synced()
@@ -308,6 +310,51 @@ func together(p *press) {
 	}
 }
 
+// opposed has two processes decide differently. The second one is told, unless it has seen the decision of the first.
+func opposed(p *press) {
+	p.publish("line")
+	p.synced()
+	c := p.waits("line", codes.ApprovalNeeded)
+	var both sync.WaitGroup
+	var approve, reject error
+	both.Go(func() { _, approve = p.Control(p.t.Context(), "approve", "line") })
+	both.Go(func() { _, reject = p.as(member, "reject", "--reason", "the shift ends", "line") })
+	both.Wait()
+	verdicts := []string{}
+	for _, e := range p.events(status.EventChange) {
+		if verdict, _, ok := strings.Cut(e.Message, " by "); ok && e.Digest == c.ID {
+			verdicts = append(verdicts, verdict)
+		}
+	}
+	taken := 0
+	for _, err := range []error{approve, reject} {
+		switch {
+		case err == nil:
+			taken++
+		case !strings.Contains(err.Error(), "meanwhile") && !strings.Contains(err.Error(), "has begun at") && !strings.Contains(err.Error(), "no change of a deployment"):
+			p.t.Errorf("refused: %v", err)
+		}
+	}
+	if taken != len(verdicts) || taken == 0 || taken == 2 && !slices.Equal(verdicts, []string{"rejected", "approved"}) {
+		p.t.Fatalf("approve: %v, reject: %v, recorded %v", approve, reject, verdicts)
+	}
+	if approve != nil {
+		p.waits("line", codes.ChangeRejected)
+		_, err := p.Control(p.t.Context(), "approve", "line")
+		p.must(err)
+	}
+	p.applied("line")
+	created := 0
+	for _, e := range p.events(status.EventCreated) {
+		if e.Deployment == "line" && e.Time.After(c.Since) {
+			created++
+		}
+	}
+	if created != 1 {
+		p.t.Errorf("%d containers were created", created)
+	}
+}
+
 func windows(p *press) {
 	zone := time.Now().UTC()
 	closed := fmt.Sprintf("changes: {windows: [{hours: %q, zone: UTC}]}\n", zone.Add(11*time.Hour).Format("15:04")+"-"+zone.Add(12*time.Hour).Format("15:04"))
@@ -394,6 +441,11 @@ func lostOwner(p *press) {
 		return err
 	})
 	p.applied("line")
+	if !slices.ContainsFunc(p.events(status.EventChange), func(e status.Event) bool {
+		return strings.Contains(e.Message, "the update lock of line 3 is ignored: its owner is gone")
+	}) {
+		p.t.Errorf("the lock is ignored silently: %+v", p.events(status.EventChange))
+	}
 	p.Registry.Faults.Clear()
 	p.must(os.Remove(filepath.Join(locks[0], "lock")))
 }
