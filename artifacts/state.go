@@ -113,7 +113,33 @@ type StateIndex struct {
 }
 
 // OpenState checks the manifest of a device state: its types, its annotations, its layers and their sizes.
-func OpenState(manifest []byte) (_ *StateIndex, err error) {
+func OpenState(manifest []byte) (*StateIndex, error) {
+	x, err := ScanState(manifest)
+	if err == nil {
+		err = x.ReadWindows()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// ReadWindows fills in the windows of a [ScanState].
+func (x *StateIndex) ReadWindows() (err error) {
+	defer during(&err, "open state")
+	text, ok := x.Annotations[AnnotationWindows]
+	switch {
+	case !ok:
+		return nil
+	case len(text) > MaxWindows:
+		return fmt.Errorf("annotation %s: %d bytes, more than %d: %w", AnnotationWindows, len(text), MaxWindows, fault.ErrTooLarge)
+	}
+	x.Windows, err = schedule.ParseJSON("annotation "+AnnotationWindows, []byte(text))
+	return err
+}
+
+// ScanState is OpenState before the signature was verified: it does not read the windows, which can take long.
+func ScanState(manifest []byte) (_ *StateIndex, err error) {
 	defer during(&err, "open state")
 	i, err := open(manifest, TypeState)
 	if err != nil {
@@ -131,14 +157,6 @@ func OpenState(manifest []byte) (_ *StateIndex, err error) {
 			return nil, fmt.Errorf("annotation %s: %q is no time (RFC 3339): %w", AnnotationExpires, e, fault.ErrInvalid)
 		}
 		x.Expires = x.Expires.UTC()
-	}
-	if text, ok := i.annotations[AnnotationWindows]; ok {
-		if len(text) > MaxWindows {
-			return nil, fmt.Errorf("annotation %s: %d bytes, more than %d: %w", AnnotationWindows, len(text), MaxWindows, fault.ErrTooLarge)
-		}
-		if x.Windows, err = schedule.ParseJSON("annotation "+AnnotationWindows, []byte(text)); err != nil {
-			return nil, err
-		}
 	}
 	if x.Previous, err = i.digest(AnnotationPrevious); err != nil {
 		return nil, err

@@ -177,6 +177,9 @@ func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, ou
 	if err != nil {
 		return err
 	}
+	if err := x.ReadWindows(); err != nil {
+		return codes.Wrap(codes.StateInvalid, fmt.Errorf("open state %s: %w", name, err))
+	}
 	out.Generation = x.Generation // only now: before, anyone could have written it
 	if by := strings.Join(v.SignedBy, ", "); by != "" {
 		in.times.prove(clock.Proof{Kind: clock.Signature, By: by, Time: v.SignedAt})
@@ -220,12 +223,12 @@ func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, ou
 	return nil
 }
 
-// open reads what a state's digest names: its artifact's manifest, or a State Manifest that a manager serves.
+// open reads what a state's digest names, but for windows: its artifact's manifest, or a State Manifest that a manager serves.
 func (in *Intake) open(mediaType string, data []byte) (*artifacts.StateIndex, error) {
 	if mediaType == artifacts.TypeState {
 		return artifacts.OpenStateManifest(in.o.Device, data)
 	}
-	return artifacts.OpenState(data)
+	return artifacts.ScanState(data)
 }
 
 func created(x *artifacts.StateIndex) time.Time {
