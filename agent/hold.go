@@ -66,11 +66,11 @@ func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
 	before, target, targetDesired, acceptedDesired, damaged, good := l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged, l.good
 	l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged = hold, s, desired, nil, nil
 	l.good = l.goodOf(hold.At, desired)
-	records := l.gate.trustOnly()
+	records, again := l.gate.trustOnly(), l.comingBack(desired)
 	told := status.Event{Kind: status.EventHold, Generation: s.Generation, Digest: s.Digest, Code: codes.Held, Message: "rolled back by " + r.By + reasonText(r.Reason)}
 	err = l.o.Store.Update(func(tx *store.Tx) error {
 		return errors.Join(
-			tx.SetHold(hold), tx.SetState(store.Target, *s), tx.ReplaceGood(goodRecords(l.good)), tx.RetainChanges(keys(records)), keepDecided(tx, told, store.Decision{Verdict: store.RolledBack, By: r.By, Via: r.Via, Reason: hold.Reason, At: hold.At}),
+			tx.SetHold(hold), tx.SetState(store.Target, *s), tx.SetAgain(again), tx.ReplaceGood(goodRecords(l.good)), tx.RetainChanges(keys(records)), keepDecided(tx, told, store.Decision{Verdict: store.RolledBack, By: r.By, Via: r.Via, Reason: hold.Reason, At: hold.At}),
 			l.capabilities(tx, hold.At),
 		)
 	})
@@ -78,6 +78,7 @@ func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
 		l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged, l.good = before, target, targetDesired, acceptedDesired, damaged, good
 		return fail(err, "", "save the hold")
 	}
+	l.setRestarting(again)
 	l.gate.records = records // what was decided about a change of the newer state is decided anew
 	l.newTarget()
 	l.refill.again() // what its images say may be forgotten

@@ -175,3 +175,38 @@ func TestRollbackByHandThatFails(t *testing.T) {
 		w.Committed(t, b.r, 2)
 	})
 }
+
+// What the agent itself stopped on the way back has not failed: it starts again when it is wanted again.
+func TestReleaseWhatTheRollbackStops(t *testing.T) {
+	for _, pause := range []time.Duration{0, 30 * time.Second, 59 * time.Second, 61 * time.Second, 90 * time.Second} {
+		for _, again := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v %v", pause, again), func(t *testing.T) {
+				inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+					m.Stopping = time.Minute
+					b := &bench{t, w, m, w.Start(t)}
+					for g := uint64(1); g <= 2; g++ {
+						w.Publish(t, g, anApp(1, fmt.Sprint("web:", g)))
+						w.Committed(t, b.r, g)
+					}
+					if _, err := b.r.RollBack(t.Context(), agent.RollbackRequest{By: "ana", Via: "command"}); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(pause)
+					if again {
+						b.restart()
+					}
+					if _, err := b.r.Release(t.Context(), "ana", "command"); err != nil {
+						t.Fatal(err)
+					}
+					if again {
+						b.restart()
+					}
+					time.Sleep(time.Hour)
+					if s := b.r.Status(); !b.runs("web:2") || s.Committed.Generation != 2 || len(s.Problems) > 0 {
+						t.Errorf("web:2 runs: %v, committed %+v, problems %+v", b.runs("web:2"), s.Committed, s.Problems)
+					}
+				})
+			})
+		}
+	}
+}

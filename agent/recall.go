@@ -145,6 +145,26 @@ func (l *loop) saveAgain(steps []plan.Step) bool {
 	return true
 }
 
+// comingBack adds to the runs that the agent ends itself those of containers that the next target has and that of now does not: they may be stopped
+// at this moment, or were, on the way to the target of now. That is no failure of the next one.
+func (l *loop) comingBack(next *plan.Desired) map[string]string {
+	out := maps.Clone(l.sup.Restarting)
+	for _, o := range l.seen.Containers {
+		if _, _, now := l.targetResolved.Container(o.ID); now != nil {
+			continue
+		}
+		if _, _, later := next.Container(o.ID); later != nil {
+			out[o.ID] = o.Run
+		}
+	}
+	return out
+}
+
+// setRestarting takes over what was saved.
+func (l *loop) setRestarting(runs map[string]string) {
+	l.restarting, l.sup.Restarting = maps.Clone(runs), runs
+}
+
 // digests are those of all deployments of some generations.
 func digests(ds ...*plan.Desired) map[digest.Digest]bool {
 	out := map[digest.Digest]bool{}

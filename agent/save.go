@@ -481,13 +481,15 @@ func (l *loop) retarget() error {
 	l.forget()
 	before := l.progressed
 	at := plan.Progress(before, plan.Standing{Now: l.o.Now(), Accepted: l.accepted, Committed: l.committed, Whole: true, Unloaded: true})
+	again := l.comingBack(l.acceptedDesired)
 	err := l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetState(store.Target, *l.accepted), tx.RetainBad(keep), tx.SetImages(l.images), l.saveProgress(tx, at))
+		return errors.Join(tx.SetState(store.Target, *l.accepted), tx.SetAgain(again), tx.RetainBad(keep), tx.SetImages(l.images), l.saveProgress(tx, at))
 	})
 	if err != nil {
 		return err
 	}
 	l.target, l.targetDesired, l.acceptedDesired, l.damaged = l.accepted, l.acceptedDesired, nil, nil
+	l.setRestarting(again)
 	l.sup.Generation = l.target.Generation
 	maps.DeleteFunc(l.bad, func(d digest.Digest, _ store.Bad) bool { return !keep[d] })
 	l.admission.forget(keep)
