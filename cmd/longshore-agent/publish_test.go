@@ -1,6 +1,9 @@
 package main
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -21,6 +24,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/token"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -184,14 +188,57 @@ func TestTPMDoesNotDelayTheStart(t *testing.T) {
 	}
 }
 
-// An agent whose key is in a TPM reports, also after both were restarted. With a cleared TPM it reports nothing, and says why.
+// hardware has the device's key.
+type hardware struct {
+	place      string // in agent.yaml
+	away, back func()
+	said       string // in the status while it is away
+	other      func(*config.Report)
+}
+
 func TestReportSignedInTPM(t *testing.T) {
+	chip := testenv.StartSoftTPM(t)
+	signedIn(t, hardware{
+		"tpm:" + chip.Socket, func() { chip.Stop(t) }, func() { chip.Start(t) }, "there is none",
+		func(r *config.Report) { r.TPM = testenv.StartSoftTPM(t).Socket }, // as a cleared one: another owner seed
+	})
+}
+
+func TestReportSignedInToken(t *testing.T) {
+	if !token.Built {
+		testenv.Unavailable(t, "this build has no cgo: install gcc")
+	}
+	soft := testenv.SoftHSM(t)
+	pin := filepath.Join(t.TempDir(), "token.pin")
+	write := func(text string) {
+		if err := os.WriteFile(pin, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(soft.PIN)
+	address := soft.URI("agent") + "&pin-source=" + pin
+	signedIn(t, hardware{
+		address, func() { write("0000") }, func() { write(soft.PIN) }, "PIN",
+		func(r *config.Report) {
+			key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+			if err != nil {
+				t.Fatal(err)
+			}
+			soft.Import(t, "other", 9, key)
+			r.Token = strings.Replace(address, "object=agent", "object=other", 1)
+		},
+	})
+}
+
+// signedIn wants an agent whose key is in hardware to report, also after it was restarted and the hardware was away. With another key it
+// reports nothing, and says why.
+func signedIn(t *testing.T, h hardware) {
+	t.Helper()
 	f := newFleet(t, testenv.Distribution)
 	d := f.device("press-01", f.document(rules{version: 1, release: "release", roots: []string{"root-1", "root-2"}}))
-	chip := testenv.StartSoftTPM(t)
 	dir := t.TempDir()
 	code, _, errs := command(t, "init", "--config-dir", dir, "--device", "press-01", "--state", "oci://"+f.states.Name(), "--key", keyFile(t),
-		"--report-registry", "--report-key", "tpm:"+chip.Socket)
+		"--report-registry", "--report-key", h.place)
 	if code != 0 {
 		t.Fatalf("init = %d\n%s", code, errs)
 	}
@@ -213,7 +260,7 @@ func TestReportSignedInTPM(t *testing.T) {
 	}
 	var shown keyResult
 	code, out, errs := command(t, "key", "-o", "json", "--config", file)
-	if err := json.Unmarshal([]byte(out), &shown); code != 0 || err != nil || shown.TPM != chip.Socket || shown.File != "" || shown.Fingerprint != key.Fingerprint.String() {
+	if err := json.Unmarshal([]byte(out), &shown); code != 0 || err != nil || !strings.HasSuffix(h.place, shown.TPM+shown.PKCS11) || shown.TPM+shown.PKCS11 == "" || shown.File != "" || shown.Fingerprint != key.Fingerprint.String() {
 		t.Errorf("key -o json = %d %+v, %v\n%s", code, shown, err, errs)
 	}
 	p := &parts{registry: f.client}
@@ -235,7 +282,7 @@ func TestReportSignedInTPM(t *testing.T) {
 	wait(5)
 	d.sleep()
 
-	chip.Stop(t) // a boot in which the TPM comes after the agent
+	h.away() // as in a boot in which it comes after the agent
 	f.release(d.name, 6, "release")
 	d.wake().sync()
 	told := func(what string) {
@@ -247,12 +294,12 @@ func TestReportSignedInTPM(t *testing.T) {
 			return nil
 		})
 	}
-	told("there is none")
-	chip.Start(t)
+	told(h.said)
+	h.back()
 	wait(6)
 	d.sleep()
 
-	cfg.Report.TPM = testenv.StartSoftTPM(t).Socket // as a cleared one: another owner seed
+	h.other(&cfg.Report)
 	f.release(d.name, 7, "release")
 	d.wake().sync()
 	told("device.pub")
