@@ -27,7 +27,7 @@ import (
 func fleetCommands() command {
 	return group("fleet", "manage a fleet of devices from files",
 		fleetInitCommand(), fleetCheckCommand(), fleetPlanCommand(), fleetPublishCommand(), fleetStatusCommand(), fleetDiffCommand(),
-		fleetRolloutCommands(), fleetWatchCommand(), fleetRollbackCommand(), fleetPruneCommand(), fleetPromoteCommand())
+		fleetHistoryCommand(), fleetRolloutCommands(), fleetWatchCommand(), fleetRollbackCommand(), fleetPruneCommand(), fleetPromoteCommand())
 }
 
 // fleetDirectory is the directory of a fleet in the command line.

@@ -1,68 +1,81 @@
 package main
 
 import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
+	"sync"
 	"text/tabwriter"
+	"time"
 
-	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
 
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/fleet"
-	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-func rolloutHistoryCommand() command {
+// publishedTogether is the longest time between two states of one publication.
+const publishedTogether = time.Hour
+
+func fleetHistoryCommand() command {
 	return command{
 		name: "history", args: "[DIRECTORY]", max: 1,
-		usage: "list the rollouts of a fleet: when, by whom, and with which result",
-		about: "Lists the fleet's rollouts from the registry, the newest first: when each began and last changed, its phase and reason, " +
-			"its number of devices, who ran it, who signed its last record, and the revision of the files. With --verify-key or " +
-			"--policy the signers are verified, and the exit code is 5 if a listed record has no trusted signature; otherwise the " +
-			"list shows what the signatures claim. For a single device, and for fleets without waves, use longshore state " +
-			"history.",
-		examples: []string{"--verify-key release.pub plant", "--limit 3 -o json plant"},
-		flags:    append(historyFlags(), registryFlags()...),
-		run:      (*call).rolloutHistory,
+		usage: "list what was published for a fleet: when, by whom, what changed",
+		about: "Lists the publications for the devices of the files, the newest first: when and by whom the states were signed, on which " +
+			"devices, their changes, and the revision of the source files. States with the same signers, changes and revision are one " +
+			"publication if they were signed within an hour. With --verify-key or --policy the signers are verified, and the exit code is 5 " +
+			"if a listed state has no trusted signature; otherwise the list shows what the signatures claim. Of the files the command uses " +
+			"only the names of devices and repositories. For the result of each rollout in waves, use longshore fleet rollout history.",
+		examples: []string{"--verify-key release.pub plant", "--select site=graz --limit 3 -o json plant"},
+		flags:    slices.Concat(historyFlags(), registryFlags(), []cli.Flag{selectFlag(), parallelFlag()}),
+		run:      (*call).fleetHistory,
 	}
 }
 
-type rolloutHistory struct {
-	Fleet      string         `json:"fleet"`
-	Repository string         `json:"repository"`
-	Verified   bool           `json:"verified"` // a key or a policy was given to verify signers with
-	More       bool           `json:"more"`     // there are older ones
-	Rollouts   []rolloutEntry `json:"rollouts"`
+type fleetHistory struct {
+	Fleet        string        `json:"fleet"`
+	Verified     bool          `json:"verified"` // a key or a policy was given to verify signers with
+	More         bool          `json:"more"`     // there are older ones
+	Publications []publication `json:"publications"`
 }
 
-type rolloutEntry struct {
-	Rollout  uint64        `json:"rollout"` // number
-	Digest   digest.Digest `json:"digest"`  // of its last record
-	Phase    string        `json:"phase"`
-	Reason   string        `json:"reason,omitempty"`
-	By       string        `json:"by,omitempty"`
-	Began    string        `json:"began"`
-	Changed  string        `json:"changed"`
-	Revision string        `json:"revision,omitempty"` // of the files
-	Waves    int           `json:"waves"`
-	Devices  int           `json:"devices"`
+// publication is a set of states that were published together.
+type publication struct {
+	Time     string           `json:"time,omitempty"`     // of the last of its states: signed, otherwise created
+	Revision string           `json:"revision,omitempty"` // of the source files
+	Expires  string           `json:"expires,omitempty"`
+	Windows  schedule.Windows `json:"windows,omitzero"`
+	Repeats  bool             `json:"repeats"` // the states have the content of earlier ones
+	States   []fleetState     `json:"states"`
+	Changes  []fleet.Change   `json:"changes"`           // compared with their predecessors; null: unknown
+	Problem  string           `json:"problem,omitempty"` // why they do not match their tags
 	signersInfo
 }
 
-func (r rolloutHistory) quietText() string { return r.Rollouts[0].Digest.String() }
+func (r fleetHistory) quietText() string { return "" }
 
-func (r rolloutHistory) text(w io.Writer) {
+func (r fleetHistory) text(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "  ROLLOUT\tBEGAN\tCHANGED\tDEVICES\t"+signedBy(r.Verified)+"\tPHASE")
-	for _, x := range r.Rollouts {
-		fmt.Fprintf(t, "  %d\t%s\t%s\t%d\t%s\t%s\n", x.Rollout, x.Began, x.Changed, x.Devices, x.signersInfo, x.Phase)
-		for _, l := range []struct{ label, text string }{{"", x.Reason}, {"run by ", x.By}, {"revision ", x.Revision}, {"! ", x.Unverified}, {"! ", x.Unread}} {
-			if l.text != "" {
-				fmt.Fprintf(t, "  \t\t\t\t\t  %s%s\n", l.label, oneLine(l.text))
-			}
+	fmt.Fprintln(t, "  PUBLISHED\t"+signedBy(r.Verified)+"\tDEVICES\tCHANGES")
+	for _, p := range r.Publications {
+		var devices []string
+		for _, s := range p.States {
+			devices = append(devices, s.Device)
+		}
+		lines := p.lines()
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\n", cmp.Or(p.Time, "–"), p.signersInfo, (&fleet.Alike{Devices: devices}).Title(), lines[0])
+		for _, l := range lines[1:] {
+			fmt.Fprintf(t, "  \t\t\t%s\n", l)
 		}
 	}
 	_ = t.Flush() // into memory
@@ -71,7 +84,43 @@ func (r rolloutHistory) text(w io.Writer) {
 	}
 }
 
-func (c *call) rolloutHistory(args []string) error {
+// lines are what people read of a publication: at least one.
+func (p publication) lines() []string {
+	line := historyLine{Changes: p.Changes, Revision: p.Revision, Expires: p.Expires, Windows: p.Windows, signersInfo: p.signersInfo}
+	out := line.details()
+	switch {
+	case p.Problem != "":
+		out = slices.Insert(out, 0, "! "+p.Problem)
+	case p.Changes == nil:
+		out = slices.Insert(out, 0, "changes unknown: the state before is not there")
+	case len(p.Changes) == 0:
+		out = slices.Insert(out, 0, "what runs stays")
+	}
+	if notes := line.notes(); notes != "" {
+		out = append(out, notes)
+	}
+	if p.Repeats {
+		out = append(out, "repeats earlier states")
+	}
+	return out
+}
+
+// listed is a repository whose tags are listed only once for all of its devices.
+type listed struct {
+	*registry.Repository
+	tags func() ([]string, error)
+}
+
+// Tags implements release.Repository.
+func (l listed) Tags(context.Context) ([]string, error) { return l.tags() }
+
+// fleetLine is a generation of one device.
+type fleetLine struct {
+	state fleetState
+	historyLine
+}
+
+func (c *call) fleetHistory(args []string) error {
 	limit, err := c.historyLimit()
 	if err != nil {
 		return err
@@ -80,40 +129,115 @@ func (c *call) rolloutHistory(args []string) error {
 	if err != nil {
 		return err
 	}
-	signersOf, verifies, err := c.signersOf(trust.KindState)
+	choose, err := c.selected()
 	if err != nil {
 		return err
 	}
-	l := rollout.Of(f, registry.Upstream{Client: c.registry}, nil, nil)
-	all, more, err := l.History(c.Context, limit)
+	of, verifies, err := c.signersOf(trust.KindState)
 	if err != nil {
 		return err
 	}
-	repo, err := c.registry.OpenName(c.Context, l.Repository())
+	at := f.Repositories(choose)
+	if len(at) == 0 && choose != nil {
+		return fmt.Errorf("--select %s: %w: no device of the fleet matches", c.String("select"), fault.ErrNotFound)
+	}
+	all, more, err := c.fleetLines(at, limit, of)
 	if err != nil {
 		return err
 	}
-	r := rolloutHistory{Fleet: f.Name, Repository: l.Repository(), Verified: verifies, More: more}
-	unverified := 0
-	for _, rec := range all {
-		x := rec.Rollout
-		e := rolloutEntry{
-			Rollout: x.Number, Digest: rec.Digest, Phase: string(x.Phase), Reason: x.Reason, By: x.By, Began: stamp(x.Began), Changed: stamp(x.Changed),
-			Revision: x.States.Annotations[ocispec.AnnotationRevision], Waves: len(x.Waves), Devices: len(x.Targets),
-		}
-		if e.signersInfo, err = signersOf(c.Context, repo.Upstream(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: rec.Digest}); err != nil {
-			return err
-		}
-		if e.Unverified != "" {
-			unverified++
-		}
-		r.Rollouts = append(r.Rollouts, e)
+	if len(all) == 0 {
+		return fault.WithHint(fmt.Errorf("fleet %s: no state was published for its devices: %w", f.Name, fault.ErrNotFound), "publish the fleet: longshore fleet publish")
 	}
+	r := fleetHistory{Fleet: f.Name, Verified: verifies, Publications: publications(all)}
+	if n := len(r.Publications); n > limit {
+		r.Publications, more = r.Publications[:limit], true
+	}
+	r.More = more
 	if err := c.show(r); err != nil {
 		return err
 	}
-	if unverified > 0 {
-		return outcome.WithCode(fmt.Errorf("%s: %d of %s have no trusted signature", r.Repository, unverified, fleet.Counted(len(all), "rollout")), outcome.Verification)
+	return unverified(f.Name, "publication", r.Publications)
+}
+
+// fleetLines reads the newest generations of devices by their repositories, at most limit of each: no line of the history has two of
+// one device. more reports whether there are older ones.
+func (c *call) fleetLines(at map[string][]artifacts.DeviceID, limit int, of findSigners) (all []fleetLine, more bool, err error) {
+	work, ctx := errgroup.WithContext(c.Context)
+	work.SetLimit(max(1, c.Int("parallel")))
+	var mu sync.Mutex
+	for name, devices := range at {
+		repo, err := c.registry.OpenName(c.Context, name)
+		if err != nil {
+			return nil, false, err
+		}
+		repo = repo.Upstream() // a mirror may show old content
+		from := listed{repo, sync.OnceValues(func() ([]string, error) { return repo.Tags(c.Context) })}
+		for _, id := range devices {
+			work.Go(func() error {
+				lines, total, err := readGenerations(ctx, repo, from, id, limit, of)
+				if errors.Is(err, fault.ErrNotFound) {
+					return nil // nothing was published for it
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				more = more || total > len(lines)
+				for _, l := range lines {
+					all = append(all, fleetLine{fleetState{string(id), name + ":" + l.Tag, l.Generation, l.Digest}, l})
+				}
+				return err
+			})
+		}
 	}
-	return nil
+	return all, more, work.Wait()
+}
+
+// publications gathers the generations of devices that were published together, the newest first.
+func publications(all []fleetLine) []publication {
+	slices.SortFunc(all, func(a, b fleetLine) int {
+		return cmp.Or(-strings.Compare(a.when(), b.when()), -cmp.Compare(a.Generation, b.Generation), strings.Compare(a.state.Device, b.state.Device))
+	})
+	var out []*publication
+	open := map[string]*publication{}
+	last := map[*publication]string{} // time of the state that was added last
+	for _, l := range all {
+		key := l.key()
+		p := open[key]
+		if p == nil || apart(last[p], l.when()) || slices.ContainsFunc(p.States, func(s fleetState) bool { return s.Device == l.state.Device }) {
+			p = &publication{
+				Time: l.when(), Revision: l.Revision, Expires: l.Expires, Windows: l.Windows, Repeats: l.Repeats != "", Changes: l.Changes, Problem: l.Problem,
+				signersInfo: l.signersInfo,
+			}
+			open[key], out = p, append(out, p)
+		}
+		p.States, last[p] = append(p.States, l.state), l.when()
+	}
+	sorted := make([]publication, len(out))
+	for i, p := range out {
+		slices.SortFunc(p.States, func(a, b fleetState) int { return strings.Compare(a.Device, b.Device) })
+		sorted[i] = *p
+	}
+	return sorted
+}
+
+// when is the time of its first signature, otherwise of its creation; "": unknown.
+func (l fleetLine) when() string { return cmp.Or(l.time(), l.Created) }
+
+// key is equal for generations of one publication.
+func (l fleetLine) key() string {
+	signers := slices.Clone(l.Signers)
+	for i := range signers {
+		signers[i].Time = ""
+	}
+	data, err := json.Marshal([]any{signers, l.Unverified, l.Unread, l.Revision, l.Expires, l.Windows, l.Repeats != "", l.Changes, l.Problem})
+	if err != nil {
+		return l.state.Reference // never: they are plain values
+	}
+	return string(data)
+}
+
+// apart reports whether two times are of different publications.
+func apart(a, b string) bool {
+	x, errA := time.Parse(time.RFC3339, a)
+	y, errB := time.Parse(time.RFC3339, b)
+	return (errA == nil) != (errB == nil) || errA == nil && x.Sub(y) > publishedTogether
 }

@@ -121,6 +121,11 @@ func TestRolloutOutputs(t *testing.T) {
 	s.do(outcome.OK, "fleet", "rollout", "history", "waves")
 	s.do(outcome.OK, "fleet", "rollout", "history", "--limit", "1", "--verify-key", "release.pub", "-o", "json", "waves")
 	s.do(outcome.Verification, "fleet", "rollout", "history", "--limit", "1", "--verify-key", "root.pub", "waves")
+	s.do(outcome.OK, "fleet", "history", "waves")
+	s.do(outcome.OK, "fleet", "history", "--limit", "1", "--verify-key", "release.pub", "-o", "json", "waves")
+	s.do(outcome.Verification, "fleet", "history", "--limit", "1", "--verify-key", "root.pub", "waves")
+	s.do(outcome.OK, "fleet", "history", "--select", "device=press-0001", "waves")
+	s.do(outcome.NotFound, "fleet", "history", "--select", "device=press-09", "waves")
 	s.mask(
 		`([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:]{8}(?:\.[0-9]+)?Z)`, "TIME",
 		`(rollouts:acme-plant",\s+"digest": ")sha256:[0-9a-f]+`, "${1}LEDGER",

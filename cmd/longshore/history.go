@@ -20,7 +20,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -164,7 +163,7 @@ func (r historyResult) text(w io.Writer) {
 		if g.Current {
 			label += " *"
 		}
-		var names, notes []string
+		var names []string
 		for _, d := range g.Deployments {
 			names = append(names, d.Name+" "+versions(d.Components))
 		}
@@ -175,19 +174,8 @@ func (r historyResult) text(w io.Writer) {
 		case runs == "":
 			runs = "nothing"
 		}
-		if g.Repeated != 0 {
-			notes = append(notes, fmt.Sprintf("repeats generation %d", g.Repeated))
-		} else if g.Repeats != "" {
-			notes = append(notes, "repeats "+short(g.Repeats))
-		}
-		if g.Expires != "" {
-			notes = append(notes, "expires "+g.Expires)
-		}
-		if !g.Windows.Always() {
-			notes = append(notes, "windows "+g.Windows.String())
-		}
-		if len(notes) > 0 {
-			runs += " (" + strings.Join(notes, ", ") + ")"
+		if notes := g.notes(); notes != "" {
+			runs += " (" + notes + ")"
 		}
 		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\n", label, short(g.Digest), cmp.Or(g.time(), g.Created, "–"), g.signersInfo, runs)
 		for _, l := range g.details() {
@@ -198,6 +186,23 @@ func (r historyResult) text(w io.Writer) {
 	if n := r.Total - len(r.Generations); n > 0 {
 		fmt.Fprintf(w, "  and %d older\n", n)
 	}
+}
+
+// notes tell what a generation repeats, and when it is valid; "": nothing to tell.
+func (g historyLine) notes() string {
+	var notes []string
+	if g.Repeated != 0 {
+		notes = append(notes, fmt.Sprintf("repeats generation %d", g.Repeated))
+	} else if g.Repeats != "" {
+		notes = append(notes, "repeats "+short(g.Repeats))
+	}
+	if g.Expires != "" {
+		notes = append(notes, "expires "+g.Expires)
+	}
+	if !g.Windows.Always() {
+		notes = append(notes, "windows "+g.Windows.String())
+	}
+	return strings.Join(notes, ", ")
 }
 
 // details are the lines below a generation: its changes, its source, and errors of its signatures.
@@ -234,49 +239,45 @@ func (c *call) stateHistory(args []string) error {
 	if err != nil {
 		return err
 	}
-	all, total, err := release.History(c.Context, repo, device, limit+1) // one more, to show the changes of the last one
-	if err != nil {
+	r := historyResult{Device: string(device), Repository: repo.Name(), Verified: verifies}
+	if r.Generations, r.Total, err = readGenerations(c.Context, repo, repo, device, limit, signersOf); err != nil {
 		return err
 	}
-	if total == 0 {
+	if r.Total == 0 {
 		err := fmt.Errorf("%s: no state was published for %s: %w", args[0], device, fault.ErrNotFound)
 		return fault.WithHint(err, "publish a state: longshore state push --device "+string(device)+" …")
 	}
-	r := historyResult{Device: string(device), Repository: repo.Name(), Total: total, Verified: verifies}
+	if err := c.show(r); err != nil {
+		return err
+	}
+	return unverified(repo.Name(), "generation", r.Generations)
+}
+
+// readGenerations reads the newest generations of a device, at most limit, and returns their total number; from is repo, or knows its tags.
+func readGenerations(ctx context.Context, repo *registry.Repository, from release.Repository, device artifacts.DeviceID, limit int, of findSigners) ([]historyLine, int, error) {
+	all, total, err := release.History(ctx, from, device, limit+1) // one more, to show the changes of the last one
+	if err != nil {
+		return nil, 0, err
+	}
 	read := map[digest.Digest]*release.Published{}
 	for i, g := range all {
 		if g.Problem == nil {
 			read[g.Digest] = &all[i]
 		}
 	}
-	r.Generations = make([]historyLine, min(len(all), limit))
-	work, ctx := errgroup.WithContext(c.Context)
+	out := make([]historyLine, min(len(all), limit))
+	work, ctx := errgroup.WithContext(ctx)
 	work.SetLimit(historyAtOnce)
-	for i, g := range all[:len(r.Generations)] {
+	for i, g := range all[:len(out)] {
 		work.Go(func() (err error) {
-			r.Generations[i], err = describeGeneration(ctx, g, read)
+			out[i], err = describeGeneration(ctx, g, read)
 			if err == nil && g.Problem == nil {
-				r.Generations[i].signersInfo, err = signersOf(ctx, repo, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: g.Digest})
+				out[i].signersInfo, err = of(ctx, repo, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: g.Digest})
 			}
 			return err
 		})
 	}
-	if err := work.Wait(); err != nil {
-		return err
-	}
-	if err := c.show(r); err != nil {
-		return err
-	}
-	unverified := 0
-	for _, g := range r.Generations {
-		if g.Unverified != "" {
-			unverified++
-		}
-	}
-	if unverified > 0 {
-		return outcome.WithCode(fmt.Errorf("%s: %d of %s have no trusted signature", repo.Name(), unverified, fleet.Counted(len(r.Generations), "generation")), outcome.Verification)
-	}
-	return nil
+	return out, total, work.Wait()
 }
 
 // describeGeneration describes one generation without its signers; read are the generations that were read.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -11,6 +12,8 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
@@ -69,9 +72,28 @@ func (i signersInfo) time() string {
 	return first
 }
 
+// untrusted reports whether a device would reject the signatures.
+func (i signersInfo) untrusted() bool { return i.Unverified != "" }
+
+// unverified is an error if a history lists what has no trusted signature.
+func unverified[T interface{ untrusted() bool }](where, what string, all []T) error {
+	n := 0
+	for _, x := range all {
+		if x.untrusted() {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return outcome.WithCode(fmt.Errorf("%s: %d of %s have no trusted signature", where, n, fleet.Counted(len(all), what)), outcome.Verification)
+}
+
+type findSigners func(context.Context, *registry.Repository, ocispec.Descriptor) (signersInfo, error)
+
 // signersOf returns a function that finds the signers of artifacts of a kind: those that --verify-key or --policy verifies, or,
 // without these flags, those that the signatures claim.
-func (c *call) signersOf(kind string) (of func(context.Context, *registry.Repository, ocispec.Descriptor) (signersInfo, error), verifies bool, err error) {
+func (c *call) signersOf(kind string) (of findSigners, verifies bool, err error) {
 	policy, err := c.policy()
 	if err != nil {
 		return nil, false, err
