@@ -224,7 +224,8 @@ func (p *planner) runnable(ctx context.Context, a *Assignment) (Finding, error) 
 }
 
 // unused reports parameters that have no effect: nothing in their components refers to them. A slip in a name
-// would be signed and published otherwise. What a package sets by itself, and what a device has already, is not looked at.
+// would be signed and published otherwise. What a package sets by itself was checked when it was pushed, and is not looked at here, nor is
+// what a device has already.
 func (p *planner) unused(ctx context.Context, at Placement) ([]string, error) {
 	if p.o.Unused == nil || at.Profile.Type != "compose" {
 		return nil, nil

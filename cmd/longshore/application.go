@@ -21,7 +21,8 @@ func appPushCommand() command {
 		name: "push", args: "DIRECTORY HOST/PATH[:VERSION]", min: 2, max: 2,
 		usage: "push an application package",
 		about: "Checks margo.yaml, packs it with the icon and the documents that it names by relative paths, and pushes it under its " +
-			"version. The same input gives the same digest. Push components separately. --channel moves a channel to this version, " +
+			"version. The same input gives the same digest. Push components separately, and first: a parameter that no component takes is " +
+			"rejected, and a note tells which components could not be read. --channel moves a channel to this version, " +
 			"as app channel set does; if another publisher moves it at the same time, the exit code is 6.",
 		examples: []string{
 			"./line harbor.acme.example/plant/apps/line",
@@ -101,6 +102,9 @@ func (c *call) appPush(args []string) error {
 	repo, err := c.open(ref)
 	if err != nil {
 		return err
+	}
+	if err := c.checkParameters(packageParameters(artifacts.DescriptionFile, description(a), d)); err != nil {
+		return inDirectory(args[0], err)
 	}
 	r := appResult{ID: d.ID, Version: d.Metadata.Version, Resources: []string{}, Channels: c.StringSlice("channel")}
 	for _, b := range a.Blobs {

@@ -90,6 +90,9 @@ func (c *call) bundlePush(args []string) error {
 		if err != nil {
 			return err
 		}
+		if err := c.checkParameters(deploymentParameters(file, data, d.Document)); err != nil {
+			return err
+		}
 		o.Deployments = append(o.Deployments, data)
 		r.Deployments = append(r.Deployments, describeDeployment(*d))
 	}

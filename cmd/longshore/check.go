@@ -72,9 +72,21 @@ func (c *call) readers() map[string]reader {
 			_, err := artifacts.ReadBundle(data)
 			return named(file, err)
 		},
-		kindCompose:      func(file string, data []byte) error { return c.checkCompose(file, data, nil) },
-		kindDeployment:   parsed(margo.ParseApplicationDeployment),
-		kindDescription:  parsed(margo.ParseApplicationDescription),
+		kindCompose: func(file string, data []byte) error { return c.checkCompose(file, data, nil) },
+		kindDeployment: func(file string, data []byte) error {
+			d, err := margo.ParseApplicationDeployment(file, data)
+			if err == nil {
+				c.noteParameters(deploymentParameters(file, data, d))
+			}
+			return err
+		},
+		kindDescription: func(file string, data []byte) error {
+			d, err := margo.ParseApplicationDescription(file, data)
+			if err == nil {
+				c.noteParameters(packageParameters(file, data, d))
+			}
+			return err
+		},
 		kindManifest:     parsed(margo.ParseStateManifest),
 		kindStatus:       either(margo.ParseDeploymentStatus, margo.ParseDeploymentStatusYAML),
 		kindCapabilities: either(margo.ParseDeviceCapabilities, margo.ParseDeviceCapabilitiesYAML),
@@ -216,7 +228,10 @@ func (c *call) checkDirectory(name, kind string) (string, error) {
 		_, err = artifacts.PackComponent(packed.Files, artifacts.ComponentOptions{Name: "check", Version: "0.0.0"})
 		return kind, named(name, err)
 	case kindPackage:
-		_, _, err := artifacts.PackPackage(dir, artifacts.PackageOptions{})
+		a, d, err := artifacts.PackPackage(dir, artifacts.PackageOptions{})
+		if err == nil {
+			c.noteParameters(packageParameters(path.Join(name, artifacts.DescriptionFile), description(a), d))
+		}
 		return kind, named(name, err)
 	case kindChart:
 		return kind, c.checkChart(name)
