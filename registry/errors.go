@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,17 +30,35 @@ type Error struct {
 	err       error
 }
 
-func (e *Error) Error() string { return e.Op + " " + e.Reference + ": " + e.err.Error() }
+// Error says what is missing where a registry has answered that it does not have it, and otherwise what was tried.
+func (e *Error) Error() string {
+	more, bare := strings.CutPrefix(e.err.Error(), fault.ErrNotFound.Error())
+	what := ""
+	switch ref, missing := e.missing(); {
+	case !bare || !missing || !slices.Contains([]string{"resolve", "fetch manifest", "fetch blob", "read", "list tags"}, e.Op):
+		return e.Op + " " + e.Reference + ": " + e.err.Error()
+	case ref.Target() == "":
+		what = "repository "
+	}
+	return "there is no " + what + e.Reference + more
+}
+
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.err }
+
+// missing is the reference that a registry does not have; false for all other errors.
+func (e *Error) missing() (Reference, bool) {
+	ref, err := ParseReference(e.Reference)
+	return ref, err == nil && ref.Scheme != SchemeLayout && e.Op != "open" && errors.Is(e.err, fault.ErrNotFound) && !errors.Is(e.err, fault.ErrTemporary)
+}
 
 // Look is a hint for finding a name that a registry does not have; "" for every other error. It is for callers without a more
 // specific hint: a hint of the error itself takes precedence.
 func (e *Error) Look() string {
-	ref, err := ParseReference(e.Reference)
-	if err != nil || ref.Scheme == SchemeLayout || e.Op == "open" || !errors.Is(e.err, fault.ErrNotFound) || errors.Is(e.err, fault.ErrTemporary) {
-		return ""
-	}
+	ref, missing := e.missing()
 	switch {
+	case !missing:
+		return ""
 	case ref.Digest != "":
 		return "is that the repository? registries remove what no tag names"
 	case ref.Tag != "":

@@ -2,6 +2,7 @@ package registry_test
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"syscall"
@@ -49,6 +50,29 @@ func TestLook(t *testing.T) {
 		var e *registry.Error
 		if !errors.As(registry.NewError("resolve", tc.reference, tc.err), &e) || e.Look() != tc.want {
 			t.Errorf("Look of %s, %v = %q, want %q", tc.reference, tc.err, e.Look(), tc.want)
+		}
+	}
+}
+
+// What a registry does not have is named as it was asked for, without the registry's status.
+func TestMissingIsNamed(t *testing.T) {
+	said := fmt.Errorf("%w (the answer was: 404 page not found)", fault.ErrNotFound)
+	for _, tc := range []struct {
+		op, reference string
+		err           error
+		want          string
+	}{
+		{"resolve", "harbor.acme.example/plant/state:press-07", fault.ErrNotFound, "there is no harbor.acme.example/plant/state:press-07"},
+		{"list tags", "harbor.acme.example/plant/lime", fault.ErrNotFound, "there is no repository harbor.acme.example/plant/lime"},
+		{"list tags", "harbor.acme.example/plant/lime", said, "there is no repository harbor.acme.example/plant/lime (the answer was: 404 page not found)"},
+		{"push blob", "harbor.acme.example/plant/lime", fault.ErrNotFound, "push blob harbor.acme.example/plant/lime: not found"},
+		{"resolve", "harbor.acme.example/plant/line:1", fmt.Errorf("the mirror does not have enough of it: %w", fault.ErrNotFound), "resolve harbor.acme.example/plant/line:1: the mirror does not have enough of it: not found"},
+		{"resolve", "harbor.acme.example/plant/line:1", errors.Join(fault.ErrNotFound, fault.ErrTemporary), "resolve harbor.acme.example/plant/line:1: not found\ntemporarily unavailable"},
+		{"open", "oci-layout:plant:9.9.9", fault.ErrNotFound, "open oci-layout:plant:9.9.9: not found"},
+	} {
+		err := registry.NewError(tc.op, tc.reference, tc.err)
+		if err.Error() != tc.want || !errors.Is(err, fault.ErrNotFound) {
+			t.Errorf("error %q, want %q", err, tc.want)
 		}
 	}
 }

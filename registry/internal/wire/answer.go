@@ -63,6 +63,13 @@ const HintLogin = "log in, or check the user name and password or token for this
 
 // StatusError turns a status into an error with a sentinel. code and message are the registry's, if any.
 func StatusError(status int, code, message string) error {
+	kind := sentinel(status, code, message)
+	if errors.Is(kind, fault.ErrNotFound) { // the caller names what was asked for; what a registry says of it adds nothing
+		if code == "" && message != "" {
+			return fmt.Errorf("%w (the answer was: %s)", kind, Clean(message))
+		}
+		return kind
+	}
 	said := fmt.Sprintf("%d %s", status, http.StatusText(status))
 	if code != "" {
 		said += " " + code
@@ -70,7 +77,7 @@ func StatusError(status int, code, message string) error {
 	if message != "" {
 		said += " (" + Clean(message) + ")"
 	}
-	err := fmt.Errorf("%s: %w", strings.TrimSpace(said), sentinel(status, code, message))
+	err := fmt.Errorf("%s: %w", strings.TrimSpace(said), kind)
 	switch {
 	case status == http.StatusUnauthorized:
 		return fault.WithHint(err, HintLogin)

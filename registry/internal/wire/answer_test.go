@@ -28,8 +28,8 @@ func TestAnswerError(t *testing.T) {
 	}{
 		"unauthorized":        {respond(401, asJSON, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`), fault.ErrUnauthenticated, "401 Unauthorized UNAUTHORIZED (authentication required): not authenticated"},
 		"forbidden":           {respond(403, asJSON, `{"errors":[{"code":"DENIED"}]}`), fault.ErrDenied, "403 Forbidden DENIED: denied"},
-		"not found, plain":    {respond(404, "text/plain", "404 page not found\n"), fault.ErrNotFound, "404 Not Found (404 page not found): not found"},
-		"gone":                {respond(410, "", ""), fault.ErrNotFound, "410 Gone: not found"},
+		"not found, plain":    {respond(404, "text/plain", "404 page not found\n"), fault.ErrNotFound, "not found (the answer was: 404 page not found)"},
+		"gone":                {respond(410, "", ""), fault.ErrNotFound, "not found"},
 		"method":              {respond(405, "", ""), fault.ErrUnsupported, "405 Method Not Allowed: unsupported"},
 		"quay's web page":     {respond(429, "text/html", "<html><body>slow down</body></html>"), fault.ErrTemporary, "429 Too Many Requests: temporarily unavailable"},
 		"page without a type": {respond(502, "", "<!DOCTYPE html>"), fault.ErrTemporary, "502 Bad Gateway: temporarily unavailable"},
@@ -47,7 +47,7 @@ func TestAnswerError(t *testing.T) {
 		"redirect nowhere":    {respond(302, "", ""), fault.ErrTemporary, "302 Found: temporarily unavailable"},
 		"no errors in JSON":   {respond(500, asJSON, `{"errors":[]}`), fault.ErrTemporary, "500 Internal Server Error: temporarily unavailable"},
 		"errors of any shape": {respond(500, asJSON, `{"errors":"x"}`), fault.ErrTemporary, `500 Internal Server Error ({"errors":"x"}): temporarily unavailable`},
-		"terminal tricks":     {respond(404, "text/plain", "a\x1b[2Jb\x07\r\nc"), fault.ErrNotFound, "404 Not Found (a[2Jb): not found"},
+		"terminal tricks":     {respond(404, "text/plain", "a\x1b[2Jb\x07\r\nc"), fault.ErrNotFound, "not found (the answer was: a[2Jb)"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
