@@ -90,7 +90,12 @@ func HistoryTag(tag string, generation uint64) string {
 const proposed = ".proposal"
 
 // ProposalTag is the tag under which one generation waits for signatures: "press-07.v42.proposal".
-func ProposalTag(tag string, generation uint64) string { return HistoryTag(tag, generation) + proposed }
+func ProposalTag(tag string, generation uint64) string {
+	return ProposalOf(HistoryTag(tag, generation))
+}
+
+// ProposalOf is the tag under which the generation of a history tag waits for signatures.
+func ProposalOf(history string) string { return history + proposed }
 
 // CutProposal returns the history tag that a proposal is for; false for tags that are not of a proposal.
 func CutProposal(tag string) (history string, ok bool) { return strings.CutSuffix(tag, proposed) }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/release"
 )
 
 // Publisher puts states into registries, in the safe order: blobs, manifest, signature, history tag, moving tag.
@@ -162,6 +163,8 @@ func (r *Report) failures(all int) error {
 			err = fault.WithHint(err, "run it again: it goes on with what is not published yet")
 		}
 		return err
+	case len(taken) > 0 && errors.Is(r.Failed[artifacts.DeviceID(taken[0])], release.ErrProposed):
+		return fmt.Errorf("%s, another state is proposed for %s: %w", far, some(taken), r.Failed[artifacts.DeviceID(taken[0])])
 	case len(taken) > 0:
 		return fault.WithHint(fmt.Errorf("%s, another publisher published %s meanwhile: %w", far, some(taken), r.Failed[artifacts.DeviceID(taken[0])]),
 			"plan again: it shows what is there now")

@@ -12,7 +12,6 @@ import (
 	"syscall"
 
 	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/compose"
@@ -21,7 +20,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/release"
 )
 
 func fleetCommands() command {
@@ -252,42 +250,4 @@ func (c *call) fleetInit(args []string) error {
 		r.Files = append(r.Files, f.Name)
 	}
 	return c.show(r)
-}
-
-// fleetPublisher publishes the states of a fleet.
-type fleetPublisher struct {
-	*registry.Client
-	signer *signer // nil: states stay unsigned
-}
-
-func (f fleetPublisher) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
-	repo, err := f.OpenName(ctx, repository)
-	if err != nil {
-		return err
-	}
-	var signer release.Signer // nil: unsigned
-	if f.signer != nil {
-		signer = fleetSigner{f.signer}
-	}
-	_, err = release.Publish(ctx, repo, a, release.PublishOptions{
-		Signer: signer, HistoryTag: p.HistoryTag, Tags: []string{p.Tag}, Held: p.Held,
-		Precondition: &release.Precondition{Tagged: p.Tagged, New: p.New, Verify: p.Verify},
-	})
-	return err
-}
-
-// fleetSigner signs for many devices at once, and does not record the signatures.
-type fleetSigner struct{ *signer }
-
-var _ release.FreshSigner = fleetSigner{}
-
-func (s fleetSigner) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
-	_, err := s.Signer.Sign(ctx, repo, subject)
-	return err
-}
-
-// SignFresh implements release.FreshSigner.
-func (s fleetSigner) SignFresh(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
-	_, err := s.Signer.SignFresh(ctx, repo, subject)
-	return err
 }

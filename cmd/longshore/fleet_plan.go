@@ -253,7 +253,8 @@ func fleetPublishCommand() command {
 			"the same device at the same time, the later one ends with exit code 6.\n\nIf the files define waves (rollout), publish " +
 			"starts each wave according to the device reports at the fleet endpoint. It ends when the last wave has passed, or " +
 			"with exit code 6 when one has failed. You can stop it at any time; the same command continues, on any machine. See " +
-			"also longshore fleet rollout.",
+			"also longshore fleet rollout.\n\nStates that need several signers by --policy are proposed. The other signers run the same " +
+			"command on the same files, with their own keys; the last signature publishes each state.",
 		examples: []string{
 			"--key release.key plant", "--key release.key --plan plan.json plant",
 			"--key release.key --endpoint https://fleet.acme.example plant",
@@ -264,19 +265,20 @@ func fleetPublishCommand() command {
 			&cli.BoolFlag{Name: "at-once", Usage: "publish to all devices now, without waves; a rollout in progress is ignored"},
 			&cli.BoolFlag{Name: "again", Usage: "restart the rollout of a release that was halted or rolled back before"},
 			unsignedFlag(), noWaitFlag(), lookFlag(), dirtyFlag(),
-		}, planFlags(), contentFlags(), signFlags(), registryFlags()),
+		}, proposalFlags(), planFlags(), contentFlags(), signFlags(), registryFlags()),
 		run: (*call).fleetPublish,
 	}
 }
 
 type fleetPublished struct {
-	Fleet     string         `json:"fleet"`
-	Published []fleetState   `json:"published"`
-	Failed    []failedDevice `json:"failed,omitempty"` // states that could not be published; the next run publishes the others
-	Same      int            `json:"same"`
-	Skipped   int            `json:"skipped"` // devices that cannot get their deployments
-	Signed    bool           `json:"signed"`
-	Bytes     int64          `json:"bytes"`
+	Fleet     string          `json:"fleet"`
+	Published []fleetState    `json:"published"`
+	Proposed  []fleetProposal `json:"proposed,omitempty"` // states that others have to sign, too
+	Failed    []failedDevice  `json:"failed,omitempty"`   // states that could not be published; the next run publishes the others
+	Same      int             `json:"same"`
+	Skipped   int             `json:"skipped"` // devices that cannot get their deployments
+	Signed    bool            `json:"signed"`
+	Bytes     int64           `json:"bytes"`
 }
 
 type failedDevice struct {
@@ -304,6 +306,7 @@ func (r fleetPublished) quietText() string { return "" }
 
 func (r fleetPublished) text(w io.Writer) {
 	printPublished(w, r.Published, true)
+	printProposed(w, r.Proposed)
 	signed := ", signed"
 	if !r.Signed {
 		signed = ", unsigned: devices reject them unless their policy allows unsigned states"
@@ -400,9 +403,6 @@ func (c *call) fleetPublish(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.noteThreshold(compiled.Fleet, o); err != nil {
-		return err
-	}
 	if compiled.Fleet.Staged() && !c.Bool("at-once") && !c.Bool("dry-run") {
 		return c.rollOut(compiled, o, rollout.Start{Saved: saved, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")}, func(r result) error { return c.show(r) })
 	}
@@ -436,12 +436,18 @@ func (c *call) fleetPublish(args []string) error {
 
 // publishPlan publishes a plan. It returns a result and an error if only a part was published.
 func (c *call) publishPlan(plan *fleet.Plan, show func(fleet.Progress)) (*fleetPublished, error) {
-	report, err := plan.Publish(c.Context, fleetPublisher{c.registry, c.signer}, show)
+	to, err := c.proposer(repositoriesOf(plan))
+	if err != nil {
+		return nil, err
+	}
+	report, err := plan.Publish(c.Context, to, show)
 	if err != nil && len(report.Published) == 0 {
 		return nil, err
 	}
-	return &fleetPublished{
-		Fleet: plan.Fleet, Published: statesOf(report), Failed: failedOf(report), Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot),
+	r := &fleetPublished{
+		Fleet: plan.Fleet, Failed: failedOf(report), Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot),
 		Signed: c.signer != nil, Bytes: report.Bytes,
-	}, err
+	}
+	r.Published, r.Proposed = to.split(report)
+	return r, err
 }

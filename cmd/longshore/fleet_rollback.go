@@ -50,19 +50,20 @@ func fleetRollbackCommand() command {
 			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now"},
 			parallelFlag(),
 			annotationFlag(),
-		}, signedByFlags("the states", "; also checks components and images"), contentFlags(), signFlags(), registryFlags()),
+		}, proposalFlags(), signedByFlags("the states", "; also checks components and images"), contentFlags(), signFlags(), registryFlags()),
 		run: (*call).fleetRollback,
 	}
 }
 
 type rollbackResult struct {
-	Fleet     string         `json:"fleet"`
-	Published []fleetState   `json:"published"`
-	Failed    []failedDevice `json:"failed,omitempty"` // states that could not be published
-	Stay      int            `json:"stay"`             // unchanged devices
-	Cannot    []cannotDevice `json:"cannot"`
-	Signed    bool           `json:"signed"`
-	Bytes     int64          `json:"bytes"`
+	Fleet     string          `json:"fleet"`
+	Published []fleetState    `json:"published"`
+	Proposed  []fleetProposal `json:"proposed,omitempty"` // states that others have to sign, too
+	Failed    []failedDevice  `json:"failed,omitempty"`   // states that could not be published
+	Stay      int             `json:"stay"`               // unchanged devices
+	Cannot    []cannotDevice  `json:"cannot"`
+	Signed    bool            `json:"signed"`
+	Bytes     int64           `json:"bytes"`
 }
 
 type cannotDevice struct {
@@ -76,6 +77,7 @@ func (r rollbackResult) quietText() string { return "" }
 
 func (r rollbackResult) text(w io.Writer) {
 	printPublished(w, r.Published, r.Signed)
+	printProposed(w, r.Proposed)
 	for _, d := range r.Cannot {
 		row(w, "cannot", "%s: %s", d.Device, strings.Join(d.Reasons, "; "))
 	}
@@ -138,13 +140,18 @@ func (c *call) fleetRollback(args []string) error {
 			return err
 		}
 	}
+	to, err := c.proposer(repositoriesOf(plan))
+	if err != nil {
+		return err
+	}
 	show, done := c.progress("published")
-	report, err := plan.Publish(c.Context, fleetPublisher{c.registry, c.signer}, show)
+	report, err := plan.Publish(c.Context, to, show)
 	done()
 	if err != nil && len(report.Published) == 0 {
 		return err
 	}
-	r.Published, r.Failed, r.Bytes = statesOf(report), failedOf(report), report.Bytes
+	r.Published, r.Proposed = to.split(report)
+	r.Failed, r.Bytes = failedOf(report), report.Bytes
 	if err := cmp.Or(err, c.show(r)); err != nil { // also after an error: some states may be published
 		return err
 	}

@@ -221,6 +221,9 @@ func (c *call) rollOut(compiled *fleet.Compiled, o fleet.Options, start rollout.
 }
 
 func (c *call) runRollout(compiled *fleet.Compiled, o fleet.Options, show func(result) error, begin func(rollout.Config) (*rollout.Run, *fleet.Plan, error)) error {
+	if err := c.refuseWaves(compiled.Fleet, o); err != nil {
+		return err
+	}
 	k := c.conduct(compiled.Fleet, o)
 	e, err := c.endpoint(compiled.Fleet)
 	if err != nil {
@@ -335,7 +338,10 @@ func (c *call) rolloutUndo(args []string) error {
 	if err := c.whoSigns(); err != nil {
 		return err
 	}
-	return c.rolloutOnly(args, func(_ *fleet.Fleet, k rollout.Config) error {
+	return c.rolloutOnly(args, func(f *fleet.Fleet, k rollout.Config) error {
+		if err := c.refuseWaves(f, fleet.Options{}); err != nil {
+			return err
+		}
 		run, err := rollout.Undo(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
 		if err != nil {
 			return err

@@ -66,26 +66,22 @@ func (i proposalInfo) text(w io.Writer, r stateResult) {
 // proposes reports whether a state needs other signers, and returns the policy of --policy, if there is one.
 func (c *call) proposes(repo *registry.Repository) (*trust.Policy, bool, error) {
 	policy, err := c.policy()
-	if err != nil || policy == nil {
-		return nil, c.Bool("propose"), err
+	if err != nil {
+		return nil, false, err
 	}
-	rule, found := policy.Match(trust.KindState, repo.Name())
-	return policy, c.Bool("propose") || found && rule.Need() > 1 && !c.Bool("unsigned"), nil
+	return policy, c.severalSign(policy, repo.Name()), nil
 }
 
-// noteThreshold prints a note if a fleet's states need several signers: there are no proposals of fleets.
-func (c *call) noteThreshold(f *fleet.Fleet, o fleet.Options) error {
-	policy, err := c.policy()
-	if err != nil || policy == nil {
-		return err
+// severalSign reports whether states in a repository are proposed: because a policy requires several signers, or because of --propose.
+func (c *call) severalSign(policy *trust.Policy, repository string) bool {
+	if c.Bool("propose") {
+		return true
 	}
-	for _, repository := range slices.Sorted(maps.Keys(f.Repositories(o.Devices))) {
-		if rule, found := policy.Match(trust.KindState, repository); found && rule.Need() > 1 {
-			fmt.Fprintf(c.stderr, "note: states in %s need signatures by %s; this command adds one. Devices report signature-threshold "+
-				"until the others have signed each state with longshore sign\n", repository, rule.Quorum)
-		}
+	if policy == nil || c.Bool("unsigned") {
+		return false
 	}
-	return nil
+	rule, found := policy.Match(trust.KindState, repository)
+	return found && rule.Need() > 1
 }
 
 // mayPropose rejects a key whose signature would not count.
@@ -137,29 +133,13 @@ func (c *call) propose(repo *registry.Repository, policy *trust.Policy, next *fl
 // advance publishes a proposed state if it has enough signatures, and prints the result.
 func (c *call) advance(repo *registry.Repository, policy *trust.Policy, next *fleet.Next, r stateResult) error {
 	a, at := next.Artifact.Descriptor, next.Publication
-	subject := ocispec.Descriptor{MediaType: a.MediaType, Digest: a.Digest, Size: a.Size}
-	info := &proposalInfo{Tag: artifacts.ProposalTag(at.Tag, next.Generation), Waiting: "other signers: longshore state sign counts them by --policy"}
-	if policy != nil {
-		var err error
-		if info.Signers, info.Waiting, err = c.countSigners(policy, repo, subject); err != nil {
-			return err
-		}
+	info := &proposalInfo{Tag: artifacts.ProposalTag(at.Tag, next.Generation)}
+	var err error
+	if info.Signers, info.Waiting, err = c.complete(repo, policy, next.Artifact, at); err != nil {
+		return err
 	}
 	tag := info.Tag
 	if info.Waiting == "" {
-		if at.Tagged != a.Digest { // else it is published
-			if _, err := release.Publish(c.Context, repo, &artifacts.Artifact{Descriptor: a, Manifest: next.Artifact.Manifest}, release.PublishOptions{
-				HistoryTag: at.HistoryTag, Tags: []string{at.Tag}, Precondition: &release.Precondition{
-					Tagged: at.Tagged,
-					// Only the policy counts: a state with a signature by our own key may still need others.
-					Verify: func(ctx context.Context, d digest.Digest) error {
-						return c.accepts(ctx, policy, repo, ocispec.Descriptor{MediaType: a.MediaType, Digest: d})
-					},
-				},
-			}); err != nil {
-				return err
-			}
-		}
 		info.Published, tag = true, at.Tag
 	}
 	r.Proposal = info
@@ -168,6 +148,28 @@ func (c *call) advance(repo *registry.Repository, policy *trust.Policy, next *fl
 		r.Signatures = signatureInfos(c.signer.made)
 	}
 	return c.show(r)
+}
+
+// complete publishes a proposed state if the policy accepts it. It returns its signers, and who still has to sign; "": it is published.
+func (c *call) complete(repo *registry.Repository, policy *trust.Policy, a *artifacts.Artifact, at fleet.Publication) (*quorumInfo, string, error) {
+	if policy == nil {
+		return nil, "other signers: longshore state sign counts them by --policy", nil
+	}
+	d := a.Descriptor
+	signers, waiting, err := c.countSigners(policy, repo, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
+	if err != nil || waiting != "" || at.Tagged == d.Digest {
+		return signers, waiting, err
+	}
+	_, err = release.Publish(c.Context, repo, &artifacts.Artifact{Descriptor: d, Manifest: a.Manifest}, release.PublishOptions{
+		HistoryTag: at.HistoryTag, Tags: []string{at.Tag}, Precondition: &release.Precondition{
+			Tagged: at.Tagged,
+			// Only the policy counts: a state with a signature by our own key may still need others.
+			Verify: func(ctx context.Context, state digest.Digest) error {
+				return c.accepts(ctx, policy, repo, ocispec.Descriptor{MediaType: d.MediaType, Digest: state})
+			},
+		},
+	})
+	return signers, "", err
 }
 
 // countSigners counts the signatures of a state, and returns what devices with the policy still require; "" means nothing.

@@ -64,7 +64,7 @@ func (s *shell) guard(allow int) {
 			s.t.Error(err)
 		}
 		r.Body = io.NopCloser(bytes.NewReader(data))
-		if tag := path.Base(r.URL.Path); strings.HasPrefix(tag, "press-07") && !strings.HasSuffix(tag, ".proposal") {
+		if tag := path.Base(r.URL.Path); strings.HasPrefix(tag, "press-0") && !strings.HasSuffix(tag, ".proposal") {
 			if code, _, stderr := s.try("verify", "--policy", "two.yaml", states+"@"+digest.FromBytes(data).String()); code != outcome.OK {
 				s.t.Errorf("%s is set before enough have signed: %s", tag, stderr)
 			}
@@ -210,10 +210,79 @@ func TestStateProposalByTwoAtOnce(t *testing.T) {
 	if got := s.stateTags(); got != "press-07 press-07.v1 press-07.v1.proposal" {
 		t.Errorf("tags: %s", got)
 	}
-	s.server.Faults.Clear() // a fleet is not proposed, and says so
-	s.write("one/fleet.yaml", "fleet: one\nregistry: "+host+"/plant\nstates: state\napplications: {line: {component: components/line-monitor, version: 1.4.0}}\n"+
-		"deployments: {line: {application: line, select: \"*\"}}\ndevices: [{id: press-08, capabilities: unchecked}]\n")
-	if _, _, stderr := s.try("fleet", "publish", "--key", "release.key", "--policy", "two.yaml", "one"); !strings.Contains(stderr, "2 of release, root, third") {
-		t.Errorf("fleet publish: %s", stderr)
+}
+
+// The states of a fleet that need two signatures are proposed by the first publisher, and tagged by the second, device by device.
+func TestFleetProposal(t *testing.T) {
+	golden := goldenDir(t)
+	s := newShell(t, testenv.Referrers)
+	s.twoOfThree()
+	s.guard(everything)
+	files := "fleet: one\nregistry: " + host + "/plant\nstates: state\napplications: {line: {component: components/line-monitor, version: 1.4.0}}\n" +
+		"deployments: {line: {application: line, select: \"*\"}}\ndevices: [{id: press-07, capabilities: unchecked}, {id: press-08, capabilities: unchecked}]\n"
+	s.write("one/fleet.yaml", files)
+	s.write("waves/fleet.yaml", files+"endpoint: http://127.0.0.1:1\nrollout: {waves: [{name: all, percent: 100}]}\n")
+	publish := func(code int, key string, more ...string) {
+		t.Helper()
+		s.do(code, append(append([]string{"fleet", "publish", "--key", key, "--policy", "two.yaml"}, more...), "one")...)
 	}
+	tags := func(want string) {
+		t.Helper()
+		if got := s.stateTags(); got != want {
+			t.Errorf("tags are %s, want %s", got, want)
+		}
+	}
+	s.do(outcome.Misused, "fleet", "publish", "--key", "release.key", "--policy", "two.yaml", "waves")
+	s.write("fourth.yaml", strings.ReplaceAll(string(mustRead(t, "two.yaml")), "signers: [release, ", "signers: ["))
+	s.do(outcome.Refused, "fleet", "publish", "--key", "release.key", "--policy", "fourth.yaml", "one") // a key that does not count
+	tags("")
+	publish(outcome.OK, "release.key")
+	tags("press-07.v1.proposal press-08.v1.proposal")
+	publish(outcome.OK, "release.key", "-o", "json") // once more: one person is one signature
+	tags("press-07.v1.proposal press-08.v1.proposal")
+	s.do(outcome.OK, "state", "proposals", "--policy", "two.yaml", states)
+	s.do(outcome.OK, "state", "sign", "-q", "--device", "press-08", "--key", "third.key", "--policy", "two.yaml", states)
+	tags("press-07.v1.proposal press-08 press-08.v1 press-08.v1.proposal")
+	publish(outcome.OK, "root.key")
+	tags("press-07 press-07.v1 press-07.v1.proposal press-08 press-08.v1 press-08.v1.proposal")
+	publish(outcome.OK, "third.key") // nothing is left
+
+	// Other files make another state, which does not replace what is proposed.
+	s.write("one/fleet.yaml", strings.ReplaceAll(files, `"*"}`, `"*", parameters: {POLL_SECONDS: 5}}`))
+	publish(outcome.OK, "release.key")
+	s.write("one/fleet.yaml", strings.ReplaceAll(files, `"*"}`, `"*", parameters: {POLL_SECONDS: 6}}`))
+	publish(outcome.Refused, "root.key")
+	publish(outcome.OK, "root.key", "--replace-proposal")
+	publish(outcome.OK, "release.key", "-q")
+	s.do(outcome.OK, "verify", "-q", "--policy", "two.yaml", states+":press-07")
+	s.do(outcome.OK, "fleet", "rollback", "--yes", "--previous", "--key", "third.key", "--policy", "two.yaml", "one")
+	s.do(outcome.OK, "fleet", "rollback", "--yes", "--previous", "--key", "root.key", "--policy", "two.yaml", "one")
+	s.do(outcome.OK, "state", "show", "--device", "press-08", states)
+	s.do(outcome.OK, "fleet", "publish", "-q", "--propose", "--key", "release.key", "--verify-key", "root.pub", "one") // without a policy
+	s.golden(golden)
+}
+
+// Whatever ends fleet publish between two steps: no tag is set early, and the same command goes on.
+func TestFleetProposalTakenUp(t *testing.T) {
+	s := newShell(t, testenv.Referrers)
+	s.twoOfThree()
+	s.write("one/fleet.yaml", "fleet: one\nregistry: "+host+"/plant\nstates: state\napplications: {line: {component: components/line-monitor, version: 1.4.0}}\n"+
+		"deployments: {line: {application: line, select: \"*\"}}\ndevices: [{id: press-07, capabilities: unchecked}]\n")
+	for _, key := range []string{"release.key", "root.key"} {
+		for allow := 0; ; allow++ {
+			if allow > 20 {
+				t.Fatalf("fleet publish --key %s never ends", key)
+			}
+			s.guard(allow)
+			code, _, _ := s.try("fleet", "publish", "--key", key, "--policy", "two.yaml", "one")
+			s.server.Faults.Clear()
+			if code == outcome.OK {
+				break
+			}
+		}
+	}
+	if got, want := s.stateTags(), "press-07 press-07.v1 press-07.v1.proposal"; got != want {
+		t.Errorf("tags are %s, want %s", got, want)
+	}
+	s.do(outcome.OK, "verify", "--policy", "two.yaml", states+":press-07")
 }

@@ -12,11 +12,14 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
+// ErrProposed: another artifact waits for signatures under the tag.
+var ErrProposed = fmt.Errorf("is proposed already: %w", fault.ErrConflict)
+
 // Propose pushes an artifact for others to sign: blobs, manifest, the signature of o.Signer if there is one, and last a tag of
 // proposals. That tag protects the artifact from the registry's garbage collection, and others find it there. Devices do not read
 // it: the tags of o are not set. [Publish] of the same artifact sets them when enough signers have signed.
 //
-// Another proposal under the tag is fault.ErrConflict, unless replace is true. Propose may be repeated after any interruption.
+// Another proposal under the tag is ErrProposed, unless replace is true. Propose may be repeated after any interruption.
 func Propose(ctx context.Context, repo *registry.Repository, a *artifacts.Artifact, tag string, replace bool, o PublishOptions) (ocispec.Descriptor, error) {
 	repo = repo.Upstream()
 	desc := ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
@@ -44,9 +47,9 @@ func Propose(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 	return desc, err
 }
 
-// Taken is the error about another proposal under a tag. It wraps fault.ErrConflict.
+// Taken is the error about another proposal under a tag. It wraps ErrProposed.
 func Taken(repository, tag string, there digest.Digest) error {
-	return fault.WithHint(fmt.Errorf("propose %s:%s: %s is proposed already: %w", repository, tag, there, fault.ErrConflict),
+	return fault.WithHint(fmt.Errorf("propose %s:%s: %s %w", repository, tag, there, ErrProposed),
 		"look at it with longshore state show, and sign it, or put yours in its place with --replace-proposal")
 }
 

@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/signing/trust"
+)
+
+// fleetPublisher publishes the states of a fleet.
+type fleetPublisher struct {
+	*registry.Client
+	signer *signer // nil: states stay unsigned
+}
+
+func (f fleetPublisher) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
+	repo, err := f.OpenName(ctx, repository)
+	if err != nil {
+		return err
+	}
+	var signer release.Signer // nil: unsigned
+	if f.signer != nil {
+		signer = fleetSigner{f.signer}
+	}
+	_, err = release.Publish(ctx, repo, a, release.PublishOptions{
+		Signer: signer, HistoryTag: p.HistoryTag, Tags: []string{p.Tag}, Held: p.Held,
+		Precondition: &release.Precondition{Tagged: p.Tagged, New: p.New, Verify: p.Verify},
+	})
+	return err
+}
+
+// fleetSigner signs for many devices at once, and does not record the signatures.
+type fleetSigner struct{ *signer }
+
+var _ release.FreshSigner = fleetSigner{}
+
+func (s fleetSigner) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
+	_, err := s.Signer.Sign(ctx, repo, subject)
+	return err
+}
+
+// SignFresh implements release.FreshSigner.
+func (s fleetSigner) SignFresh(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
+	_, err := s.Signer.SignFresh(ctx, repo, subject)
+	return err
+}
+
+// fleetProposer is a fleetPublisher that proposes the states that others have to sign too: it sets the tags of a state only if the
+// policy accepts it. The other signers run the same command on the same files, which make the same states.
+type fleetProposer struct {
+	fleetPublisher
+	call   *call
+	policy *trust.Policy // nil: none was given
+
+	mu      sync.Mutex
+	waiting map[digest.Digest]string // proposed states, and who still has to sign them
+}
+
+// proposer returns the publisher of the states of devices. It rejects a key whose signature would not count, before anything is pushed.
+func (c *call) proposer(repositories []string) (*fleetProposer, error) {
+	f := &fleetProposer{fleetPublisher: fleetPublisher{c.registry, c.signer}, call: c, waiting: map[digest.Digest]string{}}
+	var err error
+	if f.policy, err = c.policy(); err != nil {
+		return nil, err
+	}
+	for _, name := range repositories {
+		if !c.severalSign(f.policy, name) {
+			continue
+		}
+		if err := mayPropose(f.policy, name, c.signer); err != nil {
+			return nil, err
+		}
+	}
+	return f, nil
+}
+
+// repositoriesOf are those of a plan's devices.
+func repositoriesOf(plan *fleet.Plan) []string {
+	all := map[string]bool{}
+	for _, d := range plan.Devices {
+		all[d.Repository] = true
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// Publish implements fleet.Publisher.
+func (f *fleetProposer) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
+	if p.Tagged == a.Descriptor.Digest || !f.call.severalSign(f.policy, repository) { // a published state is only signed again
+		return f.fleetPublisher.Publish(ctx, repository, a, p)
+	}
+	repo, err := f.OpenName(ctx, repository)
+	if err != nil {
+		return err
+	}
+	repo = repo.Upstream()
+	o := release.PublishOptions{Held: p.Held}
+	if f.signer != nil {
+		o.Signer = fleetSigner{f.signer}
+	}
+	if _, err := release.Propose(ctx, repo, a, artifacts.ProposalOf(p.HistoryTag), f.call.Bool("replace-proposal"), o); err != nil {
+		return err
+	}
+	_, waiting, err := f.call.complete(repo, f.policy, a, p)
+	if err == nil && waiting != "" {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.waiting[a.Descriptor.Digest] = waiting
+	}
+	return err
+}
+
+// split divides the states of a report into published and proposed ones.
+func (f *fleetProposer) split(r *fleet.Report) (published []fleetState, proposed []fleetProposal) {
+	published = []fleetState{}
+	for i, s := range statesOf(r) {
+		if waiting := f.waiting[s.Digest]; waiting != "" {
+			d := r.Published[i]
+			s.Reference = d.Repository + ":" + artifacts.ProposalTag(d.Device.Tag(), d.Generation)
+			proposed = append(proposed, fleetProposal{s, waiting})
+		} else {
+			published = append(published, s)
+		}
+	}
+	return published, proposed
+}
+
+// fleetProposal is a state that waits for signatures.
+type fleetProposal struct {
+	fleetState
+	Waiting string `json:"waiting"`
+}
+
+// printProposed lists the first proposed states, and who has to sign them.
+func printProposed(w io.Writer, all []fleetProposal) {
+	var waits []string
+	for i, s := range all {
+		switch {
+		case i < maxListed:
+			row(w, "proposed", "%s  generation %d  %s", s.Reference, s.Generation, short(s.Digest))
+		case i == maxListed:
+			row(w, "", "and %d more", len(all)-maxListed)
+		}
+		if !slices.Contains(waits, s.Waiting) {
+			waits = append(waits, s.Waiting)
+		}
+	}
+	for _, s := range waits {
+		row(w, "waits for", "%s", s)
+	}
+	if len(all) > 0 {
+		row(w, "", "the others sign with the same command, the same files and their own keys; or one device: longshore state sign")
+	}
+}
+
+// refuseWaves rejects publication in waves if states need several signers: a wave would wait for devices that cannot have the
+// state yet.
+func (c *call) refuseWaves(f *fleet.Fleet, o fleet.Options) error {
+	policy, err := c.policy()
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Repositories(o.Devices))) {
+		if c.severalSign(policy, name) {
+			return fault.WithHint(fmt.Errorf("fleet %s: states in %s need several signers, and waves publish with one key: %w", f.Name, name, fault.ErrUnsupported),
+				"propose the states of one wave after the other: longshore fleet publish --at-once --select SELECTOR")
+		}
+	}
+	return nil
+}
