@@ -1,13 +1,16 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -37,4 +40,60 @@ func testTerminal(t *testing.T) (terminal, person *os.File) {
 // ownTerminal makes a process's standard input its terminal.
 func ownTerminal() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Setctty: true}
+}
+
+// At a terminal a trust change, and a signature on a proposed one, are shown and asked for first: nothing is pushed or signed without a yes.
+func TestTrustAsksBeforeItSigns(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.third()
+	const at = host + "/plant/trust"
+	s.do(outcome.OK, "trust", "init", "-q", "--signer", "release.pub", "--signer", "root.pub", "--threshold", "2", "--key", "release.pub", "--file", "policy.yaml", at)
+	s.do(outcome.OK, "trust", "push", "-q", "--key", "release.key", "policy.yaml", at)
+	answer := func(text string, args ...string) (code int, stderr string) {
+		t.Helper()
+		terminal, person := testTerminal(t)
+		if _, err := person.WriteString(text + "\n"); err != nil {
+			t.Fatal(err)
+		}
+		var out, errs bytes.Buffer
+		p := testProgram(&out, &errs)
+		p.stdin, p.lookup = terminal, s.lookup
+		return p.run(t.Context(), args), errs.String()
+	}
+	repo := func() string {
+		t.Helper()
+		_, out, _ := s.try("trust", "history", "-o", "json", at)
+		return out
+	}
+	for _, tc := range []struct {
+		name   string
+		asks   []string
+		change []string
+	}{
+		{"sign the first version", []string{"Sign version 1? [y/N]"}, []string{"trust", "sign", "--key", "root.key", at}},
+		{"add a signer", []string{"third", "Propose version 2? [y/N]"}, []string{"trust", "add", "--key", "release.key", "third.pub", at}},
+		{"sign the change", []string{"third", "Sign version 2? [y/N]"}, []string{"trust", "sign", "--key", "root.key", at}},
+	} {
+		before := repo()
+		for _, no := range []string{"", "n", "yes please"} {
+			code, stderr := answer(no, tc.change...)
+			if code != outcome.Interrupted || !strings.Contains(stderr, "not confirmed, nothing was changed") {
+				t.Errorf("%s, answer %q: exit %d\n%s", tc.name, no, code, stderr)
+			}
+			for _, want := range tc.asks {
+				if !strings.Contains(stderr, want) {
+					t.Errorf("%s does not show %q:\n%s", tc.name, want, stderr)
+				}
+			}
+		}
+		if after := repo(); after != before {
+			t.Errorf("%s: it was changed without a yes:\n%s", tc.name, after)
+		}
+		if code, stderr := answer("y", tc.change...); code != outcome.OK {
+			t.Fatalf("%s, answer y: exit %d\n%s", tc.name, code, stderr)
+		}
+		if repo() == before {
+			t.Errorf("%s: nothing was changed after a yes", tc.name)
+		}
+	}
 }

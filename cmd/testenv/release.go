@@ -36,7 +36,7 @@ func releaseCommand() *cli.Command {
 			}
 			return packaging.Build(c.Context, packaging.Options{
 				Out: c.App.Writer, Source: root, Dir: c.String("dir"), Version: c.Args().First(),
-				Platforms: c.StringSlice("platform"), Key: c.String("key"),
+				Platforms: append([]string(nil), c.StringSlice("platform")...), Key: c.String("key"),
 			})
 		},
 	}

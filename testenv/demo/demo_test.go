@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"image"
+	"image/png"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,14 +19,21 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
 
-// TestDemo is the README's first command. Each step of it fails when it does not show what it says.
+// TestDemo is the README's first command. Each step of it fails when it does not show what it says. Its recording has every line of it.
 func TestDemo(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testenv.Unavailable(t, "needs root")
 	}
 	var out bytes.Buffer
-	if err := Run(t.Context(), Options{Out: &out}); err != nil {
+	rec := newRecorder(&out, "demo")
+	if err := Run(t.Context(), Options{Out: rec}); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
+	}
+	svg := string(rec.svg())
+	for line := range strings.Lines(out.String()) {
+		if first := wrap(strings.TrimRight(line, " \n"))[0]; first != "" && !strings.Contains(svg, marked(first)+"</text>") {
+			t.Errorf("the recording lacks %q", first)
+		}
 	}
 	for _, want := range []string{
 		"HTTP answers", "broker and sensor keep process ids", "3 × SIGKILL", "content-digest-mismatch", "signature-missing",
@@ -34,6 +44,48 @@ func TestDemo(t *testing.T) {
 		}
 	}
 	t.Log(out.String())
+}
+
+// The recording in docs is one of this demo: it has the title of every scene.
+func TestRecordingInDocs(t *testing.T) {
+	svg, err := os.ReadFile("../../docs/demo.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range scenes() {
+		if !strings.Contains(string(svg), marked(s.title)+"</text>") {
+			t.Errorf("docs/demo.svg lacks %q: make it again, see docs/development.md", s.title)
+		}
+	}
+}
+
+// The picture in docs: a real page, drawn by a real browser.
+func TestPicture(t *testing.T) {
+	if !testenv.Nightly() {
+		t.Skip("four devices take a minute: LONGSHORE_NIGHTLY=1 draws them")
+	}
+	if os.Geteuid() != 0 {
+		testenv.Unavailable(t, "needs root")
+	}
+	file := filepath.Join(t.TempDir(), "fleet.png")
+	var out bytes.Buffer
+	if err := Picture(t.Context(), &out, file); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	size := func(file string) image.Config {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := png.DecodeConfig(bytes.NewReader(data))
+		if err != nil || len(data) < 20<<10 { // less is an empty page
+			t.Errorf("%s: %d bytes, %v", file, len(data), err)
+		}
+		return c
+	}
+	if got, want := size(file), size("../../docs/fleet.png"); got.Width != want.Width || got.Height != want.Height {
+		t.Errorf("the picture is %d × %d, that in docs %d × %d: make it again, see docs/development.md", got.Width, got.Height, want.Width, want.Height)
+	}
 }
 
 func TestCleansUpAfterTrouble(t *testing.T) {

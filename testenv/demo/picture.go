@@ -155,6 +155,6 @@ func (w *show) assign(ctx context.Context, d *world.World, version string) error
 
 // screenshot lets a browser draw the page.
 func (w *show) screenshot(ctx context.Context, file string) error {
-	_, err := w.Stage.Box.Output(ctx, nil, testenv.Browser(w.Path("browser"), w.FleetURL+"/", "--hide-scrollbars", "--window-size=1200,1000", "--screenshot="+file)...)
+	_, err := w.Stage.Box.Output(ctx, nil, testenv.Browser(w.Path("browser"), w.FleetURL+"/", "--hide-scrollbars", "--window-size=1200,1070", "--screenshot="+file)...)
 	return err
 }

@@ -56,7 +56,7 @@ func Build(ctx context.Context, o Options) error {
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
 		return err
 	}
-	if len(o.Platforms) == 0 {
+	if o.Platforms == nil {
 		o.Platforms = Platforms()
 	}
 	r := release{Options: o}

@@ -186,16 +186,71 @@ func read(t *testing.T, file string) []byte {
 	return data
 }
 
-// Every platform builds.
-func TestReleaseForEveryPlatform(t *testing.T) {
-	if !testenv.Nightly() {
-		t.Skip("six platforms take minutes: LONGSHORE_NIGHTLY=1 builds them")
-	}
+// The changelog lists what was committed since the release before, by folder; tags that are no release do not count.
+func TestChangelog(t *testing.T) {
 	dir := t.TempDir()
-	if err := packaging.Build(t.Context(), packaging.Options{Out: new(bytes.Buffer), Source: commit(t), Dir: dir, Version: "1.2.3"}); err != nil {
-		t.Fatal(err)
+	env := []string{"GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_COMMITTER_NAME=a", "GIT_AUTHOR_EMAIL=a@acme.example", "GIT_COMMITTER_EMAIL=a@acme.example"}
+	git := func(args ...string) { t.Helper(); run(t, env, "git", append([]string{"-C", dir}, args...)...) }
+	changelog := func(version string) string {
+		t.Helper()
+		out := filepath.Join(t.TempDir(), "dist")
+		if err := packaging.Build(t.Context(), packaging.Options{Out: new(bytes.Buffer), Source: dir, Dir: out, Version: version, Platforms: []string{}}); err != nil {
+			t.Fatal(err)
+		}
+		_, changes, _ := strings.Cut(string(read(t, filepath.Join(out, "CHANGELOG.md"))), ".\n\n") // after the commit and its date
+		return changes
 	}
-	if got, want := len(list(t, dir)), 2*len(packaging.Platforms())+3; got != want {
-		t.Errorf("%d files, want an archive and an SBOM of each platform, checksums, provenance and changelog: %v", got, list(t, dir))
+	git("init", "--quiet")
+	git("commit", "--quiet", "--allow-empty", "--message", "all: everything")
+	if got, want := changelog("1.0.0"), "The first release.\n"; got != want {
+		t.Errorf("changelog %q, want %q", got, want)
+	}
+	git("tag", "v1.0.0")
+	for _, message := range []string{"registry: retry", "agent: stop", "registry: resume\n\nIt was cut off.", "no folder"} {
+		git("commit", "--quiet", "--allow-empty", "--message", message)
+	}
+	git("tag", "latest")
+	git("tag", "v1.1.0") // of the release that is built
+	if got, want := changelog("1.1.0"), "Changes since 1.0.0:\n\n## agent\n\n- stop\n\n## other\n\n- no folder\n\n## registry\n\n- resume\n- retry\n"; got != want {
+		t.Errorf("changelog\n%s\nwant\n%s", got, want)
+	}
+}
+
+// The three programs for another platform are the same bytes when they are built twice, from two folders. LONGSHORE_NIGHTLY=1 builds
+// all platforms, which takes minutes.
+func TestReleaseForOtherPlatforms(t *testing.T) {
+	platforms := []string{"linux/arm64"}
+	if runtime.GOARCH == "arm64" {
+		platforms = []string{"linux/amd64"}
+	}
+	if testenv.Nightly() {
+		platforms = packaging.Platforms()
+	}
+	work := t.TempDir()
+	one, two := filepath.Join(work, "one"), filepath.Join(work, "two")
+	for _, dir := range []string{one, two} {
+		if err := packaging.Build(t.Context(), packaging.Options{Out: new(bytes.Buffer), Source: commit(t), Dir: dir, Version: "1.2.3", Platforms: platforms}); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("GOARM64", "v8.1") // of the machine that builds: it must not change the bytes
+		t.Setenv("GOAMD64", "v2")
+	}
+	files := list(t, one)
+	if got, want := len(files), 2*len(platforms)+3; got != want {
+		t.Errorf("%d files, want an archive and an SBOM of each platform, checksums, provenance and changelog: %v", got, files)
+	}
+	for _, file := range files {
+		if !bytes.Equal(read(t, filepath.Join(one, file)), read(t, filepath.Join(two, file))) {
+			t.Errorf("%s differs: a release must be reproducible", file)
+		}
+	}
+	if len(platforms) > 1 {
+		return
+	}
+	archive := filepath.Join(one, "longshore_1.2.3_"+strings.ReplaceAll(platforms[0], "/", "_")+".tar.gz")
+	for _, program := range testenv.OwnPrograms() {
+		if members := run(t, nil, "tar", "-tzf", archive); !strings.Contains(members, "/"+program+"\n") {
+			t.Errorf("%s has no %s: %s", archive, program, members)
+		}
 	}
 }
