@@ -57,7 +57,7 @@ func TestCheck(t *testing.T) {
 			nil, nil,
 		},
 		{
-			"one serial line", nil,
+			"one serial port", nil,
 			two(workload.Service{Devices: []workload.Device{{HostPath: "/dev/ttyS0"}}}, workload.Service{Devices: []workload.Device{{HostPath: "/dev/null"}, {HostPath: "/dev/ttyS0"}}}),
 			[]string{"two: services.b.devices[1]: /dev/ttyS0 is also wanted by service a of component one of deployment d1"},
 			fault.ErrConflict,

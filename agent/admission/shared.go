@@ -12,7 +12,7 @@ func ownerOf(p *workload.Project, service string) string {
 	return fmt.Sprintf("service %s of component %s of deployment %s", service, p.Component, p.Deployment)
 }
 
-// lines finds serial lines that two services want: each would get half of the bytes.
+// lines finds serial ports that two services want: each would get half of the bytes.
 func (c *check) lines(projects []*workload.Project) {
 	type claim struct {
 		p       *workload.Project
@@ -22,7 +22,7 @@ func (c *check) lines(projects []*workload.Project) {
 	for _, p := range projects {
 		for _, s := range p.Services {
 			for n, d := range s.Devices {
-				if !d.SerialLine() {
+				if !d.SerialPort() {
 					continue
 				}
 				before, ok := first[d.HostPath]
@@ -33,7 +33,7 @@ func (c *check) lines(projects []*workload.Project) {
 				if before.p == p && before.service == s.Name {
 					continue
 				}
-				c.conflict(p, s.Name, fmt.Sprintf("devices[%d]", n), fault.ErrConflict, "a serial line serves one reader: let one service read it and pass on what it reads",
+				c.conflict(p, s.Name, fmt.Sprintf("devices[%d]", n), fault.ErrConflict, "a serial port serves one reader: let one service read it and pass on what it reads",
 					"%s is also wanted by %s", d.HostPath, ownerOf(before.p, before.service))
 			}
 		}

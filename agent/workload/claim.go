@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Claim is something of a device that one service uses exclusively: a port, a serial line, a range of addresses.
+// Claim is something of a device that one service uses exclusively: a port, a serial port, a range of addresses.
 type Claim struct {
 	Service string
 	Path    string       // in the Compose file: "services.web.ports"
@@ -30,12 +30,12 @@ func (p Port) claim() Claim {
 	return c
 }
 
-// serialLine matches the names of devices that one program at a time can read.
-const serialLine = "/dev/tty"
+// serialPort matches the names of devices that one program at a time can read.
+const serialPort = "/dev/tty"
 
-// SerialLine reports whether the device supports one reader only: each of two would get half of the bytes.
-func (d Device) SerialLine() bool {
-	return strings.HasPrefix(d.HostPath, serialLine) && d.HostPath != serialLine
+// SerialPort reports whether the device supports one reader only: each of two would get half of the bytes.
+func (d Device) SerialPort() bool {
+	return strings.HasPrefix(d.HostPath, serialPort) && d.HostPath != serialPort
 }
 
 // Claims lists what the project's services use exclusively, in order of services.
@@ -48,8 +48,8 @@ func (p *Project) Claims() []Claim {
 			out = append(out, c)
 		}
 		for n, d := range s.Devices {
-			if d.SerialLine() {
-				out = append(out, Claim{Service: s.Name, Path: fmt.Sprintf("services.%s.devices[%d]", s.Name, n), What: "serial line " + d.HostPath})
+			if d.SerialPort() {
+				out = append(out, Claim{Service: s.Name, Path: fmt.Sprintf("services.%s.devices[%d]", s.Name, n), What: "serial port " + d.HostPath})
 			}
 		}
 	}

@@ -25,7 +25,7 @@ func TestClaims(t *testing.T) {
 	for _, c := range p.Claims() {
 		got = append(got, c.Path+": "+c.What)
 	}
-	want := []string{"services.web.ports: port 80/tcp", "services.web.ports: port 53/udp", "services.plc.devices[1]: serial line /dev/ttyS0", "networks.field.ipam: addresses of a network"}
+	want := []string{"services.web.ports: port 80/tcp", "services.web.ports: port 53/udp", "services.plc.devices[1]: serial port /dev/ttyS0", "networks.field.ipam: addresses of a network"}
 	if !cmp.Equal(got, want) {
 		t.Errorf("claims %q, want %q", got, want)
 	}

@@ -87,8 +87,8 @@ func (p *program) decisionCommands() []*cli.Command {
 			Name: "postpone", Usage: "decide on a change later", ArgsUsage: "DEPLOYMENT ...",
 			Description: about + "Examples:\n  longshore-agent postpone vision --for 8h\n  longshore-agent postpone vision --until 2026-12-01T22:00:00Z\n\n" + outcome.Help,
 			Flags: append([]cli.Flag{
-				&cli.DurationFlag{Name: "for", Usage: "how long from now, at most 90 days: 8h"},
-				&cli.TimestampFlag{Name: "until", Usage: "until when, RFC 3339", Layout: time.RFC3339},
+				&cli.DurationFlag{Name: "for", Usage: "`TIME` from now, at most 90 days: 8h", DefaultText: "none"},
+				&cli.TimestampFlag{Name: "until", Usage: "`TIME`, RFC 3339", Layout: time.RFC3339},
 			}, flags...),
 			Action: func(c *cli.Context) error {
 				d := control.Decision{Verdict: store.Postponed}
@@ -172,7 +172,7 @@ func (p *program) rollbackCommands() []*cli.Command {
 				"Without --to it is the generation that ran completely before.\n\n" +
 				"Examples:\n  longshore-agent rollback --reason 'line 3 stops since the update'\n  longshore-agent rollback --to 41\n\n" + outcome.Help,
 			Flags: []cli.Flag{
-				configFlag(), socketFlag(), outputFlag(), &cli.Uint64Flag{Name: "to", Usage: "the generation"},
+				configFlag(), socketFlag(), outputFlag(), &cli.Uint64Flag{Name: "to", Usage: "`NUMBER` of the generation", DefaultText: "the one that ran completely before"},
 				&cli.StringFlag{Name: "reason", Usage: "why, for the event log and the reports"},
 			},
 			Action: shows(p, operatorOf, func(c *cli.Context, agent *control.Client) (status.Hold, error) {

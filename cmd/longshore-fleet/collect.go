@@ -53,7 +53,7 @@ func (p *program) collectCommand() *cli.Command {
 		Flags: append([]cli.Flag{
 			databaseFlag(), outputFlag(),
 			&cli.StringFlag{Name: "keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub", EnvVars: env("keys")},
-			&cli.DurationFlag{Name: "every", Usage: "repeat after this `TIME`; 0: once", EnvVars: env("every")},
+			&cli.DurationFlag{Name: "every", Usage: "repeat after this `TIME`", DefaultText: "once", EnvVars: env("every")},
 		}, registryFlags("plain-http")...),
 		Action: p.withStore(p.collect),
 	}

@@ -66,7 +66,7 @@ func fleetCheckCommand() command {
 		about: "Reads fleet.yaml and the files that it includes, resolves the versions of applications, validates every parameter, and " +
 			"assigns deployments to devices. Then it checks for every device that all components, images and layers are in their " +
 			"registries and in the mirrors of --mirror, that --policy accepts the signatures, and that no two deployments use the " +
-			"same port, serial line or network. One run reports all errors, with their position or their devices; exit code 6 means " +
+			"same port, serial port or network. One run reports all errors, with their position or their devices; exit code 6 means " +
 			"that a device cannot get its deployments. --offline sends no requests, and does not check parameters and assignments.",
 		examples: []string{"", "--offline plants/graz", "--policy trust.yaml --mirror harbor.acme.example=https://mirror.graz.example plant"},
 		flags: slices.Concat([]cli.Flag{

@@ -78,7 +78,7 @@ func fleetPlanCommand() command {
 		about: "Compares the fleet's files with the state of each device in the registry. It shows new, changed and removed deployments " +
 			"with their components, parameters and image digests, the services that restart, and the bytes that each device has to " +
 			"load. Devices with the same changes are listed together. The plan also checks that everything is in its registry and " +
-			"in the mirrors of --mirror, that --policy accepts it, and that no two deployments use the same port, serial line or " +
+			"in the mirrors of --mirror, that --policy accepts it, and that no two deployments use the same port, serial port or " +
 			"network. Nothing is pushed. Exit code 0 means no change, 1 a change, 6 that a device cannot get its deployments. --out " +
 			"FILE saves the plan for fleet publish --plan.",
 		examples: []string{"", "--select site=graz -o markdown plant", "--out plan.json --key release.key plant"},

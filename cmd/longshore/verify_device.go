@@ -31,7 +31,7 @@ func deviceReportFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringSliceFlag{Name: "state-key", Category: reportCategory, Usage: "public key `FILE`; the state that the device runs must be signed with it; may be repeated, one signature is enough"},
 		&cli.StringFlag{Name: "seen", Category: reportCategory, Usage: "`FILE` with the newest report of each device, which the command creates and updates; older reports are rejected"},
-		&cli.Uint64Flag{Name: "after", Category: reportCategory, Usage: "reject a report with a lower number than `NUMBER`"},
+		&cli.Uint64Flag{Name: "after", Category: reportCategory, Usage: "reject a report with a lower number than `NUMBER`", DefaultText: "none"},
 		&cli.DurationFlag{Name: "max-age", Category: reportCategory, Usage: "reject a report that is older than this `TIME`, by the device's clock; 0 means any age"},
 	}
 }
