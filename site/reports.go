@@ -2,6 +2,7 @@ package site
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -44,6 +45,10 @@ type CarriedReport struct {
 // after any interruption. good reports by a report's tag and bundle whether its device signed it; if it is nil, anyone with push rights
 // at from can store a false report, which stays until it is verified.
 func CarryReports(ctx context.Context, from, to *registry.Repository, good func(tag string, bundle []byte) error) ([]CarriedReport, error) {
+	return eachReport(ctx, from, func(tag string) (CarriedReport, error) { return carryReport(ctx, from, to, tag, good) })
+}
+
+func eachReport(ctx context.Context, from *registry.Repository, carry func(tag string) (CarriedReport, error)) ([]CarriedReport, error) {
 	tags, err := from.Tags(ctx)
 	if err != nil {
 		return nil, err
@@ -54,7 +59,7 @@ func CarryReports(ctx context.Context, from, to *registry.Repository, good func(
 		if !strings.HasSuffix(tag, artifacts.CurrentTag("")) {
 			continue
 		}
-		r, err := carryReport(ctx, from, to, tag, good)
+		r, err := carry(tag)
 		if err != nil {
 			return out, err
 		}
@@ -63,11 +68,82 @@ func CarryReports(ctx context.Context, from, to *registry.Repository, good func(
 	return out, nil
 }
 
+// HandReports hands the reports of devices in to somebody who takes each once: stored is false for one that is not newer than what is
+// there. A report is left out if hand returns fault.ErrDenied or fault.ErrInvalid; after fault.ErrNotFound, which means that the device's gateway
+// is unknown, it is handed in once more when the others are there.
+func HandReports(ctx context.Context, from *registry.Repository, good func(tag string, bundle []byte) error, hand func(ctx context.Context, bundle []byte) (stored bool, err error)) ([]CarriedReport, error) {
+	early := map[string]bool{}
+	one := func(tag string) (CarriedReport, error) {
+		out, r, err := goodReport(ctx, from, tag, good)
+		if err != nil || out.Reason != "" {
+			return out, err
+		}
+		stored, err := hand(ctx, r.bundle)
+		early[tag] = errors.Is(err, fault.ErrNotFound)
+		switch {
+		case early[tag], errors.Is(err, fault.ErrDenied), errors.Is(err, fault.ErrInvalid):
+			out.Reason = err.Error()
+		case err != nil:
+			return out, err
+		case stored:
+			out.Outcome = ReportCarried
+		default:
+			out.Outcome = ReportThere
+		}
+		return out, nil
+	}
+	all, err := eachReport(ctx, from, one)
+	for i, r := range all {
+		if early[r.Tag] && err == nil {
+			all[i], err = one(r.Tag)
+		}
+	}
+	return all, err
+}
+
 func carryReport(ctx context.Context, from, to *registry.Repository, tag string, good func(string, []byte) error) (CarriedReport, error) {
+	out, r, err := goodReport(ctx, from, tag, good)
+	if err != nil || out.Reason != "" {
+		return out, err
+	}
+	was, there, other, err := peek(ctx, to, tag)
+	if err == nil && good != nil && was != r.digest {
+		err = good(tag, other)
+	}
+	switch {
+	case release.Unfit(err): // there is no report, or none that could be the device's newest one
+	case err != nil:
+		return out, fmt.Errorf("%s:%s at the destination: %w", to.Name(), tag, err)
+	case was == r.digest:
+		out.Outcome = ReportThere
+		return out, nil
+	case there.Device == r.Device && !r.Newer(there):
+		out.Outcome = ReportOlder
+		return out, nil
+	}
+	if _, err := to.CopyFrom(ctx, from, r.digest, ""); err != nil {
+		return out, err
+	}
+	if err := to.MoveTag(ctx, tag, was, r.digest); err != nil {
+		return out, err
+	}
+	out.Outcome = ReportCarried
+	return out, nil
+}
+
+// carriedReport is a report as it was read.
+type carriedReport struct {
+	*artifacts.CurrentState
+	digest digest.Digest // of the artifact
+	bundle []byte
+}
+
+// goodReport reads a report that is of its device; one that is not has a Reason.
+func goodReport(ctx context.Context, from *registry.Repository, tag string, good func(string, []byte) error) (CarriedReport, *carriedReport, error) {
 	out := CarriedReport{Tag: tag, Outcome: ReportInvalid}
 	d, c, bundle, err := peek(ctx, from, tag)
 	if fault.Retryable(err) || ctx.Err() != nil {
-		return out, err
+		return out, nil, err
 	}
 	if err == nil && artifacts.CurrentTag(c.Device.Tag()) != tag {
 		err = fmt.Errorf("it is the report of device %s: %w", c.Device, fault.ErrInvalid)
@@ -77,32 +153,10 @@ func carryReport(ctx context.Context, from, to *registry.Repository, tag string,
 	}
 	if err != nil {
 		out.Reason = err.Error()
-		return out, nil
+		return out, nil, nil
 	}
 	out.Device, out.Counter = c.Device, c.Counter
-	was, there, other, err := peek(ctx, to, tag)
-	if err == nil && good != nil && was != d {
-		err = good(tag, other)
-	}
-	switch {
-	case release.Unfit(err): // there is no report, or none that could be the device's newest one
-	case err != nil:
-		return out, fmt.Errorf("%s:%s at the destination: %w", to.Name(), tag, err)
-	case was == d:
-		out.Outcome = ReportThere
-		return out, nil
-	case there.Device == c.Device && !c.Newer(there):
-		out.Outcome = ReportOlder
-		return out, nil
-	}
-	if _, err := to.CopyFrom(ctx, from, d, ""); err != nil {
-		return out, err
-	}
-	if err := to.MoveTag(ctx, tag, was, d); err != nil {
-		return out, err
-	}
-	out.Outcome = ReportCarried
-	return out, nil
+	return out, &carriedReport{c, d, bundle}, nil
 }
 
 // peek reads a report without verifying it. The digest is also valid with an error, if the tag exists.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
@@ -145,6 +147,43 @@ func (p *program) collected(c *cli.Context, r collected, err error) error {
 	return errors.Join(err, r.err)
 }
 
+// reportKeys is the directory with the public keys of devices.
+type reportKeys string
+
+// of reads the key of a device.
+func (dir reportKeys) of(tag string) (signing.Key, error) {
+	file := filepath.Join(string(dir), tag+".pub")
+	data, err := bounded.File(os.Open, file, signing.MaxKeyBytes)
+	if err != nil {
+		return signing.Key{}, err
+	}
+	key, err := signing.ParsePublicKey(tag, data)
+	if err != nil {
+		return key, fmt.Errorf("%s: %w", file, err)
+	}
+	return key, nil
+}
+
+// verify reads a report that its device has signed.
+func (dir reportKeys) verify(ctx context.Context, bundle []byte) (*artifacts.CurrentState, error) {
+	says, err := artifacts.PeekCurrentState(bundle)
+	if err != nil {
+		return nil, err
+	}
+	key, err := dir.of(says.Device.Tag())
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("there is no key of device %s here: %w", says.Device, fault.ErrNotFound)
+	}
+	if err != nil {
+		return nil, err
+	}
+	statement, _, err := signing.ReadStatement(ctx, bundle, []signing.Key{key})
+	if err != nil {
+		return nil, err
+	}
+	return artifacts.ParseCurrentState("report", statement)
+}
+
 type collector struct {
 	keys string
 	from []*registry.Repository
@@ -206,14 +245,10 @@ func worse(a, b error) error {
 
 // device takes the report of one device; false: it is not new. fault.ErrNotFound: there is none.
 func (x *collector) device(ctx context.Context, file string) (bool, error) {
-	data, err := bounded.File(os.Open, file, signing.MaxKeyBytes)
+	tag := strings.TrimSuffix(filepath.Base(file), ".pub")
+	key, err := reportKeys(x.keys).of(tag)
 	if err != nil {
 		return false, err
-	}
-	tag := strings.TrimSuffix(filepath.Base(file), ".pub")
-	key, err := signing.ParsePublicKey(tag, data)
-	if err != nil {
-		return false, fmt.Errorf("%s: %w", file, err)
 	}
 	newest, failed := (*current.Report)(nil), error(nil)
 	carried := false // by media, which may be older than others

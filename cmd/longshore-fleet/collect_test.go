@@ -7,9 +7,12 @@ import (
 	"crypto/x509"
 	"encoding/json"
 	"encoding/pem"
+	"errors"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,12 +20,15 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/fleet/endpoint"
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/site"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -276,5 +282,78 @@ func TestCollectFromSeveral(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// Reports on media are handed in to a running server, in any order, each once; one that is old, of another device or of nobody changes nothing.
+func TestReportsAreHandedIn(t *testing.T) {
+	client, err := registry.New(registry.Options{Getenv: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	keys := t.TempDir()
+	stick := func() *registry.Repository {
+		t.Helper()
+		repo, err := client.OpenName(t.Context(), "oci-layout:"+filepath.Join(t.TempDir(), "reports"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return repo
+	}
+	first, second := stick(), stick()
+	press, child, thief := newPusher(t, first, "press-07", keys), newPusher(t, first, "press-07/sensor", keys), newPusher(t, first, "press-08", t.TempDir())
+	now := time.Now()
+	press.push("press-07", 3, now.Add(-2*time.Hour), margo.StateInstalling)
+	child.push(child.id.Tag(), 1, now.Add(-2*time.Hour), margo.StateInstalled)
+	thief.push("press-08", 1, now, margo.StateInstalled) // the server has no key of it
+	press.repo = second
+	press.push("press-07", 5, now.Add(-time.Hour), margo.StateInstalled)
+	url, _, stop := serve(t, "--database", filepath.Join(t.TempDir(), "fleet.db"), "--report-keys", keys)
+	defer stop()
+	e, err := endpoint.New(endpoint.Options{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	handed := func(from *registry.Repository) string {
+		t.Helper()
+		all, err := site.HandReports(t.Context(), from, nil, e.Hand)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out []string
+		for _, r := range all {
+			out = append(out, string(r.Device)+" "+r.Outcome)
+		}
+		slices.Sort(out)
+		return strings.Join(out, ", ")
+	}
+	for _, tt := range []struct {
+		from *registry.Repository
+		want string
+	}{
+		{first, "press-07 carried, press-07/sensor carried, press-08 invalid"},
+		{first, "press-07 there, press-07/sensor there, press-08 invalid"},
+		{second, "press-07 carried"},
+		{first, "press-07 there, press-07/sensor there, press-08 invalid"}, // the older stick
+	} {
+		if got := handed(tt.from); got != tt.want {
+			t.Errorf("handed in: %s, want %s", got, tt.want)
+		}
+	}
+	seen, err := e.Look(t.Context(), []artifacts.DeviceID{"press-07", "press-08"})
+	if err != nil || seen["press-08"] != nil || seen["press-07"] == nil || len(seen["press-07"].Deployments) != 1 || seen["press-07"].Deployments[0].State != margo.StateInstalled {
+		t.Errorf("the endpoint shows %+v, %v", seen["press-07"], err)
+	}
+	for name, body := range map[string]string{"nothing": "", "not a bundle": "{}", "too large": strings.Repeat(" ", artifacts.MaxCurrentState+1)} {
+		if stored, err := e.Hand(t.Context(), []byte(body)); !errors.Is(err, fault.ErrInvalid) || stored {
+			t.Errorf("%s: %v, %v", name, stored, err)
+		}
+	}
+	if resp, err := http.Get(url + "/fleet/v1/reports"); err != nil || resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("GET: %v, %v", resp.Status, err)
+	} else {
+		resp.Body.Close()
 	}
 }

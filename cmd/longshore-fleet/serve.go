@@ -51,6 +51,7 @@ func (p *program) serveCommand() *cli.Command {
 			&cli.StringFlag{Name: "tls-key", Usage: "`FILE` with its private key (PEM)", EnvVars: env("tls-key")},
 			&cli.BoolFlag{Name: "plain-http", Usage: "allow plain HTTP on an address that is not loopback: tokens are sent in clear", EnvVars: env("plain-http")},
 			&cli.StringFlag{Name: "viewer-password-file", Usage: "`FILE` with the password for the page, /fleet/v1 and /metrics (any user name); required on an address that is not loopback", EnvVars: env("viewer-password-file")},
+			&cli.StringFlag{Name: "report-keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub: viewers may hand in reports that devices have signed (longshore import --reports --endpoint)", EnvVars: env("report-keys")},
 			&cli.BoolFlag{Name: "anonymous-viewers", Usage: "show the fleet to everyone who can reach the address, without a password", EnvVars: env("anonymous-viewers")},
 			&cli.StringSliceFlag{Name: "state", Usage: "serve desired state from the states in `HOST/PATH`; may be repeated", EnvVars: env("state")},
 			&cli.StringFlag{Name: "state-cache", Usage: "`DIR` for what is served, on disk; default: states beside the database", EnvVars: env("state-cache")},
@@ -107,6 +108,13 @@ func (p *program) serve(c *cli.Context) (err error) {
 	handler, err := p.handler(db, hub, viewer, admit, states, mutual)
 	if err != nil {
 		return err
+	}
+	if dir := c.String("report-keys"); dir != "" {
+		mux := http.NewServeMux()
+		mux.Handle("/", handler)
+		o := status.Options{Store: db, Now: p.now, Logger: log, Changed: hub.Notify}
+		mux.Handle("POST "+status.PathCarried, admit(status.NewGate().Wrap(status.CarriedReports(o, reportKeys(dir).verify))))
+		handler = mux
 	}
 	l, err := serving.Listen(c.Context, c.String("listen"), "longshore-fleet")
 	if err != nil {

@@ -25,6 +25,13 @@ func reportsFlags(usage string) []cli.Flag {
 	}
 }
 
+// handFlags configure the fleet endpoint that import hands reports in to.
+func handFlags() []cli.Flag {
+	all := endpointFlags()
+	all[0] = &cli.StringFlag{Name: "endpoint", Category: endpointCategory, Usage: "`URL` of the fleet endpoint to hand the reports in to; it must run with --report-keys"}
+	return all
+}
+
 // signedReport verifies reports with the keys in a directory; nil without a directory.
 func (c *call) signedReport(dir string) func(tag string, bundle []byte) error {
 	if dir == "" {
@@ -69,34 +76,72 @@ func (c *call) exportReports(repository, medium string) error {
 	return c.carryReports(repository, string(registry.SchemeLayout)+":"+site.ReportsPath(medium))
 }
 
-// importReports copies the reports on a medium to a registry.
+// importReports copies the reports on a medium to a registry, or hands them in to a fleet endpoint.
 func (c *call) importReports(args []string) error {
-	if len(args) != 2 {
-		return c.misused("--reports needs one directory and the repository HOST/PATH of the reports")
+	at := c.String("endpoint")
+	if len(args) > 2 || len(args) == 1 && at == "" || len(args) == 2 && c.typedEndpoint() {
+		return c.misused("--reports needs one directory, and either the repository HOST/PATH of the reports or --endpoint")
 	}
-	return c.carryReports(string(registry.SchemeLayout)+":"+site.ReportsPath(args[0]), args[1])
-}
-
-func (c *call) carryReports(source, destination string) error {
-	var at [2]*registry.Repository
-	for i, name := range []string{source, destination} {
-		ref, err := registry.ParseReference(name)
-		if err != nil {
-			return err
-		}
-		if ref.Target() != "" {
-			return c.misused("%s: name the repository without a tag: the reports of all devices are copied", name)
-		}
-		repo, err := c.registry.Open(c.Context, ref)
-		if err != nil {
-			return err
-		}
-		at[i] = repo.Upstream()
+	source := string(registry.SchemeLayout) + ":" + site.ReportsPath(args[0])
+	if len(args) == 2 {
+		return c.carryReports(source, args[1])
 	}
-	reports, err := site.CarryReports(c.Context, at[0], at[1], c.signedReport(c.String("device-keys")))
+	e, err := c.http(&fleet.Fleet{})
 	if err != nil {
 		return err
 	}
+	defer e.Close()
+	from, err := c.reportsAt(source)
+	if err != nil {
+		return err
+	}
+	reports, err := site.HandReports(c.Context, from, c.signedReport(c.String("device-keys")), e.Hand)
+	if err != nil {
+		return err
+	}
+	return c.showReports(source, at, reports)
+}
+
+// typedEndpoint reports whether --endpoint was typed: the environment may name one for other commands.
+func (c *call) typedEndpoint() bool {
+	at := c.String("endpoint")
+	return at != "" && at != c.getenv("LONGSHORE_ENDPOINT")
+}
+
+// reportsAt opens a repository of reports.
+func (c *call) reportsAt(name string) (*registry.Repository, error) {
+	ref, err := registry.ParseReference(name)
+	if err != nil {
+		return nil, err
+	}
+	if ref.Target() != "" {
+		return nil, c.misused("%s: name the repository without a tag: the reports of all devices are copied", name)
+	}
+	repo, err := c.registry.Open(c.Context, ref)
+	if err != nil {
+		return nil, err
+	}
+	return repo.Upstream(), nil
+}
+
+func (c *call) carryReports(source, destination string) error {
+	from, err := c.reportsAt(source)
+	if err != nil {
+		return err
+	}
+	to, err := c.reportsAt(destination)
+	if err != nil {
+		return err
+	}
+	reports, err := site.CarryReports(c.Context, from, to, c.signedReport(c.String("device-keys")))
+	if err != nil {
+		return err
+	}
+	return c.showReports(source, destination, reports)
+}
+
+// showReports shows what became of reports; one that was left out is an error.
+func (c *call) showReports(source, destination string, reports []site.CarriedReport) error {
 	r := reportsResult{Source: shownReference(source), Destination: shownReference(destination), Reports: reports}
 	invalid := false
 	for _, x := range reports {

@@ -2,6 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"testing"
 
@@ -87,6 +91,49 @@ func TestReportsOnAStick(t *testing.T) {
 	s.do(outcome.Misused, "export", "--reports", at+":"+artifacts.CurrentTag("press-07"), "stick")
 	s.mask(`sha256:[0-9a-f]{12,64}`, "sha256:NEW", `("time": ")[^"]*`, "${1}TIME")
 	s.golden(golden)
+}
+
+// import --reports hands reports in to a fleet endpoint, with the viewers' password, and says what became of each.
+func TestReportsToAnEndpoint(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	press, other := s.reporter("press-07"), s.reporter("press-08")
+	press.report(nil)
+	other.report(nil)
+	s.do(outcome.OK, "export", "-q", "--reports", states, "stick")
+	had := map[artifacts.DeviceID]uint64{}
+	endpoint := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, password, _ := r.BasicAuth()
+		bundle, err := io.ReadAll(r.Body)
+		var c *artifacts.CurrentState
+		if err == nil {
+			c, err = artifacts.PeekCurrentState(bundle)
+		}
+		if err != nil || password != "secret" || r.Method != http.MethodPost || r.URL.Path != "/fleet/v1/reports" {
+			t.Errorf("%s %s: %v", r.Method, r.URL, err)
+			return
+		}
+		if c.Device == "press-08" {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		stored := c.Counter > had[c.Device]
+		had[c.Device] = max(had[c.Device], c.Counter)
+		fmt.Fprintf(w, `{"stored":%v}`, stored)
+	}))
+	defer endpoint.Close()
+	s.write("password", "secret\n")
+	for _, want := range []string{site.ReportCarried, site.ReportThere} {
+		var r reportsResult
+		code, out, errs := s.try("import", "-o", "json", "--reports", "--endpoint", endpoint.URL, "--endpoint-password-file", "password", "stick")
+		if err := json.Unmarshal([]byte(out), &r); err != nil || code != outcome.Verification || len(r.Reports) != 2 || r.Reports[0].Outcome != want || r.Reports[1].Outcome != site.ReportInvalid {
+			t.Errorf("exit %d, %v, %+v, want %s\n%s", code, err, r, want, errs)
+		}
+	}
+	endpoint.Close()
+	s.refuses(outcome.Temporary, []string{"fleet endpoint"}, "import", "--reports", "--endpoint", endpoint.URL, "stick")
+	s.refuses(outcome.Misused, []string{"--endpoint"}, "import", "--reports", "--endpoint", endpoint.URL, "stick", states)
+	s.refuses(outcome.Misused, []string{"--reports"}, "import", "--endpoint", endpoint.URL, "stick", siteHost)
+	s.refuses(outcome.Misused, []string{"registry of the site"}, "import", "stick")
 }
 
 // Reports beside the states are in nobody's way: the tags of reports are not devices.

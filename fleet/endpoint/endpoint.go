@@ -7,6 +7,7 @@
 package endpoint
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -349,15 +350,37 @@ func (c *Client) device(ctx context.Context, id artifacts.DeviceID) (*device, er
 
 // get sends one request.
 func (c *Client) get(ctx context.Context, path string, query url.Values, into any) error {
-	at := c.base.String() + path
 	if len(query) > 0 {
-		at += "?" + query.Encode()
+		path += "?" + query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, at, http.NoBody)
+	return c.do(ctx, http.MethodGet, path, nil, into)
+}
+
+// Hand hands in the report of a device that the device has signed, a Sigstore bundle. stored is false if the endpoint has had this
+// one or a newer one before. A report that the endpoint rejects is fault.ErrDenied or fault.ErrInvalid; if it does not know the
+// device's gateway, or takes no reports that are handed in, fault.ErrNotFound.
+func (c *Client) Hand(ctx context.Context, bundle []byte) (stored bool, err error) {
+	var answer struct {
+		Stored *bool `json:"stored"`
+	}
+	if err := c.do(ctx, http.MethodPost, "/fleet/v1/reports", bundle, &answer); err != nil {
+		return false, err
+	}
+	if answer.Stored == nil {
+		return false, fault.WithHint(fmt.Errorf("fleet endpoint %s: it does not say what became of a report: %w", c.base, fault.ErrInvalid), "check the address")
+	}
+	return *answer.Stored, nil
+}
+
+func (c *Client) do(ctx context.Context, method, path string, body []byte, into any) error {
+	req, err := http.NewRequestWithContext(ctx, method, c.base.String()+path, bytes.NewReader(body))
 	if err != nil {
 		return fmt.Errorf("fleet endpoint %s: %w: %w", c.base, fault.ErrInvalid, err)
 	}
 	req.Header.Set("Accept", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	if c.o.UserAgent != "" {
 		req.Header.Set("User-Agent", c.o.UserAgent)
 	}
@@ -378,7 +401,7 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, into an
 	case err != nil:
 		return fmt.Errorf("fleet endpoint %s: %w: %w", c.base, fault.ErrTemporary, err)
 	case res.StatusCode != http.StatusOK:
-		return c.judge(res, data, path)
+		return c.judge(res, data, method, path)
 	case len(data) > maxAnswer:
 		return fmt.Errorf("fleet endpoint %s: %s: more than %d bytes: %w", c.base, path, maxAnswer, fault.ErrTooLarge)
 	}
@@ -389,7 +412,7 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, into an
 }
 
 // judge turns an unexpected response into an error.
-func (c *Client) judge(res *http.Response, body []byte, path string) error {
+func (c *Client) judge(res *http.Response, body []byte, method, path string) error {
 	detail := strings.Join(strings.Fields(strings.ToValidUTF8(string(body[:min(len(body), maxDetail)]), "?")), " ")
 	known := false
 	if p, err := margo.ParseProblem("problem", body); err == nil {
@@ -404,7 +427,7 @@ func (c *Client) judge(res *http.Response, body []byte, path string) error {
 		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnauthenticated), "give the viewers' password with --endpoint-password-file")
 	case status == http.StatusForbidden:
 		return fmt.Errorf("%w: %w", err, fault.ErrDenied)
-	case status == http.StatusNotFound && known && strings.HasPrefix(path, "/fleet/v1/devices/"):
+	case status == http.StatusNotFound && known && (strings.HasPrefix(path, "/fleet/v1/devices/") || method == http.MethodPost):
 		return fmt.Errorf("%w: %w", err, fault.ErrNotFound)
 	case status == http.StatusTooManyRequests || status >= 500:
 		err = fmt.Errorf("%w: %w", err, fault.ErrTemporary)
