@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -8,6 +9,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -355,5 +357,47 @@ func TestReportsAreHandedIn(t *testing.T) {
 		t.Errorf("GET: %v, %v", resp.Status, err)
 	} else {
 		resp.Body.Close()
+	}
+}
+
+// With --every collect goes on until it is stopped: it takes a report that comes later, and tells of a bad one without an end.
+func TestCollectEvery(t *testing.T) {
+	server := testenv.Registry(t, testenv.Distribution)
+	client, err := registry.New(registry.Options{Getenv: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	repo, err := client.OpenName(t.Context(), server.Host+"/plant/state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, db := t.TempDir(), filepath.Join(t.TempDir(), "fleet.db")
+	press, other := newPusher(t, repo, "press-07", keys), newPusher(t, repo, "press-08", keys)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	out, code := &log{}, make(chan int, 1)
+	go func() {
+		code <- run(ctx, []string{"longshore-fleet", "collect", "--database", db, "--keys", keys, "--every", "20ms", repo.Name()}, nil, io.Discard, out)
+	}()
+	said := func(what string) {
+		t.Helper()
+		testenv.Eventually(t, 30*time.Second, what, func() error {
+			if !strings.Contains(out.String(), what) {
+				return errors.New(out.String())
+			}
+			return nil
+		})
+	}
+	said("devices=2 changed=0 missing=2")
+	press.push("press-07", 1, time.Now(), margo.StateInstalled)
+	said("devices=2 changed=1 missing=1")
+	other.push("press-07", 2, time.Now(), margo.StateInstalled)
+	said("failed=1")
+	press.push("press-07", 4, time.Now(), margo.StateInstalled)
+	said("changed=1 missing=1 skipped=2 failed=0")
+	stop()
+	if got := <-code; got != 0 {
+		t.Errorf("exit %d after it was stopped\n%s", got, out)
 	}
 }
