@@ -1,7 +1,9 @@
 package artifacts
 
 import (
+	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -20,13 +22,30 @@ type CurrentDecision struct {
 	Reason     string        `json:"reason,omitempty"`
 }
 
-// String is the decision in one line: "rejected line-monitor: ana at the panel at 2026-11-26T10:00:00Z: camera 2 is not calibrated".
+// CurrentDecisions are those of a report. One that cannot be read is left out: it must not hide what else the report says.
+type CurrentDecisions []CurrentDecision
+
+// UnmarshalJSON implements [json.Unmarshaler]. It does not fail.
+func (all *CurrentDecisions) UnmarshalJSON(data []byte) error {
+	*all = nil
+	var each []json.RawMessage
+	_ = json.Unmarshal(data, &each) // no list: no decision can be read
+	for _, one := range each {
+		var d CurrentDecision
+		if json.Unmarshal(one, &d) == nil {
+			*all = append(*all, d)
+		}
+	}
+	return nil
+}
+
+// String is the decision in one line: "2026-11-26T10:00:00Z: ana at the panel rejected line-monitor: camera 2 is not calibrated".
 func (d CurrentDecision) String() string {
 	what := d.Deployment
 	if what == "" {
-		what = fmt.Sprintf("generation %d", d.Generation)
+		what = fmt.Sprintf("to generation %d", d.Generation)
 	}
-	out := fmt.Sprintf("%s %s: %s at %s", d.Verdict, what, d.By, d.At.UTC().Format(time.RFC3339))
+	out := fmt.Sprintf("%s: %s %s %s", d.At.UTC().Format(time.RFC3339), d.By, strings.ReplaceAll(d.Verdict, "-", " "), what)
 	if d.Reason != "" {
 		out += ": " + d.Reason
 	}

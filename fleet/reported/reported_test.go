@@ -27,7 +27,7 @@ func report(id artifacts.DeviceID, at time.Time) *artifacts.CurrentState {
 	return &artifacts.CurrentState{
 		Device: id, Time: at, Every: 3600, Accepted: g, Running: g, Committed: g,
 		Deployments:  []artifacts.CurrentDeployment{{ID: "d", Generation: 3, State: margo.StateFailed, Error: &margo.StatusError{Code: "exited", Message: "it ended"}}},
-		Capabilities: json.RawMessage(`{"x-longshore-extensions":{"agentVersion":"1.2.3","progress":{"phase":"applying","generation":3}}}`),
+		Capabilities: json.RawMessage(`{"x-longshore-extensions":{"agentVersion":"1.2.3","progress":{"phase":"applying","generation":3},"decisions":[{"at":"soon"},{"verdict":"approved"}]}}`),
 	}
 }
 
@@ -63,7 +63,7 @@ func TestLook(t *testing.T) {
 		t.Fatalf("Look = %v, %v", seen, err)
 	}
 	a := seen["a"]
-	if a.Accepted != 3 || a.Committed != 3 || a.Digest != digest.FromString("3") || a.Agent != "1.2.3" || a.Ago != time.Minute || !a.OfflineSince.IsZero() || a.Deployments[0].Error != "exited: it ended" || a.Progress.String() != "generation 3: applying" {
+	if a.Accepted != 3 || a.Committed != 3 || a.Digest != digest.FromString("3") || a.Agent != "1.2.3" || a.Ago != time.Minute || !a.OfflineSince.IsZero() || a.Deployments[0].Error != "exited: it ended" || a.Progress.String() != "generation 3: applying" || len(a.Waits.Decisions) != 1 {
 		t.Errorf("a = %+v", a)
 	}
 	if fate, why := a.Of(artifacts.RolloutTarget{Generation: 3, Digest: digest.FromString("3")}); fate != rollout.Failed || !strings.Contains(why, "it ended") {

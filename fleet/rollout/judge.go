@@ -53,7 +53,7 @@ type Waits struct {
 		Code    string `json:"code"`
 		Message string `json:"message"`
 	} `json:"waiting"`
-	Decisions []artifacts.CurrentDecision `json:"decisions"` // of people at the device, the last at the end
+	Decisions artifacts.CurrentDecisions `json:"decisions"` // of people at the device, the last at the end
 }
 
 // words says it in one sentence; "": nothing waits.

@@ -11,19 +11,19 @@ const Extension = "x-longshore-extensions"
 
 // Extra is what longshore-agent reports beyond Margo. Unknown members are ignored.
 type Extra struct {
-	AgentVersion        string                      `json:"agentVersion"`
-	AcceptedGeneration  uint64                      `json:"acceptedGeneration"` // newest that passed every check; 0: none
-	Digest              string                      `json:"digest"`             // of the accepted state
-	RunningGeneration   uint64                      `json:"runningGeneration"`
-	CommittedGeneration uint64                      `json:"committedGeneration"` // newest that ran completely
-	Refused             *ExtraRefused               `json:"refused"`             // null: the device accepts its published state
-	Hold                *ExtraHold                  `json:"hold,omitempty"`      // somebody at the device keeps it at an earlier generation; null: nobody does
-	Waiting             []ExtraWait                 `json:"waiting,omitempty"`   // changes that wait at the device
-	Decisions           []artifacts.CurrentDecision `json:"decisions,omitempty"` // of people at the device, the newest few, the last at the end
-	Progress            *artifacts.CurrentProgress  `json:"progress,omitempty"`  // of the change to the newest state; null: it does not say
-	Stale               bool                        `json:"stale"`               // the running state has expired
-	Insecure            []string                    `json:"insecure"`            // unsigned content that the policy accepts
-	ReportsLost         uint64                      `json:"reportsLost"`         // reports dropped because the outbox was full
+	AgentVersion        string                     `json:"agentVersion"`
+	AcceptedGeneration  uint64                     `json:"acceptedGeneration"` // newest that passed every check; 0: none
+	Digest              string                     `json:"digest"`             // of the accepted state
+	RunningGeneration   uint64                     `json:"runningGeneration"`
+	CommittedGeneration uint64                     `json:"committedGeneration"` // newest that ran completely
+	Refused             *ExtraRefused              `json:"refused"`             // null: the device accepts its published state
+	Hold                *ExtraHold                 `json:"hold,omitempty"`      // somebody at the device keeps it at an earlier generation; null: nobody does
+	Waiting             []ExtraWait                `json:"waiting,omitempty"`   // changes that wait at the device
+	Decisions           artifacts.CurrentDecisions `json:"decisions,omitempty"` // of people at the device, the newest few, the last at the end
+	Progress            *artifacts.CurrentProgress `json:"progress,omitempty"`  // of the change to the newest state; null: it does not say
+	Stale               bool                       `json:"stale"`               // the running state has expired
+	Insecure            []string                   `json:"insecure"`            // unsigned content that the policy accepts
+	ReportsLost         uint64                     `json:"reportsLost"`         // reports dropped because the outbox was full
 
 	ReportIntervalSeconds int64 `json:"reportIntervalSeconds,omitempty"` // it reports at least so often; 0: it does not say
 
@@ -31,9 +31,9 @@ type Extra struct {
 	Security   []ExtraSecurity `json:"security,omitempty"` // possible attacks, the last at the end
 }
 
-// Decided is the newest decision of somebody at the device; nil: none.
+// Decided is the newest decision of somebody at the device while a change waits there; nil: none, or the hold tells it.
 func (x Extra) Decided() *artifacts.CurrentDecision {
-	if len(x.Decisions) == 0 {
+	if len(x.Decisions) == 0 || len(x.Waiting) == 0 || x.Hold != nil {
 		return nil
 	}
 	return &x.Decisions[len(x.Decisions)-1]

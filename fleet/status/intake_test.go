@@ -77,6 +77,17 @@ func BenchmarkIntake(b *testing.B) {
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "reports/s")
 }
 
+// A decision that cannot be read does not hide that the device refuses its state.
+func TestUnreadableDecisions(t *testing.T) {
+	for decisions, want := range map[string]int{`{}`: 0, `"none"`: 0, `[{"at":"soon"},{"verdict":"approved","by":"ana"},7]`: 1} {
+		r := store.Capabilities{Body: []byte(`{"x-longshore-extensions":{"agentVersion":"1.2.3","refused":{"code":"expired"},"decisions":` + decisions + `}}`)}
+		status.Summarize(&r)
+		if summary := string(r.Summary); !r.Alarm || !strings.Contains(summary, `"code":"expired"`) || strings.Count(summary, `"by"`) != want {
+			t.Errorf("%s: alarm %v, %s", decisions, r.Alarm, summary)
+		}
+	}
+}
+
 // FuzzReports holds both bodies to one of the answers of the specification, whatever comes.
 func FuzzReports(f *testing.F) {
 	f.Add([]byte(caps(press)))
