@@ -60,6 +60,7 @@ type reportedState struct {
 
 	Progress  *artifacts.CurrentProgress  `json:"progress,omitempty"`  // of the change to the newest state; left out: it does not say
 	Decisions []artifacts.CurrentDecision `json:"decisions,omitempty"` // of people at the device, the newest few, the last at the end
+	held      bool                        // the last of them is why it waits, and the reason tells it
 }
 
 func (r fleetStatusResult) quietText() string { return "" }
@@ -118,7 +119,7 @@ func (r fleetStatusResult) text(w io.Writer) {
 		if d.Reported != nil && d.Reported.Progress.Uncommitted() {
 			fmt.Fprintf(w, "  %s\n", d.Reported.Progress)
 		}
-		if x := d.Reported; x != nil && x.State != string(rollout.Well) && len(x.Decisions) > 0 {
+		if x := d.Reported; x != nil && x.State != string(rollout.Well) && !x.held && len(x.Decisions) > 0 {
 			fmt.Fprintf(w, "  %s\n", x.Decisions[len(x.Decisions)-1])
 		}
 	}
@@ -180,7 +181,7 @@ func (c *call) fleetStatus(args []string) error {
 			}
 			if x.Seen != nil {
 				s.Reported.Heard, s.Reported.Agent, s.Reported.Accepted, s.Reported.Committed = stamp(x.Seen.Heard), x.Seen.Agent, x.Seen.Accepted, x.Seen.Committed
-				s.Reported.Decisions = x.Seen.Waits.Decisions
+				s.Reported.Decisions, s.Reported.held = x.Seen.Waits.Decisions, x.Seen.Waits.Hold != nil
 				s.Reported.Offline = stamp(x.Seen.OfflineSince)
 				if p := x.Seen.Progress; p != nil && p.Phase != "" {
 					s.Reported.Progress = p

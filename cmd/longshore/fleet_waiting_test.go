@@ -111,6 +111,10 @@ func TestRolloutToDevicesThatWait(t *testing.T) {
 	if d := all[held].Decisions; len(d) != 1 || d[0].Verdict != "rolled-back" || d[0].By != "user ana (1000)" || d[0].Reason != "line 3 stops" || d[0].Generation != 1 {
 		t.Errorf("who keeps %s is told as %+v", held, d)
 	}
+	// The reason says who keeps it: the decision is not told a second time.
+	if _, stdout, _ := s.try("fleet", "status", "--verify-key", "release.pub", "--endpoint", f.url, "waves"); !strings.Contains(stdout, "keeps it at generation 1") || strings.Contains(stdout, "rolled back") {
+		t.Errorf("the hold is told as\n%s", stdout)
+	}
 	if at := f.devices[asks].changes(t)[0].Waiting.Until.UTC().Format(time.RFC3339); !strings.Contains(all[asks].Reason, at) {
 		t.Errorf("%s does not tell %s", all[asks].Reason, at)
 	}

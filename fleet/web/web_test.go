@@ -160,14 +160,18 @@ func TestPhases(t *testing.T) {
 	wellFormed(t, part)
 }
 
-// The newest decision of people at a device is shown.
+// The newest decision of people at a device is shown while a change waits there, unless the hold tells it.
 func TestDecisions(t *testing.T) {
 	s, _, srv := start(t)
-	fill(t, s, "press-07", `,"x-longshore-extensions":{"agentVersion":"0.1.0","decisions":[{"at":"2026-11-20T11:00:00Z","verdict":"approved","deployment":"old","by":"bo"},`+
+	const waiting = `"waiting":[{"name":"vision","code":"change-rejected","message":"rejected"}],`
+	const last = `"decisions":[{"at":"2026-11-20T11:57:00Z","verdict":"approved","deployment":"web","by":"eve"}]}`
+	fill(t, s, "press-08", `,"x-longshore-extensions":{"agentVersion":"0.1.0",`+last, false)
+	fill(t, s, "press-09", `,"x-longshore-extensions":{"agentVersion":"0.1.0","hold":{"generation":3,"by":"bo"},`+waiting+last, false)
+	fill(t, s, "press-07", `,"x-longshore-extensions":{"agentVersion":"0.1.0",`+waiting+`"decisions":[{"at":"2026-11-20T11:00:00Z","verdict":"approved","deployment":"old","by":"bo"},`+
 		`{"at":"2026-11-20T11:57:00Z","verdict":"rejected","deployment":"vision","digest":"sha256:abc","by":"ana at the panel","via":"panel","reason":"camera <2>"}]}`, false)
 	_, body := get(t, srv, "/")
-	want := `<p class="dim" title="sha256:abc">rejected vision: ana at the panel at 2026-11-20T11:57:00Z: camera &lt;2&gt;</p>`
-	if !strings.Contains(body, want) || strings.Contains(body, "approved old") {
+	want := `<p class="dim" title="sha256:abc">2026-11-20T11:57:00Z: ana at the panel rejected vision: camera &lt;2&gt;</p>`
+	if !strings.Contains(body, want) || strings.Contains(body, "approved") {
 		t.Errorf("the page lacks %q:\n%s", want, body)
 	}
 }
