@@ -53,13 +53,13 @@ func (p *page) when(t time.Time) string {
 func (p *page) lasts(since time.Time) string {
 	switch d := max(0, p.Now().Sub(since)); {
 	case d >= 24*time.Hour:
-		return fmt.Sprintf("%d\u00a0d %d\u00a0h", d/(24*time.Hour), d%(24*time.Hour)/time.Hour)
+		return p.Messages.Text("lasts.days", "days", int(d/(24*time.Hour)), "hours", int(d%(24*time.Hour)/time.Hour))
 	case d >= time.Hour:
-		return fmt.Sprintf("%d\u00a0h %d\u00a0min", d/time.Hour, d%time.Hour/time.Minute)
+		return p.Messages.Text("lasts.hours", "hours", int(d/time.Hour), "minutes", int(d%time.Hour/time.Minute))
 	case d >= time.Minute:
-		return fmt.Sprintf("%d\u00a0min", d/time.Minute)
+		return p.Messages.Text("lasts.minutes", "minutes", int(d/time.Minute))
 	default:
-		return fmt.Sprintf("%d\u00a0s", d/time.Second)
+		return p.Messages.Text("lasts.seconds", "seconds", int(d/time.Second))
 	}
 }
 

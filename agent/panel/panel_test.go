@@ -238,6 +238,15 @@ func TestRunsAndWaits(t *testing.T) {
 			t.Errorf("the page lacks %s:\n%s", want, page)
 		}
 	}
+	german, err := panel.ReadMessages("testdata/de.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	de := newDesk(t, func(o *panel.Options) { o.Messages = german })
+	de.enter()
+	if page := text(t, de.do("GET", "/", nil)); !strings.Contains(page, "(3\u00a0Std. 1\u00a0Min.)") {
+		t.Errorf("the units are not German:\n%s", page)
+	}
 	d.d.now.Deployments[0].Running = nil
 	if page := text(t, d.do("GET", "/", nil)); strings.Contains(page, "<dt>Runs</dt>") || !strings.Contains(page, "<b>camera</b> 1.1.0") {
 		t.Errorf("nothing else runs:\n%s", page)
