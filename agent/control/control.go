@@ -23,7 +23,7 @@
 // A second socket, of [ListenGroup], is for the people at the device: it answers status, sync, changes, decisions, rollback and hold. What
 // containers wrote is not in its messages.
 //
-// target may be repeated. 64 answers that take a while may be in progress: logs, events, exec, sync, stats. Errors are {"error": "...", "hint": "..."} with 400, 403, 404, 409, 422, 501 or 503.
+// target may be repeated. 64 answers that take a while may be in progress: logs, events, exec, sync, stats. Errors are {"error": "...", "hint": "..."} with 400, 403, 404, 409, 422, 500, 501 or 503.
 package control
 
 import (
