@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -40,7 +41,8 @@ func (p *program) restoreCommand() *cli.Command {
 	return &cli.Command{
 		Name: "restore", Usage: "replace the database by a backup", ArgsUsage: "FILE",
 		Description: "The server must be stopped. A damaged backup, or one of a newer version, changes nothing. Afterwards each device reports\n" +
-			"everything once more, and gets a manifest above the one that it has.\n\n" +
+			"everything once more, and gets a manifest above the one that it has. Devices that were removed since the backup are enrolled\n" +
+			"again: remove them again before you start the server.\n\n" +
 			"   longshore-fleet restore /var/backups/fleet.db\n   longshore-fleet restore --database ./fleet.db /media/stick/fleet.db\n\n" +
 			"Exit codes: 0 done; 2 usage, or the file is damaged; 4 not found; 6 the database is open in another process; 70 anything else.",
 		Flags: []cli.Flag{databaseFlag()},
@@ -48,11 +50,17 @@ func (p *program) restoreCommand() *cli.Command {
 			if c.NArg() != 1 {
 				return outcome.Usagef("restore", "restore needs one FILE")
 			}
-			devices, err := store.Restore(c.Context, c.Args().First(), c.String("database"))
+			file := c.Args().First()
+			devices, err := store.Restore(c.Context, file, c.String("database"))
 			if err != nil {
 				return err
 			}
-			_, err = fmt.Fprintf(p.stdout, "restored %s with %d devices from %s\n", c.String("database"), devices, c.Args().First())
+			info, err := os.Stat(file)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(p.stdout, "restored %s with %d devices from %s of %s\n", c.String("database"), devices, file, info.ModTime().UTC().Format(time.RFC3339))
+			_, err = fmt.Fprintln(p.stderr, "devices that were removed since this backup are enrolled again: remove them again before you start the server")
 			return err
 		},
 	}

@@ -143,18 +143,31 @@ func TestEnrollmentsLost(t *testing.T) {
 	}
 	seven := s.enroll("press-07")
 	served := seven.state()
+	gone := s.enroll("press-09")
 	backup := s.Path("backup.db")
 	if out, code := s.command("backup", backup); code != 0 {
 		t.Fatalf("backup = %d %s", code, out)
 	}
 	eight := s.enroll("press-08")
 	eight.state()
+	remove := func() {
+		t.Helper()
+		if out, code := s.command("devices", "remove", "press-09"); code != 0 {
+			t.Fatalf("devices remove = %d %s", code, out)
+		}
+	}
+	remove()
 	s.Kill()
 	s.lose(strings.Fields(everything)...)
-	if out, code := s.command("restore", backup); code != 0 {
-		t.Fatalf("restore = %d %s", code, out)
+	out, code := s.command("restore", backup)
+	if info, err := os.Stat(backup); code != 0 || err != nil || !strings.Contains(out, "of "+info.ModTime().UTC().Format(time.RFC3339)) || !strings.Contains(out, "remove them again before you start the server") {
+		t.Fatalf("restore = %d %s, %v", code, out, err)
 	}
+	remove() // the backup has it as enrolled
 	s.restart()
+	if a := gone.ask(); a.Status != enroll.Removed || a.Grant != nil {
+		t.Errorf("after the restore the removed press-09 is told %+v", a)
+	}
 	if body := seven.state(); !bytes.Equal(body, served) {
 		t.Errorf("after the restore press-07 is served %s, want %s", body, served)
 	}
