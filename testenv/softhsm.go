@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
+	"errors"
 	"net/url"
 	"os"
 	"os/exec"
@@ -40,6 +41,24 @@ func SoftHSM(t testing.TB) *SoftToken {
 	t.Setenv("SOFTHSM2_CONF", config)
 	k.util(t, "--init-token", "--free", "--label", k.Label, "--pin", k.PIN, "--so-pin", "0815")
 	return k
+}
+
+// Pull takes the token away.
+func (k *SoftToken) Pull(t testing.TB) {
+	t.Helper()
+	tokens := filepath.Join(k.dir, "tokens")
+	if err := errors.Join(os.Rename(tokens, tokens+".away"), os.Mkdir(tokens, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Return puts the token back.
+func (k *SoftToken) Return(t testing.TB) {
+	t.Helper()
+	tokens := filepath.Join(k.dir, "tokens")
+	if err := errors.Join(os.Remove(tokens), os.Rename(tokens+".away", tokens)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func (k *SoftToken) util(t testing.TB, args ...string) {

@@ -5,6 +5,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/signing/token"
 )
 
 // Config is one agent.yaml with every default filled in.
@@ -326,18 +328,21 @@ func (r reader) sections(root *strict.Node, c *Config) {
 // KeyPlaces says what [KeyPlace] reads.
 const KeyPlaces = "write file, tpm, tpm:" + DefaultTPM + ", or the address of a key in a token: pkcs11:token=…;object=…?module-path=…&pin-source=…"
 
-// KeyPlace reads where the device's key is: a TPM, a PKCS#11 token, or with neither a file.
-func KeyPlace(text string) (tpm, token string, ok bool) {
+// KeyPlace reads where the device's key is: a TPM, a PKCS#11 token, or with neither a file. Its errors have no PIN.
+func KeyPlace(text string) (tpm, address string, err error) {
 	kind, rest, named := strings.Cut(text, ":")
 	switch {
+	case text == "file":
+		return "", "", nil
 	case kind == "tpm" && !named:
-		return DefaultTPM, "", true
+		return DefaultTPM, "", nil
 	case kind == "tpm" && filepath.IsAbs(rest):
-		return rest, "", true
-	case kind == "pkcs11" && rest != "":
-		return "", text, true
+		return rest, "", nil
+	case kind == "pkcs11" && named:
+		_, err := token.Parse(text)
+		return "", text, err
 	}
-	return "", "", text == "file"
+	return "", "", errors.New("not a place of a key")
 }
 
 func (r reader) report(n *strict.Node, c *Config) Report {
@@ -352,12 +357,12 @@ func (r reader) report(n *strict.Node, c *Config) Report {
 		n.Faultf("needs repository: there is no state repository that could be the default")
 	}
 	if k := n.Get("key"); k != nil {
-		var ok bool
-		if out.TPM, out.Token, ok = KeyPlace(k.Filled()); !ok {
-			k.HintFaultf(KeyPlaces, "not a place of a key")
-		}
-		if out.TPM+out.Token != "" && n.Get("keyFile") != nil {
-			k.Faultf("%s and keyFile exclude each other", k.Filled())
+		var err error
+		if out.TPM, out.Token, err = KeyPlace(k.Filled()); err != nil {
+			k.HintFaultf(KeyPlaces, "%v", err)
+		} else if out.TPM+out.Token != "" && n.Get("keyFile") != nil {
+			kind, _, _ := strings.Cut(k.Filled(), ":") // an address may have a PIN
+			k.Faultf("%s and keyFile exclude each other", kind)
 		}
 	}
 	if i := n.Get("interval"); i != nil {

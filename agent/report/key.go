@@ -15,7 +15,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/longshore-dev/longshore/agent/report/tpm"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
@@ -38,12 +37,21 @@ type Place struct {
 }
 
 // String says where it is, for people.
-func (p Place) String() string { return cmp.Or(p.TPM, p.Token, p.File) }
+func (p Place) String() string {
+	if p.Token != "" {
+		at, err := token.Parse(p.Token)
+		if err != nil {
+			return token.Scheme
+		}
+		return at.String()
+	}
+	return cmp.Or(p.TPM, p.File)
+}
 
 // Choose is the place of the key of a new device: the TPM, unless there is a key in the file already, or there is no TPM that can have
 // it. A TPM that does not answer is an error: the key stays where it is for the life of the device.
 func Choose(file, device string) (Place, error) {
-	if _, err := os.Lstat(file); err == nil {
+	if exists(file) {
 		return Place{File: file}, nil
 	}
 	_, err := tpm.Open(device)
@@ -109,7 +117,7 @@ func (p Place) open(create bool) (key *Key, unknown bool, err error) {
 	}
 	if errors.Is(err, token.ErrNoKey) {
 		if unknown {
-			return nil, false, fmt.Errorf("device key: %w: %w", err, fs.ErrNotExist)
+			return nil, false, unmade{fmt.Errorf("device key: %w", err)}
 		}
 		err = fault.WithHint(fmt.Errorf("%w, and %s has its public half", err, file), "check that this is the right token; for a new key move "+file+" away: it is another identity")
 	}
@@ -131,6 +139,13 @@ func (p Place) open(create bool) (key *Key, unknown bool, err error) {
 			" away, restart the agent, and give the new public key to those who verify: longshore-agent key")
 }
 
+// unmade is the error of a key that is to be made, which is fs.ErrNotExist too.
+type unmade struct{ error }
+
+func (u unmade) Unwrap() error { return u.error }
+
+func (u unmade) Is(target error) bool { return target == fs.ErrNotExist }
+
 // Key is the device's own key, with which it signs what it says about itself.
 type Key struct {
 	crypto.Signer
@@ -141,7 +156,7 @@ type Key struct {
 // LoadKey reads the device's private key: PEM, PKCS #8, ECDSA P-256. A file that others can read or that belongs to another user
 // is refused. The error wraps fs.ErrNotExist where there is no file.
 func LoadKey(file string) (*Key, error) {
-	if err := guarded(file); err != nil {
+	if err := token.Private("device key", file); err != nil {
 		return nil, err
 	}
 	data, err := bounded.File(os.Open, file, maxKeyFile)
@@ -150,7 +165,7 @@ func LoadKey(file string) (*Key, error) {
 	}
 	fail := func(why string) (*Key, error) {
 		return nil, fault.WithHint(fmt.Errorf("device key %s: %s: %w", file, why, fault.ErrInvalid),
-			"restore the file; or move it away and restart the agent, which creates another key: everyone who verifies reports needs its public key (longshore-agent key)")
+			"restore the file; or move it and "+publicFile(file)+" away and restart the agent, which creates another key: everyone who verifies reports needs its public key (longshore-agent key)")
 	}
 	block, rest := pem.Decode(data)
 	if block == nil || block.Type != pemPrivate || len(bytes.TrimSpace(rest)) != 0 {
@@ -172,6 +187,10 @@ func LoadKey(file string) (*Key, error) {
 func MakeKey(file string) (key *Key, made bool, err error) {
 	key, err = LoadKey(file)
 	if errors.Is(err, fs.ErrNotExist) {
+		if public := publicFile(file); exists(public) {
+			return nil, false, fault.WithHint(fmt.Errorf("device key %s: %s is there, so its key is elsewhere: %w", file, public, fault.ErrConflict),
+				"name the place of the key: --report-key, or report.key in agent.yaml; if the key is lost, move "+public+" away: the next key is another identity")
+		}
 		if err = generate(file); err != nil {
 			return nil, false, fmt.Errorf("make device key %s: %w", file, err)
 		}
@@ -198,22 +217,12 @@ func newKey(file string, private crypto.Signer) (*Key, error) {
 	return &Key{Signer: private, PublicPEM: pem.EncodeToMemory(&pem.Block{Type: pemPublic, Bytes: der}), PublicFile: publicFile(file)}, nil
 }
 
-func publicFile(file string) string { return strings.TrimSuffix(file, ".key") + ".pub" }
-
-// guarded refuses a file that is not its owner's alone.
-func guarded(file string) error {
-	info, err := os.Stat(file)
-	if err != nil {
-		return err
-	}
-	if mode := info.Mode(); !mode.IsRegular() || mode.Perm()&0o077 != 0 {
-		return fault.WithHint(fmt.Errorf("device key %s: mode %04o, others may read it: %w", file, mode.Perm(), fault.ErrConfig), "chmod 600 "+file)
-	}
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
-		return fault.WithHint(fmt.Errorf("device key %s: it belongs to user %d: %w", file, stat.Uid, fault.ErrConfig), "chown it to the user that runs the agent")
-	}
-	return nil
+func exists(file string) bool {
+	_, err := os.Lstat(file)
+	return err == nil
 }
+
+func publicFile(file string) string { return strings.TrimSuffix(file, ".key") + ".pub" }
 
 func generate(file string) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -158,7 +158,10 @@ func TestKeyInToken(t *testing.T) {
 	}
 	write(soft.PIN)
 	p := report.Place{File: filepath.Join(dir, "device.key"), Token: soft.URI("device") + "&pin-source=" + pin}
-	if _, err := p.Load(); !errors.Is(err, fs.ErrNotExist) {
+	if at := p.String(); strings.Contains(at, "pin") || !strings.Contains(at, "object=device") {
+		t.Errorf("place %s", at)
+	}
+	if _, err := p.Load(); !errors.Is(err, fs.ErrNotExist) || strings.Contains(err.Error(), fs.ErrNotExist.Error()) {
 		t.Fatalf("Load before Make: %v", err)
 	}
 	key, made, err := p.Make()
@@ -186,10 +189,18 @@ func TestKeyInToken(t *testing.T) {
 	if signature, err := key.Sign(nil, sum[:], crypto.SHA256); err != nil || !ecdsa.VerifyASN1(key.Public().(*ecdsa.PublicKey), sum[:], signature) {
 		t.Errorf("sign with the right PIN: %x, %v", signature, err)
 	}
+	soft.Pull(t)
+	if _, err := key.Sign(nil, sum[:], crypto.SHA256); !errors.Is(err, fault.ErrTemporary) || fault.Hint(err) != "check that the token is there" {
+		t.Errorf("sign while the token is away: %v (%s)", err, fault.Hint(err))
+	}
+	soft.Return(t)
+	if _, err := key.Sign(nil, sum[:], crypto.SHA256); err != nil {
+		t.Errorf("sign after the token is back: %v", err)
+	}
 	for name, address := range map[string]string{
 		"no PIN": soft.URI("device"), "a PIN that others may read": soft.URI("device") + "&pin-value=" + soft.PIN,
 		"no module": "pkcs11:token=longshore;object=device?module-path=/nowhere.so&pin-source=" + pin, "no PIN file": soft.URI("device") + "&pin-source=/nowhere",
-		"another object": soft.URI("other") + "&pin-source=" + pin,
+		"another object": soft.URI("other") + "&pin-source=" + pin, "a key in a file": "",
 	} {
 		_, made, err := report.Place{File: p.File, Token: address}.Make()
 		if err == nil || made || errors.Is(err, fs.ErrNotExist) || strings.Contains(err.Error(), soft.PIN) || name != "no module" && name != "no PIN file" && fault.Hint(err) == "" {

@@ -8,7 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing/token"
@@ -20,8 +21,12 @@ type tokenKey struct {
 	public *ecdsa.PublicKey
 }
 
-// tokens lets one goroutine at a time use a module: who closes it last ends it for the process.
-var tokens sync.Mutex
+// tokens lets one goroutine at a time use a module: closing the last session unloads the module for the whole process.
+var tokens = struct {
+	free  chan struct{}
+	limit time.Duration               // for an answer; cards need seconds to create a key
+	late  atomic.Pointer[atomic.Bool] // of the call that has not returned: the limit has passed; nil: there is none
+}{free: make(chan struct{}, 1), limit: 30 * time.Second}
 
 // openToken finds the key at an address, or creates it where there is none.
 func openToken(address string, create bool) (*tokenKey, error) {
@@ -29,66 +34,94 @@ func openToken(address string, create bool) (*tokenKey, error) {
 	if err != nil {
 		return nil, err
 	}
-	k := &tokenKey{at: at}
-	err = k.use(func(t *token.Token, key crypto.Signer, err error) error {
+	public, err := useToken(at, func(t *token.Token, key crypto.Signer, err error) (*ecdsa.PublicKey, error) {
 		if errors.Is(err, token.ErrNoKey) && create {
 			key, err = t.Create(at)
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
-		var ok bool
-		if k.public, ok = key.Public().(*ecdsa.PublicKey); !ok || k.public.Curve != elliptic.P256() {
-			return fault.WithHint(fmt.Errorf("key %s: not an ECDSA P-256 key: %w", at, fault.ErrUnsupported), "name another object: the agent creates the key if there is none")
+		public, ok := key.Public().(*ecdsa.PublicKey)
+		if !ok || public.Curve != elliptic.P256() {
+			return nil, fault.WithHint(fmt.Errorf("key %s: not an ECDSA P-256 key: %w", at, fault.ErrUnsupported), "name another object: the agent creates the key if there is none")
 		}
-		return nil
+		return public, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return k, nil
+	return &tokenKey{at, public}, nil
 }
 
-// use gives the key to do, or the error why it is not found in the open token.
-func (k *tokenKey) use(do func(*token.Token, crypto.Signer, error) error) error {
+// useToken gives the key to do, or the error why it is not found in the open token. A token that does not answer holds up one goroutine,
+// and its caller for a limited time: modules are C, and no call of theirs can be ended.
+func useToken[T any](at token.URI, do func(*token.Token, crypto.Signer, error) (T, error)) (none T, err error) {
 	if !token.Built {
-		_, err := token.Open(k.at, "")
-		return fault.WithHint(err, fault.Hint(err)+", or keep the device's key in a file or a TPM")
+		_, err := token.Open(at, "")
+		return none, fault.WithHint(err, fault.Hint(err)+", or keep the device's key in a file or a TPM")
 	}
 	switch {
-	case k.at.PIN != nil:
-		return fault.WithHint(fmt.Errorf("key %s: pin-value, where others may read it: %w", k.at, fault.ErrConfig), "write the PIN into a file of mode 0600, and its path into the address: pin-source=/etc/longshore/token.pin")
-	case k.at.PINFile == "":
-		return fault.WithHint(fmt.Errorf("key %s: no PIN: %w", k.at, fault.ErrConfig), "add the path of a file with the PIN: pin-source=/etc/longshore/token.pin")
+	case at.PIN != nil:
+		return none, fault.WithHint(fmt.Errorf("key %s: pin-value, where others may read it: %w", at, fault.ErrConfig), "write the PIN into a file of mode 0600, and its path into the address: pin-source=/etc/longshore/token.pin")
+	case at.PINFile == "":
+		return none, fault.WithHint(fmt.Errorf("key %s: no PIN: %w", at, fault.ErrConfig), "add the path of a file with the PIN: pin-source=/etc/longshore/token.pin")
 	}
-	pin, err := k.at.ReadPIN()
+	pin, err := at.ReadPIN()
 	if err != nil {
-		return err
+		return none, err
 	}
-	tokens.Lock()
-	defer tokens.Unlock()
-	t, err := token.Open(k.at, pin)
-	if err != nil {
-		return err
+	silent := fault.WithHint(fmt.Errorf("key %s: the token does not answer: %w", at, fault.ErrTemporary), "plug the token in again; if that does not help, restart the agent")
+	if late := tokens.late.Load(); late != nil && late.Load() {
+		return none, silent
 	}
-	key, err := t.Key(k.at)
-	return errors.Join(do(t, key, err), t.Close())
+	over := time.NewTimer(tokens.limit)
+	defer over.Stop()
+	select {
+	case tokens.free <- struct{}{}:
+		over.Reset(tokens.limit)
+	case <-over.C:
+		return none, silent
+	}
+	type result struct {
+		value T
+		err   error
+	}
+	late := new(atomic.Bool)
+	tokens.late.Store(late)
+	done := make(chan result, 1)
+	go func() {
+		var r result
+		t, err := token.Open(at, pin)
+		if r.err = err; err == nil {
+			key, err := t.Key(at)
+			r.value, err = do(t, key, err)
+			r.err = errors.Join(err, t.Close())
+		}
+		tokens.late.Store(nil)
+		<-tokens.free
+		done <- r
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-over.C:
+		late.Store(true)
+		return none, silent
+	}
 }
 
 // Public implements crypto.Signer: an *ecdsa.PublicKey on P-256.
 func (k *tokenKey) Public() crypto.PublicKey { return k.public }
 
 // Sign implements crypto.Signer.
-func (k *tokenKey) Sign(_ io.Reader, digest []byte, o crypto.SignerOpts) (signature []byte, err error) {
-	err = k.use(func(_ *token.Token, key crypto.Signer, err error) error {
+func (k *tokenKey) Sign(_ io.Reader, digest []byte, o crypto.SignerOpts) ([]byte, error) {
+	return useToken(k.at, func(_ *token.Token, key crypto.Signer, err error) ([]byte, error) {
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if !k.public.Equal(key.Public()) {
-			return fmt.Errorf("key %s: the token has another key than before: %w", k.at, fault.ErrConflict)
+			return nil, fmt.Errorf("key %s: the token has another key than before: %w", k.at, fault.ErrConflict)
 		}
-		signature, err = key.Sign(rand.Reader, digest, o)
-		return err
+		return key.Sign(rand.Reader, digest, o)
 	})
-	return signature, err
 }

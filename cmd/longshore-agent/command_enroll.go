@@ -167,9 +167,8 @@ func (e *enrollee) makeKey() (err error) {
 	if at := e.c.String("report-key"); at == "" {
 		e.place, err = report.Choose(e.place.File, config.DefaultTPM)
 	} else {
-		var ok bool
-		if e.place.TPM, e.place.Token, ok = config.KeyPlace(at); !ok {
-			err = outcome.Usagef("enroll", "--report-key: %s", config.KeyPlaces)
+		if e.place.TPM, e.place.Token, err = config.KeyPlace(at); err != nil {
+			err = outcome.Usagef("enroll", "--report-key: %v; %s", err, config.KeyPlaces)
 		}
 	}
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/identity"
 	"github.com/longshore-dev/longshore/identity/enroll"
 	"github.com/longshore-dev/longshore/identity/files"
+	"github.com/longshore-dev/longshore/signing/token"
 )
 
 // keeping is the enrollment of a running device.
@@ -152,9 +153,10 @@ func wipeDevice(ctx context.Context, cfg *config.Config, p *parts, log *slog.Log
 		return err
 	}
 	ro := registryOptions(cfg)
+	key, _ := token.Parse(cfg.Report.Token) // empty: the key is in no token
 	d := wipe.Device{
 		Credentials: []string{
-			cfg.Report.KeyFile, pinFile(cfg.Report.Token), cfg.Report.AuthFile, cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Fleet.CertFile,
+			cfg.Report.KeyFile, key.PINFile, cfg.Report.AuthFile, cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Fleet.CertFile,
 			cfg.Source.Manager.TokenFile, cfg.Source.Manager.KeyFile, cfg.Source.Manager.CertFile, ro.AuthFile,
 		},
 		RunDir: cfg.RunDir, DataDir: cfg.DataDir,

@@ -21,8 +21,9 @@ func ownPlaces(cfg *config.Config, getenv func(string) string) []workload.Place 
 			}
 		}
 	}
+	key, _ := token.Parse(cfg.Report.Token) // empty: the key is in no token
 	add(workload.NoAccess, "the agent's configuration", filepath.Dir(cfg.File), cfg.File, filepath.Dir(cfg.Trust), cfg.Trust)
-	add(workload.NoAccess, "the agent's credentials", cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Registry.CertsDir, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Source.Manager.TokenFile, cfg.Source.Manager.KeyFile, cfg.Report.AuthFile, cfg.Report.KeyFile, cfg.Panel.PINFile, cfg.Panel.KeyFile, pinFile(cfg.Report.Token),
+	add(workload.NoAccess, "the agent's credentials", cfg.Registry.AuthFile, cfg.Registry.KeyFile, cfg.Registry.CertsDir, cfg.Fleet.TokenFile, cfg.Fleet.KeyFile, cfg.Source.Manager.TokenFile, cfg.Source.Manager.KeyFile, cfg.Report.AuthFile, cfg.Report.KeyFile, cfg.Panel.PINFile, cfg.Panel.KeyFile, key.PINFile,
 		getenv("REGISTRY_AUTH_FILE"), getenv("DOCKER_CONFIG"), getenv("OTEL_EXPORTER_OTLP_CLIENT_KEY"), getenv("OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY"))
 	add(workload.NoAccess, "the Workload API that the agent has its identity from", strings.TrimPrefix(cfg.Fleet.WorkloadAPI, "unix://"), strings.TrimPrefix(cfg.Source.Manager.WorkloadAPI, "unix://"))
 	if home := getenv("HOME"); home != "" {
@@ -31,15 +32,10 @@ func ownPlaces(cfg *config.Config, getenv func(string) string) []workload.Place 
 	add(workload.ReadOnly, "authorities that the agent trusts", cfg.Registry.CAFile, cfg.Registry.CertFile, cfg.Fleet.CAFile, cfg.Fleet.CertFile, cfg.Fleet.TrustBundle,
 		cfg.Source.Manager.CAFile, cfg.Source.Manager.CertFile, cfg.Source.Manager.TrustBundle, cfg.OTLP.CAFile, cfg.Traces.CAFile,
 		getenv("OTEL_EXPORTER_OTLP_CERTIFICATE"), getenv("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE"), getenv("OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE"), getenv("OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE"))
+	add(workload.ReadOnly, "the library of the token that has the device's key", key.Module)
 	add(workload.ReadOnly, "decisions about changes", cfg.Approvals.Directory)
 	add(workload.ReadOnly, "networks of the site", cfg.Network.CNI.ConfDir, cfg.Network.CNI.BinDir)
 	return slices.DeleteFunc(out, func(p workload.Place) bool { // beside files of others: the file alone is the agent's
 		return p.Path == "/" || p.Path == "/etc" || p.Path == "/usr/local/etc"
 	})
-}
-
-// pinFile is where the PIN of a key's token is; "": there is none.
-func pinFile(address string) string {
-	at, _ := token.Parse(address) // what is wrong with it shows where the key is opened
-	return at.PINFile
 }

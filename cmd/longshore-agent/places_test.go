@@ -20,3 +20,15 @@ func TestWorkloadAPIIsNoPlaceForContainers(t *testing.T) {
 		}
 	}
 }
+
+// Who has the PIN signs as this device, and who replaces the library has the PIN.
+func TestTokenIsNoPlaceForContainers(t *testing.T) {
+	cfg := &config.Config{File: "/etc/longshore/agent.yaml", Trust: "/etc/longshore/trust.yaml"}
+	cfg.Report.Token = "pkcs11:token=a;object=b?module-path=/opt/token/module.so&pin-source=/srv/token.pin"
+	places := ownPlaces(cfg, func(string) string { return "" })
+	for file, want := range map[string]workload.Access{"/srv/token.pin": workload.NoAccess, "/opt/token/module.so": workload.ReadOnly} {
+		if !slices.ContainsFunc(places, func(p workload.Place) bool { return p.Path == file && p.Access == want }) {
+			t.Errorf("%s may be mounted: %+v", file, places)
+		}
+	}
+}

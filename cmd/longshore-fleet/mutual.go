@@ -174,7 +174,7 @@ func (m *mutual) accept(name identity.Name, leaf *x509.Certificate) (status.Clie
 	client, ok := policy.Client(name.Client)
 	switch {
 	case !ok && m.enroll != nil:
-		return status.Client{}, status.Denied(name.String() + " is neither enrolled at this manager nor an accepted client; approve its key there: longshore-fleet devices pending")
+		return status.Client{}, status.Denied(name.String() + " is neither enrolled at this manager nor an accepted client; see longshore-fleet devices pending, then approve")
 	case !ok:
 		return status.Client{}, status.Denied(name.String() + " is not an accepted client")
 	}

@@ -5,12 +5,15 @@ package token
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -41,7 +44,7 @@ func Parse(ref string) (URI, error) {
 	var u URI
 	rest := strings.TrimPrefix(ref, Scheme)
 	path, query, _ := strings.Cut(rest, "?")
-	shown := Scheme + path
+	shown := Scheme + withoutPIN(path)
 	bad := func(format string, args ...any) (URI, error) {
 		return URI{}, fmt.Errorf("key %s: %w: %s", shown, fault.ErrInvalid, fmt.Sprintf(format, args...))
 	}
@@ -53,12 +56,12 @@ func Parse(ref string) (URI, error) {
 			}
 			name, raw, ok := strings.Cut(part, "=")
 			if !ok || seen[name] {
-				return fmt.Errorf("%s without a value, or twice", name)
+				return fmt.Errorf("%s without a value, or twice", withoutPIN(name))
 			}
 			seen[name] = true
 			value, err := url.PathUnescape(raw)
 			if err != nil {
-				return fmt.Errorf("%s is escaped wrongly", name)
+				return fmt.Errorf("%s is escaped wrongly", withoutPIN(name))
 			}
 			if err := set(name, value); err != nil {
 				return err
@@ -108,7 +111,7 @@ func (u *URI) setPath(name, value string) (err error) {
 	case "manufacturer", "model", "slot-manufacturer", "slot-description":
 		// Descriptions that tools print; what decides is beside them.
 	default:
-		return fmt.Errorf("attribute %q is not known", name)
+		return fmt.Errorf("attribute %q is not known", withoutPIN(name))
 	}
 	return nil
 }
@@ -116,6 +119,9 @@ func (u *URI) setPath(name, value string) (err error) {
 func (u *URI) setQuery(name, value string) error {
 	switch name {
 	case "module-path":
+		if !filepath.IsAbs(value) {
+			return fmt.Errorf("module-path is not the absolute path of a library")
+		}
 		u.Module = value
 	case "pin-value":
 		u.PIN = &value
@@ -126,7 +132,7 @@ func (u *URI) setQuery(name, value string) error {
 		}
 		u.PINFile = file
 	default:
-		return fmt.Errorf("attribute %q is not known", name)
+		return fmt.Errorf("attribute %q is not known", withoutPIN(name))
 	}
 	return nil
 }
@@ -163,18 +169,46 @@ func (u URI) Token() string {
 	}
 }
 
-// ReadPIN reads the PIN file. One that others can read is refused.
+// ReadPIN reads the PIN file. One that others can read is refused, and one that is empty: it is being written, and an empty PIN would
+// cost one of the few tries that a token allows.
 func (u URI) ReadPIN() (string, error) {
-	info, err := os.Stat(u.PINFile)
-	if err != nil {
-		return "", fmt.Errorf("PIN of token %s: %w: %v", u.Token(), fault.ErrConfig, err) // without the cause: fs.ErrNotExist is a key to be made
-	}
-	if mode := info.Mode(); !mode.IsRegular() || mode.Perm()&0o077 != 0 {
-		return "", fault.WithHint(fmt.Errorf("PIN of token %s: %s: mode %04o, others may read it: %w", u.Token(), u.PINFile, mode.Perm(), fault.ErrConfig), "chmod 600 "+u.PINFile)
+	what := "PIN file of token " + u.Token()
+	if err := Private(what, u.PINFile); errors.Is(err, fs.ErrNotExist) {
+		return "", fmt.Errorf("%w: %v", fault.ErrConfig, err) // without the cause: fs.ErrNotExist is a key to be made
+	} else if err != nil {
+		return "", err
 	}
 	data, err := bounded.File(os.Open, u.PINFile, maxPIN)
 	if err != nil {
-		return "", fmt.Errorf("PIN of token %s: %w", u.Token(), err)
+		return "", fmt.Errorf("%s: %w", what, err)
 	}
-	return strings.TrimRight(string(data), "\r\n"), nil
+	pin := strings.TrimRight(string(data), "\r\n")
+	if pin == "" {
+		return "", fmt.Errorf("%s: %s is empty: %w", what, u.PINFile, fault.ErrConfig)
+	}
+	return pin, nil
+}
+
+// Private refuses a file that others may read, or that belongs to another user than the one that runs this program. Its errors begin with
+// what the file is.
+func Private(what, file string) error {
+	info, err := os.Stat(file)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if mode := info.Mode(); !mode.IsRegular() || mode.Perm()&0o077 != 0 {
+		return fault.WithHint(fmt.Errorf("%s %s: mode %04o, others may read it: %w", what, file, mode.Perm(), fault.ErrConfig), "chmod 600 "+file)
+	}
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok && int(stat.Uid) != os.Geteuid() {
+		return fault.WithHint(fmt.Errorf("%s %s: it belongs to user %d: %w", what, file, stat.Uid, fault.ErrConfig), "chown it to the user that runs this program")
+	}
+	return nil
+}
+
+// withoutPIN cuts a text where a PIN may begin, for messages.
+func withoutPIN(text string) string {
+	if i := strings.Index(strings.ToLower(text), "pin-"); i >= 0 {
+		return text[:i] + "pin-…"
+	}
+	return text
 }

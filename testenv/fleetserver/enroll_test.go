@@ -104,7 +104,7 @@ func (d *newcomer) state() []byte {
 func (d *newcomer) forgotten() {
 	d.s.t.Helper()
 	a := d.s.do(d.http, "GET", "/api/v1/deployments", "")
-	if a.Code != 403 || !strings.Contains(string(a.Body), d.id+" is neither enrolled at this manager nor an accepted client; approve its key there: longshore-fleet devices pending") {
+	if a.Code != 403 || !strings.Contains(string(a.Body), d.id+" is neither enrolled at this manager nor an accepted client; see longshore-fleet devices pending, then approve") {
 		d.s.t.Errorf("GET as %s = %d %s", d.id, a.Code, a.Body)
 	}
 	for range 2 {

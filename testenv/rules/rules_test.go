@@ -37,6 +37,7 @@ var mayImport = map[string][]string{
 	"identity/enroll":    {"artifacts", "identity", "identity/files"},
 	"agent":              {"artifacts", "agent/approval", "agent/clock", "agent/codes", "agent/workload", "agent/store", "agent/intake", "agent/plan", "agent/status"},
 	"agent/intake":       {"artifacts", "agent/clock", "agent/codes", "agent/compose", "agent/plan", "agent/status", "agent/store", "agent/workload"},
+	"agent/config":       {"artifacts", "agent/approval", "agent/plan", "signing/token"},
 	"agent/plan":         {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store"},
 	"agent/status":       {"artifacts", "agent/codes", "agent/plan", "agent/store", "agent/workload"},
 	"agent/approval":     {"artifacts", "agent/codes", "agent/plan", "agent/store"},

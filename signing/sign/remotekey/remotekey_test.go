@@ -159,7 +159,7 @@ func TestPKCS11(t *testing.T) {
 	}{
 		"wrong PIN":       {token.URI("release"), "0000", fault.ErrUnauthenticated},
 		"no such key":     {token.URI("nobody"), token.PIN, fault.ErrNotFound},
-		"no such token":   {strings.Replace(token.URI("release"), "longshore", "lost", 1), token.PIN, fault.ErrInvalid},
+		"no such token":   {strings.Replace(token.URI("release"), "longshore", "lost", 1), token.PIN, fault.ErrTemporary},
 		"no such module":  {"pkcs11:token=longshore;object=release?module-path=/nowhere.so", token.PIN, fault.ErrNotFound},
 		"no module named": {"pkcs11:token=longshore;object=release", token.PIN, fault.ErrInvalid},
 	} {
