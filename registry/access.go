@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"sync/atomic"
 
 	orasregistry "oras.land/oras-go/v2/registry"
 	"oras.land/oras-go/v2/registry/remote"
@@ -27,6 +28,7 @@ type access struct {
 	auth     *auth.Client
 	registry string      // host, as written in references
 	withheld func() bool // Options have credentials, but not for this registry
+	named    atomic.Bool // a user name and a password are known for it
 }
 
 func (c *Client) newAccess(e *endpoint, ref Reference) *access {
@@ -38,9 +40,9 @@ func (c *Client) newAccess(e *endpoint, ref Reference) *access {
 	}
 	a := &access{
 		endpoint: e, registry: ref.Registry,
-		auth:     e.newAuth(find, auth.NewCache()), // a cache for each repository: podman's files have credentials for parts of a host
 		withheld: func() bool { return !e.mirror && c.hasCredentials() && !c.isFor(ref.Registry) },
 	}
+	a.auth = e.newAuth(a.noting(find), auth.NewCache()) // a cache for each repository: podman's files have credentials for parts of a host
 	a.repo = &remote.Repository{
 		Client: a, Reference: orasregistry.Reference{Registry: e.host, Repository: ref.Repository}, PlainHTTP: e.scheme == "http",
 		ManifestMediaTypes: manifestTypes,
@@ -49,6 +51,31 @@ func (c *Client) newAccess(e *endpoint, ref Reference) *access {
 	// We maintain the lists under tags: oras-go loses concurrent changes by others, and does not check again.
 	_ = a.repo.SetReferrersCapability(true) // the first call cannot fail
 	return a
+}
+
+// noting notes whether there is a password.
+func (a *access) noting(find auth.CredentialFunc) auth.CredentialFunc {
+	return func(ctx context.Context, at string) (auth.Credential, error) {
+		c, err := find(ctx, at)
+		if c.Username != "" && c.Password != "" {
+			a.named.Store(true)
+		}
+		return c, err
+	}
+}
+
+// errPassword: a registry or its token server rejects the user name and the password that were sent.
+var errPassword = fault.WithHint(fmt.Errorf("the user name or the password is wrong: %w", fault.ErrUnauthenticated),
+	"check both, and log in again; some registries want a token in place of the password")
+
+// password replaces the error about a token server's or a registry's response if that means that the password is wrong. Where a
+// token was granted, the password is right, and the account has no right.
+func (a *access) password(err error, challenge string) error {
+	scheme, _, _ := strings.Cut(challenge, " ")
+	if a.named.Load() && errors.Is(err, fault.ErrUnauthenticated) && fault.Hint(err) == wire.HintLogin && !strings.EqualFold(scheme, "bearer") {
+		return errPassword
+	}
+	return err
 }
 
 // explain adds to an error why the user's credentials were not sent to a registry. nil stays nil.
@@ -122,7 +149,7 @@ func (a *access) Do(r *http.Request) (*http.Response, error) {
 func (a *access) send(r *http.Request) (*http.Response, error) {
 	resp, err := a.auth.Do(r)
 	if err != nil {
-		return nil, a.explain(a.transportError(r.Context(), err))
+		return nil, a.explain(a.password(a.transportError(r.Context(), err), ""))
 	}
 	resp.Request = r // after a redirect it may be a signed link: errors must not contain it, and Link or Location are not relative to it
 	switch s := resp.StatusCode; r.Method {
@@ -152,7 +179,12 @@ func (a *access) send(r *http.Request) (*http.Response, error) {
 			return resp, nil
 		}
 	}
-	return nil, a.explain(&statusError{resp.StatusCode, wire.AnswerError(resp)})
+	return nil, a.rejected(resp)
+}
+
+// rejected is the error of an unexpected response.
+func (a *access) rejected(resp *http.Response) error {
+	return a.explain(&statusError{resp.StatusCode, a.password(wire.AnswerError(resp), resp.Header.Get("WWW-Authenticate"))})
 }
 
 // taken reports whether a registry accepted an upload: registries use different statuses.

@@ -333,6 +333,43 @@ func TestCredentialsStayWithTheirNameAndPort(t *testing.T) {
 	}
 }
 
+// TestWrongPasswordIsNamed: a password that is sent and rejected is wrong. An account without a right has a good one.
+func TestWrongPasswordIsNamed(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []testenv.Kind{testenv.DistributionHtpasswd, testenv.DistributionToken} {
+		s := testenv.Registry(t, kind)
+		_, err := openName(t, newClient(t, registry.Options{Username: s.Username, Password: "hunter2"}), s.Reference("line/state")).Resolve(t.Context(), "press-07")
+		if !errors.Is(err, fault.ErrUnauthenticated) || !strings.Contains(err.Error(), "the user name or the password is wrong") || !strings.HasPrefix(fault.Hint(err), "check both") {
+			t.Errorf("%s: Resolve with a wrong password = %v, hint %q", kind, err, fault.Hint(err))
+		}
+	}
+	s := testenv.Registry(t, testenv.DistributionToken)
+	s.Faults.Add(testenv.Rule{Path: "^/v2/line/", Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		r.Header.Del("Authorization") // the token does not suffice
+		next.ServeHTTP(w, r)
+	}})
+	_, err := openName(t, newClient(t, registry.Options{Username: s.Username, Password: s.Password}), s.Reference("line/state")).Resolve(t.Context(), "press-07")
+	if !errors.Is(err, fault.ErrUnauthenticated) || strings.Contains(err.Error(), "wrong") {
+		t.Errorf("Resolve without a right = %v", err)
+	}
+}
+
+// TestPushShowsWhatIsMissing: some registries take a push only into a project that was created before.
+func TestPushShowsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	s := testenv.Registry(t, testenv.Referrers)
+	s.Faults.Add(testenv.Rule{Method: http.MethodPost, Path: "/uploads/", Effect: func(w http.ResponseWriter, _ *http.Request, _ http.Handler) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write([]byte(`{"errors":[{"code":"NAME_UNKNOWN","message":"project plant not found"}]}`))
+	}})
+	data := []byte("pushed")
+	err := openName(t, clientFor(t, s), s.Reference("plant/state")).PushBlob(t.Context(), storetest.BlobOf(data), data)
+	if !errors.Is(err, fault.ErrNotFound) || !strings.Contains(err.Error(), "NAME_UNKNOWN (project plant not found)") {
+		t.Errorf("PushBlob = %v, want the registry's message", err)
+	}
+}
+
 func TestLoginAndLogout(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []testenv.Kind{testenv.DistributionHtpasswd, testenv.DistributionToken, testenv.Referrers} {

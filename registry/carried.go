@@ -98,7 +98,7 @@ func (p *carriedPlace) manifest(ctx context.Context, target string, limit int64)
 	desc, data, err = p.layoutPlace.manifest(ctx, p.name(target), limit)
 	data, err = or(ctx, p, data, p.in(err), func(r *Repository) (below []byte, err error) {
 		desc, below, err = r.manifest(ctx, target, limit)
-		return below, r.fail("fetch manifest", target, err)
+		return below, r.fail(opManifest, target, err)
 	})
 	return desc, data, err
 }

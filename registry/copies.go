@@ -96,7 +96,7 @@ func (r *Repository) Missing(ctx context.Context, d digest.Digest) ([]ocispec.De
 	}
 	blobs, _, err := parts(data)
 	if err != nil {
-		return nil, r.fail("read", d.String(), err)
+		return nil, r.fail(opRead, d.String(), err)
 	}
 	var out []ocispec.Descriptor
 	asked := map[digest.Digest]bool{}
@@ -165,7 +165,7 @@ func (l *contents) visit(ctx context.Context, d ocispec.Descriptor, depth int) e
 		manifests, err = l.only.of(manifests)
 	}
 	if err != nil {
-		return l.r.fail("read", d.Digest.String(), err)
+		return l.r.fail(opRead, d.Digest.String(), err)
 	}
 	for _, b := range blobs {
 		l.add(b)

@@ -79,7 +79,7 @@ func (r *Repository) Below(ctx context.Context, d digest.Digest, only ...string)
 	if err == nil {
 		manifests, err = Platforms(only).of(manifests)
 	}
-	return manifests, r.fail("read", d.String(), err)
+	return manifests, r.fail(opRead, d.String(), err)
 }
 
 // copier copies content from one repository to another.
@@ -224,7 +224,7 @@ func (c *copier) transfer(ctx context.Context, b ocispec.Descriptor) error {
 		})
 	}
 	if err != nil {
-		return c.to.fail("copy blob", b.Digest.String(), err)
+		return c.to.fail(opCopyBlob, b.Digest.String(), err)
 	}
 	c.finish(b.Digest, func(made *Copied) {
 		if mounted {

@@ -95,13 +95,13 @@ func (t authorized) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx := t.p.reading(r.Context(), t.a)
 	resp, err := t.a.auth.Do(r.WithContext(ctx))
 	if err != nil {
-		return nil, t.a.explain(t.a.transportError(ctx, err))
+		return nil, t.a.explain(t.a.password(t.a.transportError(ctx, err), ""))
 	}
 	// After all retries it is an error, with the registry's message and its requested delay: a
 	// runtime that got only the status would retry at once.
 	switch s := resp.StatusCode; {
 	case wire.Passing(s), s == http.StatusUnauthorized, s == http.StatusForbidden:
-		return nil, t.a.explain(&statusError{s, wire.AnswerError(resp)})
+		return nil, t.a.rejected(resp)
 	}
 	return resp, nil
 }

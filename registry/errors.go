@@ -22,6 +22,29 @@ import (
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
 
+// Operations of an [Error] that read one thing: if a registry does not have it, that is all to say.
+const (
+	opResolve  = "resolve"
+	opManifest = "fetch manifest"
+	opBlob     = "fetch blob"
+	opRead     = "read"
+	opTags     = "list tags"
+)
+
+// Operations of an [Error] that write: what is missing then is the place.
+const (
+	opPush         = "push"
+	opPushBlob     = "push blob"
+	opPushManifest = "push manifest"
+	opPushReferrer = "push referrer"
+	opCopyBlob     = "copy blob"
+)
+
+var (
+	reads  = []string{opResolve, opManifest, opBlob, opRead, opTags}
+	writes = []string{opPush, opPushBlob, opPushManifest, opPushReferrer, opCopyBlob}
+)
+
 // Error has the operation, its object, and the cause. It wraps one sentinel of artifacts/fault, or a context's
 // error.
 type Error struct {
@@ -35,7 +58,7 @@ func (e *Error) Error() string {
 	more, bare := strings.CutPrefix(e.err.Error(), fault.ErrNotFound.Error())
 	what := ""
 	switch ref, missing := e.missing(); {
-	case !bare || !missing || !slices.Contains([]string{"resolve", "fetch manifest", "fetch blob", "read", "list tags"}, e.Op):
+	case !bare || !missing || !slices.Contains(reads, e.Op):
 		return e.Op + " " + e.Reference + ": " + e.err.Error()
 	case ref.Target() == "":
 		what = "repository "
@@ -59,6 +82,8 @@ func (e *Error) Look() string {
 	switch {
 	case !missing:
 		return ""
+	case slices.Contains(writes, e.Op):
+		return "are the host and the path right? some registries take a push only into a project or repository that was created before"
 	case ref.Digest != "":
 		return "is that the repository? registries remove what no tag names"
 	case ref.Tag != "":
@@ -108,9 +133,7 @@ func classify(err error) error {
 	)
 	switch {
 	case errors.As(err, &response):
-		return wire.StatusError(response.StatusCode, codeOf(response), messageOf(response))
-	case errors.Is(err, context.DeadlineExceeded):
-		return fmt.Errorf("%w: %w", fault.ErrTemporary, context.DeadlineExceeded)
+		return wire.StatusError(response.Method, response.StatusCode, codeOf(response), messageOf(response))
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
 		return fault.WithHint(fmt.Errorf("it asks for a user name and password, none are known: %w", fault.ErrUnauthenticated),
 			"log in, or set LONGSHORE_USERNAME and LONGSHORE_PASSWORD")
@@ -147,6 +170,9 @@ func classify(err error) error {
 	if dialErr := classifyDial(err); dialErr != nil {
 		return dialErr
 	}
+	if late := net.Error(nil); errors.As(err, &late) && late.Timeout() {
+		return fault.NoAnswer(err)
+	}
 	return fmt.Errorf("%s: %w", wire.Clean(err.Error()), fault.ErrTemporary)
 }
 
@@ -167,6 +193,8 @@ func classifyDial(err error) error {
 			"is the host's name right, and does this machine have a name server?")
 	case !errors.As(err, &dial) || dial.Op != "dial" || dial.Addr == nil:
 		return nil
+	case dial.Timeout() && !errors.As(dial.Err, &number):
+		return fmt.Errorf("connect to %s: %w", dial.Addr, fault.NoAnswer(err))
 	case errors.As(dial.Err, &number):
 		return fault.WithHint(fmt.Errorf("connect to %s: %w: %w", dial.Addr, number, fault.ErrTemporary), "is it the right address, and does the registry run there?")
 	}

@@ -1,12 +1,17 @@
 package registry_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
+	"os"
+	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
@@ -21,15 +26,48 @@ func TestNoWay(t *testing.T) {
 	for text, err := range map[string]error{
 		"connect to 192.0.2.7:443: connection refused: temporarily unavailable":     dial(&net.OpError{Op: "connect", Err: syscall.ECONNREFUSED}),
 		"look up harbor.acme.example: no such host: temporarily unavailable":        &net.OpError{Op: "dial", Err: &net.DNSError{Name: "harbor.acme.example", Err: "no such host", Server: "192.0.2.53:53"}},
+		"connect to 192.0.2.7:443: no answer in time: temporarily unavailable":      dial(os.ErrDeadlineExceeded),
+		"no answer in time: temporarily unavailable":                                &url.Error{Op: "Get", URL: "https://192.0.2.7/v2/?token=secret", Err: context.DeadlineExceeded},
 		"read tcp 192.0.2.7:443: connection reset by peer: temporarily unavailable": &net.OpError{Op: "read", Net: "tcp", Addr: at, Err: syscall.ECONNRESET},
 	} {
 		if got := registry.Classify(err); got.Error() != text || !errors.Is(got, fault.ErrTemporary) {
 			t.Errorf("Classify = %v, want %s", got, text)
 		}
 	}
+	if got := registry.Classify(context.DeadlineExceeded); !errors.Is(got, context.DeadlineExceeded) {
+		t.Errorf("%q does not wrap the end of the context", got)
+	}
+	for name, err := range map[string]error{
+		"in a connection": dial(os.ErrDeadlineExceeded), "of a context": context.DeadlineExceeded,
+		"of a TLS handshake": fmt.Errorf("get: %w", handshakeTimeout(t)),
+	} {
+		got := registry.Classify(err)
+		if !strings.Contains(got.Error(), "no answer in time: ") || strings.Contains(got.Error(), "deadline") || strings.Contains(got.Error(), "TLS") || fault.Hint(got) == "" {
+			t.Errorf("a timeout %s is %q with hint %q", name, got, fault.Hint(got))
+		}
+	}
 	if registry.Classify(dial(syscall.ECONNREFUSED)) == nil || fault.Hint(registry.Classify(dial(syscall.ECONNREFUSED))) == "" {
 		t.Error("no hint where nothing listens")
 	}
+}
+
+// handshakeTimeout is the error of a TLS handshake without an answer.
+func handshakeTimeout(t *testing.T) error {
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = silent.Close() })
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+silent.Addr().String(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := (&http.Transport{TLSHandshakeTimeout: time.Millisecond}).RoundTrip(r)
+	if err == nil {
+		_ = resp.Body.Close()
+		t.Fatal("a server that says nothing has answered")
+	}
+	return err
 }
 
 // Who asked for what a registry does not have is told where to look; of what could not be asked nothing is known.
@@ -51,6 +89,10 @@ func TestLook(t *testing.T) {
 		if !errors.As(registry.NewError("resolve", tc.reference, tc.err), &e) || e.Look() != tc.want {
 			t.Errorf("Look of %s, %v = %q, want %q", tc.reference, tc.err, e.Look(), tc.want)
 		}
+	}
+	var e *registry.Error
+	if !errors.As(registry.NewError("push blob", "harbor.acme.example/plant/lime"+digest, fault.ErrNotFound), &e) || !strings.Contains(e.Look(), "project") || strings.Contains(e.Look(), "first push") {
+		t.Errorf("Look of a push = %q", e.Look())
 	}
 }
 

@@ -20,8 +20,7 @@ func (c *Client) Login(ctx context.Context, host, user, secret string) (stored s
 	}
 	if err := c.ping(ctx, host, user, secret); err != nil {
 		if err = newError("log in to", host, err); fault.Hint(err) == wire.HintLogin {
-			err = fault.WithHint(&Error{"log in to", host, fmt.Errorf("the user name or the password is wrong: %w", fault.ErrUnauthenticated)},
-				"check both; some registries want a token in place of the password")
+			err = &Error{"log in to", host, errPassword}
 		}
 		return "", err
 	}
@@ -62,12 +61,12 @@ func (c *Client) ping(ctx context.Context, host, user, secret string) error {
 		return err
 	}
 	a := c.newAccess(all[len(all)-1], Reference{Registry: host})
-	a.auth.Credential = func(_ context.Context, at string) (auth.Credential, error) {
+	a.auth.Credential = a.noting(func(_ context.Context, at string) (auth.Credential, error) {
 		if at != a.host {
 			return auth.EmptyCredential, nil
 		}
 		return credential(user, secret), nil
-	}
+	})
 	a.withheld = func() bool { return false }
 	resp, err := a.call(ctx, http.MethodGet, "", nil, nil)
 	if err != nil {

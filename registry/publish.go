@@ -50,7 +50,7 @@ type PushOptions struct {
 func (r *Repository) Push(ctx context.Context, a *artifacts.Artifact, o PushOptions) (desc ocispec.Descriptor, absent bool, err error) {
 	desc = ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
 	if err := checkArtifact(a); err != nil {
-		return desc, false, r.fail("push", desc.Digest.String(), err)
+		return desc, false, r.fail(opPush, desc.Digest.String(), err)
 	}
 	tell := teller(o.Progress)
 	if absent, err = r.pushAll(ctx, desc, a, o, tell); err != nil {
@@ -123,7 +123,7 @@ func (r *Repository) pushBlobs(ctx context.Context, blobs []artifacts.Blob, from
 		group.Go(func() error {
 			action, err := r.bring(ctx, b, from)
 			if err != nil {
-				return r.fail("push blob", b.Descriptor.Digest.String(), err)
+				return r.fail(opPushBlob, b.Descriptor.Digest.String(), err)
 			}
 			if action != ActionExists {
 				lacked.Store(true)

@@ -67,10 +67,10 @@ func (r *Repository) Reference() Reference { return r.ref }
 // is reliable, and only after [Repository.Manifest] has fetched and hashed the bytes.
 func (r *Repository) Resolve(ctx context.Context, tagOrDigest string) (ocispec.Descriptor, error) {
 	if err := checkTarget(tagOrDigest); err != nil {
-		return ocispec.Descriptor{}, r.fail("resolve", tagOrDigest, err)
+		return ocispec.Descriptor{}, r.fail(opResolve, tagOrDigest, err)
 	}
 	d, err := r.resolve(ctx, tagOrDigest)
-	return d, r.fail("resolve", tagOrDigest, err)
+	return d, r.fail(opResolve, tagOrDigest, err)
 }
 
 // Manifest returns the exact bytes of a manifest of at most [MaxManifest] bytes; they match the requested digest.
@@ -81,43 +81,43 @@ func (r *Repository) Manifest(ctx context.Context, d digest.Digest) (ocispec.Des
 // ManifestLimit is Manifest with another bound, at most [MaxForeignManifest].
 func (r *Repository) ManifestLimit(ctx context.Context, d digest.Digest, limit int64) (ocispec.Descriptor, []byte, error) {
 	if err := checkDigest(d); err != nil {
-		return ocispec.Descriptor{}, nil, r.fail("fetch manifest", d.String(), err)
+		return ocispec.Descriptor{}, nil, r.fail(opManifest, d.String(), err)
 	}
 	desc, data, err := r.manifest(ctx, d.String(), min(limit, MaxForeignManifest))
-	return desc, data, r.fail("fetch manifest", d.String(), err)
+	return desc, data, r.fail(opManifest, d.String(), err)
 }
 
 // Tagged returns the manifest that a tag names, of at most [MaxManifest] bytes, with its digest: one request.
 func (r *Repository) Tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error) {
 	if !validTag(tag) {
-		return ocispec.Descriptor{}, nil, r.fail("fetch manifest", tag, checkTarget(tag))
+		return ocispec.Descriptor{}, nil, r.fail(opManifest, tag, checkTarget(tag))
 	}
 	desc, data, err := r.manifest(ctx, tag, MaxManifest)
-	return desc, data, r.fail("fetch manifest", tag, err)
+	return desc, data, r.fail(opManifest, tag, err)
 }
 
 // Blob returns the exact bytes of a blob; desc.Size bounds the read, and limit bounds desc.Size.
 func (r *Repository) Blob(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error) {
 	target := desc.Digest.String()
 	if desc.Size > limit {
-		return nil, r.fail("fetch blob", target, fmt.Errorf("%d bytes, %d are allowed: %w", desc.Size, limit, fault.ErrTooLarge))
+		return nil, r.fail(opBlob, target, fmt.Errorf("%d bytes, %d are allowed: %w", desc.Size, limit, fault.ErrTooLarge))
 	}
 	if err := checkDescriptor(desc); err != nil {
-		return nil, r.fail("fetch blob", target, err)
+		return nil, r.fail(opBlob, target, err)
 	}
 	data, err := r.blob(ctx, desc)
-	return data, r.fail("fetch blob", target, err)
+	return data, r.fail(opBlob, target, err)
 }
 
 // OpenBlob streams a blob. The reader returns io.EOF only if size and digest match; a broken connection is
 // resumed. The caller closes it. ctx bounds the whole stream.
 func (r *Repository) OpenBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error) {
 	if err := checkDescriptor(desc); err != nil {
-		return nil, r.fail("fetch blob", desc.Digest.String(), err)
+		return nil, r.fail(opBlob, desc.Digest.String(), err)
 	}
 	body, err := r.openBlob(ctx, desc, 0, true)
 	if err != nil {
-		return nil, r.fail("fetch blob", desc.Digest.String(), err)
+		return nil, r.fail(opBlob, desc.Digest.String(), err)
 	}
 	return body, nil
 }
@@ -175,13 +175,13 @@ func (r *Repository) EachResolve(ctx context.Context, tag string, enough func(oc
 	if err == nil {
 		err = p.eachResolve(ctx, tag, enough)
 	}
-	return r.fail("resolve", tag, err)
+	return r.fail(opResolve, tag, err)
 }
 
 // Tags lists all tags, sorted.
 func (r *Repository) Tags(ctx context.Context) ([]string, error) {
 	list, err := r.tags(ctx, "")
-	return list, r.fail("list tags", "", err)
+	return list, r.fail(opTags, "", err)
 }
 
 // TagsWithPrefix lists the tags that begin with prefix, sorted. At a registry that lists in order this takes one request,
@@ -189,16 +189,16 @@ func (r *Repository) Tags(ctx context.Context) ([]string, error) {
 func (r *Repository) TagsWithPrefix(ctx context.Context, prefix string) ([]string, error) {
 	list, err := r.tags(ctx, prefix)
 	list = slices.DeleteFunc(list, func(t string) bool { return !strings.HasPrefix(t, prefix) })
-	return list, r.fail("list tags", "", err)
+	return list, r.fail(opTags, "", err)
 }
 
 // PushBlob sends a blob unless it exists.
 func (r *Repository) PushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
 	if err := checkContent(desc, data); err != nil {
-		return r.fail("push blob", desc.Digest.String(), err)
+		return r.fail(opPushBlob, desc.Digest.String(), err)
 	}
 	_, err := r.pushBlob(ctx, desc, data)
-	return r.fail("push blob", desc.Digest.String(), err)
+	return r.fail(opPushBlob, desc.Digest.String(), err)
 }
 
 // PushManifest puts a manifest, by its digest if tag is empty, otherwise under tag. Everything that it names must exist.
@@ -212,7 +212,7 @@ func (r *Repository) PushManifest(ctx context.Context, desc ocispec.Descriptor, 
 	if err == nil {
 		err = r.pushManifest(ctx, desc, data, tag)
 	}
-	return r.fail("push manifest", target, err)
+	return r.fail(opPushManifest, target, err)
 }
 
 func checkPut(desc ocispec.Descriptor, data []byte, target string) error {
@@ -237,7 +237,7 @@ func (r *Repository) PushReferrer(ctx context.Context, desc ocispec.Descriptor, 
 	if err == nil {
 		err = r.pushReferrer(ctx, subject, desc, data)
 	}
-	return r.fail("push referrer", desc.Digest.String(), err)
+	return r.fail(opPushReferrer, desc.Digest.String(), err)
 }
 
 // Tag sets a tag to an existing manifest.

@@ -37,7 +37,7 @@ func (r *Repository) here(ctx context.Context, tag string) (ocispec.Descriptor, 
 	}
 	a := p.upstream()
 	d, err := p.resolveAt(p.reading(ctx, a), a, tag)
-	return d, r.fail("resolve", tag, err)
+	return d, r.fail(opResolve, tag, err)
 }
 
 // ReadTag is Named, but reads the manifest, and so proves that it exists.
@@ -69,7 +69,7 @@ func (r *Repository) SetTag(ctx context.Context, desc ocispec.Descriptor, data [
 	if err == nil {
 		err = p.setTag(ctx, desc, data, tag, &was)
 	}
-	return r.fail("push manifest", tag, err)
+	return r.fail(opPushManifest, tag, err)
 }
 
 // SwapTag is SetTag for a single tag: it reads the tag before, and again after a wait. If the tag names

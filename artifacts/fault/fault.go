@@ -91,6 +91,17 @@ func Distrusted(err error) bool {
 // Retryable tells whether the same call may work later with nothing changed.
 func Retryable(err error) bool { return errors.Is(err, ErrTemporary) }
 
+// HintNoAnswer is the hint of [NoAnswer].
+const HintNoAnswer = "is the other side up, and does a firewall drop what goes there? where a command has --timeout, a longer one waits longer"
+
+// NoAnswer replaces a timeout by words that do not depend on the layer that noticed it. It wraps cause and ErrTemporary.
+func NoAnswer(cause error) error { return WithHint(&late{cause}, HintNoAnswer) }
+
+type late struct{ cause error }
+
+func (l *late) Error() string   { return "no answer in time: " + ErrTemporary.Error() }
+func (l *late) Unwrap() []error { return []error{ErrTemporary, l.cause} }
+
 type hinted struct {
 	err  error
 	hint string

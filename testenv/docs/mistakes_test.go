@@ -44,6 +44,7 @@ func mistakes() []mistake {
 		{name: "no containerd", script: "longshore-agent status --config agent.yaml", problem: true},
 		{name: "wrong password of a key", script: "LONGSHORE_KEY_PASSWORD=wrong " + push, exit: 3},
 		{name: "wrong password of a registry", script: "echo wrong | longshore login --username ci --password-stdin LOCKED", exit: 3},
+		{name: "wrong password of a registry, without logging in", script: "longshore state show -u ci -p wrong --device press-07 LOCKED/plant/state", exit: 3},
 		{name: "not logged in", script: "longshore state show --device press-07 LOCKED/plant/state", exit: 3},
 		{name: "wrong key", script: "longshore verify -q --key other.pub harbor.acme.example/plant/state:press-07", exit: 5},
 		{name: "signed with a wrong key before", script: strings.Replace(push, "release.key", "other.key", 1), exit: 5},

@@ -164,7 +164,7 @@ func advice(err error) string {
 	case errors.Is(err, fault.ErrBadSignature):
 		return "see who signed it: longshore inspect REFERENCE; if that signer is right, name its public key, else have it signed again"
 	case errors.Is(err, context.DeadlineExceeded):
-		return "is the other side up, and does a firewall drop what goes there? where a command has --timeout, a longer one waits longer"
+		return fault.HintNoAnswer
 	}
 	return ""
 }

@@ -29,7 +29,11 @@ func AnswerError(resp *http.Response) error {
 		body = nil
 	}
 	code, message := readBody(resp.Header.Get("Content-Type"), body)
-	out := StatusError(resp.StatusCode, code, message)
+	method := ""
+	if resp.Request != nil {
+		method = resp.Request.Method
+	}
+	out := StatusError(method, resp.StatusCode, code, message)
 	if asked {
 		out = fault.WithRetryAfter(out, min(delay, maxRetryAfter))
 	}
@@ -61,10 +65,11 @@ func readBody(contentType string, body []byte) (code, message string) {
 // HintLogin is the hint of an error about missing or rejected credentials.
 const HintLogin = "log in, or check the user name and password or token for this registry"
 
-// StatusError turns a status into an error with a sentinel. code and message are the registry's, if any.
-func StatusError(status int, code, message string) error {
+// StatusError turns the status of a request into an error with a sentinel. code and message are the registry's, if any.
+func StatusError(method string, status int, code, message string) error {
 	kind := sentinel(status, code, message)
-	if errors.Is(kind, fault.ErrNotFound) { // the caller names what was asked for; what a registry says of it adds nothing
+	read := method == "" || method == http.MethodGet || method == http.MethodHead
+	if read && errors.Is(kind, fault.ErrNotFound) { // the caller names what was asked for; what a registry says of it adds nothing
 		if code == "" && message != "" {
 			return fmt.Errorf("%w (the answer was: %s)", kind, Clean(message))
 		}

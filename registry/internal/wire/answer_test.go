@@ -19,6 +19,12 @@ func respond(status int, contentType, body string) *http.Response {
 	}
 }
 
+// written is the response to a request that writes.
+func written(resp *http.Response) *http.Response {
+	resp.Request = &http.Request{Method: http.MethodPost}
+	return resp
+}
+
 func TestAnswerError(t *testing.T) {
 	const asJSON = "application/json"
 	tests := map[string]struct {
@@ -29,6 +35,8 @@ func TestAnswerError(t *testing.T) {
 		"unauthorized":        {respond(401, asJSON, `{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}`), fault.ErrUnauthenticated, "401 Unauthorized UNAUTHORIZED (authentication required): not authenticated"},
 		"forbidden":           {respond(403, asJSON, `{"errors":[{"code":"DENIED"}]}`), fault.ErrDenied, "403 Forbidden DENIED: denied"},
 		"not found, plain":    {respond(404, "text/plain", "404 page not found\n"), fault.ErrNotFound, "not found (the answer was: 404 page not found)"},
+		"not found, coded":    {respond(404, asJSON, `{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}`), fault.ErrNotFound, "not found"},
+		"harbor, no project":  {written(respond(404, asJSON, `{"errors":[{"code":"NAME_UNKNOWN","message":"project plant not found"}]}`)), fault.ErrNotFound, "404 Not Found NAME_UNKNOWN (project plant not found): not found"},
 		"gone":                {respond(410, "", ""), fault.ErrNotFound, "not found"},
 		"method":              {respond(405, "", ""), fault.ErrUnsupported, "405 Method Not Allowed: unsupported"},
 		"quay's web page":     {respond(429, "text/html", "<html><body>slow down</body></html>"), fault.ErrTemporary, "429 Too Many Requests: temporarily unavailable"},
