@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing/trust"
@@ -33,7 +31,7 @@ func fleetHistoryCommand() command {
 		usage: "list what was published for a fleet: when, by whom, what changed",
 		about: "Lists the publications for the devices of the files, the newest first: when and by whom the states were signed, on which " +
 			"devices, their changes, and the revision of the source files. States with the same signers, changes and revision are one " +
-			"publication if they were signed within an hour. With --verify-key or --policy the signers are verified, and the exit code is 5 " +
+			"publication if all were signed within an hour. The command reads up to --limit generations of every device. With --verify-key or --policy the signers are verified, and the exit code is 5 " +
 			"if a listed state has no trusted signature; otherwise the list shows what the signatures claim. Of the files the command uses " +
 			"only the names of devices and repositories. For the result of each rollout in waves, use longshore fleet rollout history.",
 		examples: []string{"--verify-key release.pub plant", "--select site=graz --limit 3 -o json plant"},
@@ -51,15 +49,11 @@ type fleetHistory struct {
 
 // publication is a set of states that were published together.
 type publication struct {
-	Time     string           `json:"time,omitempty"`     // of the last of its states: signed, otherwise created
-	Revision string           `json:"revision,omitempty"` // of the source files
-	Expires  string           `json:"expires,omitempty"`
-	Windows  schedule.Windows `json:"windows,omitzero"`
-	Repeats  bool             `json:"repeats"` // the states have the content of earlier ones
-	States   []fleetState     `json:"states"`
-	Changes  []fleet.Change   `json:"changes"`           // compared with their predecessors; null: unknown
-	Problem  string           `json:"problem,omitempty"` // why they do not match their tags
-	signersInfo
+	Time    string       `json:"time,omitempty"` // of the last of its states: signed, otherwise created
+	Repeats bool         `json:"repeats"`        // the states have the content of earlier ones
+	States  []fleetState `json:"states"`
+	// Of several states with a problem or without a trusted signature, the texts are those of one.
+	contentInfo
 }
 
 func (r fleetHistory) quietText() string { return "" }
@@ -86,19 +80,24 @@ func (r fleetHistory) text(w io.Writer) {
 
 // lines are what people read of a publication: at least one.
 func (p publication) lines() []string {
-	line := historyLine{Changes: p.Changes, Revision: p.Revision, Expires: p.Expires, Windows: p.Windows, signersInfo: p.signersInfo}
-	out := line.details()
+	one := p.contentInfo
+	if n := len(p.States) - 1; n > 0 {
+		for _, text := range []*string{&one.Problem, &one.Unverified, &one.Unread} {
+			if *text != "" {
+				*text += fmt.Sprintf(" (and %d more)", n)
+			}
+		}
+	}
+	out := one.details()
 	switch {
 	case p.Problem != "":
-		out = slices.Insert(out, 0, "! "+p.Problem)
+		out = slices.Insert(out, 0, "! "+one.Problem)
 	case p.Changes == nil:
 		out = slices.Insert(out, 0, "changes unknown: the state before is not there")
 	case len(p.Changes) == 0:
-		out = slices.Insert(out, 0, "what runs stays")
+		out = slices.Insert(out, 0, "no application changes")
 	}
-	if notes := line.notes(); notes != "" {
-		out = append(out, notes)
-	}
+	out = append(out, p.valid()...)
 	if p.Repeats {
 		out = append(out, "repeats earlier states")
 	}
@@ -162,22 +161,23 @@ func (c *call) fleetHistory(args []string) error {
 // fleetLines reads the newest generations of devices by their repositories, at most limit of each: no line of the history has two of
 // one device. more reports whether there are older ones.
 func (c *call) fleetLines(at map[string][]artifacts.DeviceID, limit int, of findSigners) (all []fleetLine, more bool, err error) {
-	work, ctx := errgroup.WithContext(c.Context)
-	work.SetLimit(max(1, c.Int("parallel")))
-	var mu sync.Mutex
-	for name, devices := range at {
+	repositories := map[string]listed{}
+	for name := range at {
 		repo, err := c.registry.OpenName(c.Context, name)
 		if err != nil {
 			return nil, false, err
 		}
 		repo = repo.Upstream() // a mirror may show old content
-		from := listed{repo, sync.OnceValues(func() ([]string, error) { return repo.Tags(c.Context) })}
+		repositories[name] = listed{repo, sync.OnceValues(func() ([]string, error) { return repo.Tags(c.Context) })}
+	}
+	work, ctx := errgroup.WithContext(c.Context)
+	work.SetLimit(max(1, c.Int("parallel")))
+	var mu sync.Mutex
+	for name, devices := range at {
+		from := repositories[name]
 		for _, id := range devices {
 			work.Go(func() error {
-				lines, total, err := readGenerations(ctx, repo, from, id, limit, of)
-				if errors.Is(err, fault.ErrNotFound) {
-					return nil // nothing was published for it
-				}
+				lines, total, err := readGenerations(ctx, from.Repository, from, id, limit, of)
 				mu.Lock()
 				defer mu.Unlock()
 				more = more || total > len(lines)
@@ -188,7 +188,8 @@ func (c *call) fleetLines(at map[string][]artifacts.DeviceID, limit int, of find
 			})
 		}
 	}
-	return all, more, work.Wait()
+	err = work.Wait()
+	return all, more, err
 }
 
 // publications gathers the generations of devices that were published together, the newest first.
@@ -198,18 +199,14 @@ func publications(all []fleetLine) []publication {
 	})
 	var out []*publication
 	open := map[string]*publication{}
-	last := map[*publication]string{} // time of the state that was added last
 	for _, l := range all {
 		key := l.key()
 		p := open[key]
-		if p == nil || apart(last[p], l.when()) || slices.ContainsFunc(p.States, func(s fleetState) bool { return s.Device == l.state.Device }) {
-			p = &publication{
-				Time: l.when(), Revision: l.Revision, Expires: l.Expires, Windows: l.Windows, Repeats: l.Repeats != "", Changes: l.Changes, Problem: l.Problem,
-				signersInfo: l.signersInfo,
-			}
+		if p == nil || apart(p.Time, l.when()) || slices.ContainsFunc(p.States, func(s fleetState) bool { return s.Device == l.state.Device }) {
+			p = &publication{Time: l.when(), Repeats: l.Repeats != "", contentInfo: l.contentInfo}
 			open[key], out = p, append(out, p)
 		}
-		p.States, last[p] = append(p.States, l.state), l.when()
+		p.States = append(p.States, l.state)
 	}
 	sorted := make([]publication, len(out))
 	for i, p := range out {
@@ -222,13 +219,16 @@ func publications(all []fleetLine) []publication {
 // when is the time of its first signature, otherwise of its creation; "": unknown.
 func (l fleetLine) when() string { return cmp.Or(l.time(), l.Created) }
 
-// key is equal for generations of one publication.
+// key is equal for generations of one publication: it has no times, and no texts that name a generation.
 func (l fleetLine) key() string {
-	signers := slices.Clone(l.Signers)
-	for i := range signers {
-		signers[i].Time = ""
+	x := l.contentInfo
+	x.Signers = slices.Clone(x.Signers)
+	for i := range x.Signers {
+		x.Signers[i].Time = ""
 	}
-	data, err := json.Marshal([]any{signers, l.Unverified, l.Unread, l.Revision, l.Expires, l.Windows, l.Repeats != "", l.Changes, l.Problem})
+	set := [4]bool{l.Repeats != "", x.Problem != "", x.Unverified != "", x.Unread != ""}
+	x.Problem, x.Unverified, x.Unread = "", "", ""
+	data, err := json.Marshal([]any{x, set})
 	if err != nil {
 		return l.state.Reference // never: they are plain values
 	}

@@ -134,15 +134,20 @@ type historyLine struct {
 	Digest      digest.Digest    `json:"digest,omitempty"`
 	Current     bool             `json:"current"` // the device's tag names it
 	Created     string           `json:"created,omitempty"`
-	Revision    string           `json:"revision,omitempty"` // of its source files
-	Expires     string           `json:"expires,omitempty"`
-	Windows     schedule.Windows `json:"windows,omitzero"`
 	Previous    digest.Digest    `json:"previous,omitempty"`
 	Repeats     digest.Digest    `json:"repeats,omitempty"`            // the earlier generation with the same content
 	Repeated    uint64           `json:"repeatedGeneration,omitempty"` // its number, if it is listed
 	Deployments []deploymentInfo `json:"deployments"`
-	Changes     []fleet.Change   `json:"changes"`           // compared with its predecessor; null: unknown
-	Problem     string           `json:"problem,omitempty"` // why it does not match its tag
+	contentInfo
+}
+
+// contentInfo is what generations of one publication have in common.
+type contentInfo struct {
+	Revision string           `json:"revision,omitempty"` // of the source files
+	Expires  string           `json:"expires,omitempty"`
+	Windows  schedule.Windows `json:"windows,omitzero"`
+	Changes  []fleet.Change   `json:"changes"`           // compared with the predecessor; null: unknown
+	Problem  string           `json:"problem,omitempty"` // why it does not match its tag
 	signersInfo
 }
 
@@ -196,17 +201,23 @@ func (g historyLine) notes() string {
 	} else if g.Repeats != "" {
 		notes = append(notes, "repeats "+short(g.Repeats))
 	}
+	return strings.Join(append(notes, g.valid()...), ", ")
+}
+
+// valid tells when the content is valid.
+func (g contentInfo) valid() []string {
+	var notes []string
 	if g.Expires != "" {
 		notes = append(notes, "expires "+g.Expires)
 	}
 	if !g.Windows.Always() {
 		notes = append(notes, "windows "+g.Windows.String())
 	}
-	return strings.Join(notes, ", ")
+	return notes
 }
 
 // details are the lines below a generation: its changes, its source, and errors of its signatures.
-func (g historyLine) details() []string {
+func (g contentInfo) details() []string {
 	var out []string
 	for _, c := range g.Changes {
 		out = append(out, c.Lines()...)
@@ -283,8 +294,9 @@ func readGenerations(ctx context.Context, repo *registry.Repository, from releas
 // describeGeneration describes one generation without its signers; read are the generations that were read.
 func describeGeneration(ctx context.Context, g release.Published, read map[digest.Digest]*release.Published) (historyLine, error) {
 	line := historyLine{
-		Generation: g.Generation, Tag: g.Tag, Digest: g.Digest, Current: g.Current, Previous: g.Previous, Repeats: g.Repeats, Revision: g.Revision,
-		Deployments: []deploymentInfo{}, Created: stamp(g.Created), Expires: stamp(g.Expires), Windows: g.Windows, signersInfo: signersInfo{Signers: []signerInfo{}},
+		Generation: g.Generation, Tag: g.Tag, Digest: g.Digest, Current: g.Current, Previous: g.Previous, Repeats: g.Repeats,
+		Deployments: []deploymentInfo{}, Created: stamp(g.Created),
+		contentInfo: contentInfo{Revision: g.Revision, Expires: stamp(g.Expires), Windows: g.Windows, signersInfo: signersInfo{Signers: []signerInfo{}}},
 	}
 	if x := read[g.Repeats]; x != nil {
 		line.Repeated = x.Generation

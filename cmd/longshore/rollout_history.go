@@ -56,8 +56,9 @@ type rolloutEntry struct {
 	Revision string        `json:"revision,omitempty"` // of the files
 	Waves    int           `json:"waves"`
 	Devices  int           `json:"devices"`
-	// Changes are those of the published states, compared with the states before.
+	// Changes are those of the published states of devices in the files, compared with the states before.
 	Changes []rolloutChange `json:"changes"`
+	Gone    int             `json:"gone"` // published devices that are no longer in the files
 	signersInfo
 }
 
@@ -71,7 +72,7 @@ func (r rolloutHistory) quietText() string { return r.Rollouts[0].Digest.String(
 
 func (r rolloutHistory) text(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(t, "  ROLLOUT\tBEGAN\tCHANGED\tDEVICES\t"+signedBy(r.Verified)+"\tPHASE")
+	fmt.Fprintln(t, "  ROLLOUT\tBEGAN\tCHANGED\tDEVICES\t"+signedBy(r.Verified)+"\tPHASE AND CHANGES")
 	for _, x := range r.Rollouts {
 		fmt.Fprintf(t, "  %d\t%s\t%s\t%d\t%s\t%s\n", x.Rollout, x.Began, x.Changed, x.Devices, x.signersInfo, x.Phase)
 		for _, g := range x.Changes {
@@ -82,6 +83,9 @@ func (r rolloutHistory) text(w io.Writer) {
 					title = ""
 				}
 			}
+		}
+		if x.Gone > 0 {
+			fmt.Fprintf(t, "  \t\t\t\t\t  no longer in the files: %s\n", fleet.Counted(x.Gone, "device"))
 		}
 		for _, l := range []struct{ label, text string }{{"", x.Reason}, {"run by ", x.By}, {"revision ", x.Revision}, {"! ", x.Unverified}, {"! ", x.Unread}} {
 			if l.text != "" {
@@ -130,7 +134,7 @@ func (c *call) rolloutHistory(args []string) error {
 			Rollout: x.Number, Digest: rec.Digest, Phase: string(x.Phase), Reason: x.Reason, By: x.By, Began: stamp(x.Began), Changed: stamp(x.Changed),
 			Revision: x.States.Annotations[ocispec.AnnotationRevision], Waves: len(x.Waves), Devices: len(x.Targets),
 		}
-		if e.Changes, err = read.changes(c.Context, x); err != nil {
+		if e.Changes, e.Gone, err = read.changes(c.Context, x); err != nil {
 			return err
 		}
 		if e.signersInfo, err = signersOf(c.Context, repo.Upstream(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: rec.Digest}); err != nil {
@@ -153,13 +157,17 @@ type rolloutStates struct {
 	read     map[digest.Digest][]artifacts.Deployment // nil: not there
 }
 
-// changes are those of the states that a rollout has published, for the devices of the files.
-func (s *rolloutStates) changes(ctx context.Context, x *artifacts.Rollout) ([]rolloutChange, error) {
+// changes are those of the states that a rollout has published, for the devices of the files. gone is the number of its other devices.
+func (s *rolloutStates) changes(ctx context.Context, x *artifacts.Rollout) (out []rolloutChange, gone int, err error) {
 	all := make([][]fleet.Change, len(x.Targets))
 	work, ctx := errgroup.WithContext(ctx)
 	work.SetLimit(max(1, s.parallel))
 	for i, t := range x.Targets {
+		if x.Waves[t.Wave].State == artifacts.WavePending {
+			continue // nothing of it is there
+		}
 		if s.at[t.Device] != t.Repository {
+			gone++
 			continue
 		}
 		work.Go(func() error {
@@ -176,9 +184,9 @@ func (s *rolloutStates) changes(ctx context.Context, x *artifacts.Rollout) ([]ro
 		})
 	}
 	if err := work.Wait(); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	out := []rolloutChange{}
+	out = []rolloutChange{}
 	index := map[string]int{}
 	for i, t := range x.Targets {
 		if all[i] == nil {
@@ -186,7 +194,7 @@ func (s *rolloutStates) changes(ctx context.Context, x *artifacts.Rollout) ([]ro
 		}
 		key, err := json.Marshal(all[i])
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		n, found := index[string(key)]
 		if !found {
@@ -195,7 +203,7 @@ func (s *rolloutStates) changes(ctx context.Context, x *artifacts.Rollout) ([]ro
 		}
 		out[n].Devices = append(out[n].Devices, string(t.Device))
 	}
-	return out, nil
+	return out, gone, nil
 }
 
 // deployments are those of a state; nil: it is not there, was not published yet, or is no state.

@@ -86,7 +86,11 @@ func unverified[T interface{ untrusted() bool }](where, what string, all []T) er
 	if n == 0 {
 		return nil
 	}
-	return outcome.WithCode(fmt.Errorf("%s: %d of %s have no trusted signature", where, n, fleet.Counted(len(all), what)), outcome.Verification)
+	has := "have"
+	if n == 1 {
+		has = "has"
+	}
+	return outcome.WithCode(fmt.Errorf("%s: %d of %s %s no trusted signature", where, n, fleet.Counted(len(all), what), has), outcome.Verification)
 }
 
 type findSigners func(context.Context, *registry.Repository, ocispec.Descriptor) (signersInfo, error)
