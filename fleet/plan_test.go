@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry/release"
 )
 
 // services reads the fixture's project as a device would: web has a variable, broker has none.
@@ -137,6 +138,34 @@ func TestPublishIsIdempotent(t *testing.T) {
 	x, err := artifacts.OpenState(manifest)
 	if err != nil || x.Generation != 4 || x.Previous != m.Named[base+"/state/graz:press-07.v3"] {
 		t.Errorf("generation %d follows %s, %v", x.Generation, x.Previous, err)
+	}
+}
+
+// answering is a publisher with given results.
+type answering map[string]error // by moving tag
+
+func (a answering) Publish(_ context.Context, _ string, _ *artifacts.Artifact, p fleet.Publication) error {
+	return a[p.Tag]
+}
+
+// What waits for signatures is no published state, and conflicts of two kinds have an error each.
+func TestPublishProposals(t *testing.T) {
+	p := plan(t, plant(), stocked(t), options())
+	r, err := p.Publish(t.Context(), answering{
+		"press-07": &fleet.Proposed{Waiting: "root"}, "press-08": fault.ErrConflict, "gateway-1__press-19": release.ErrProposed, "spare-1": release.ErrProposed,
+	}, nil)
+	var tags []string
+	for _, d := range p.Devices {
+		tags = append(tags, d.Device.Tag())
+	}
+	if err == nil || len(r.Published) != 0 || len(r.Proposed) != 1 || r.Waiting["press-07"] != "root" || len(r.Failed) != 2 {
+		t.Fatalf("of %q published = %v, proposed = %v, failed = %v, %v", tags, r.Published, r.Proposed, r.Failed, err)
+	}
+	one, two, _ := strings.Cut(err.Error(), "\n")
+	for text, want := range map[string]string{one: "0 of 3 states published and 1 proposed, another publisher published press-08", two: "another state waits for signatures: is proposed already"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("error %q, want %q in it", text, want)
+		}
 	}
 }
 

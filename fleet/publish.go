@@ -19,9 +19,16 @@ import (
 // Publisher puts states into registries, in the safe order: blobs, manifest, signature, history tag, moving tag.
 type Publisher interface {
 	// Publish may be repeated. It is an error that wraps fault.ErrConflict if another publisher published meanwhile: of two
-	// at once at most one gets nil.
+	// at once at most one gets nil. It is a *Proposed if others have to sign the state first.
 	Publish(ctx context.Context, repository string, a *artifacts.Artifact, p Publication) error
 }
+
+// Proposed is the result of [Publisher.Publish] for a state without a tag for devices: others have to sign it.
+type Proposed struct {
+	Waiting string // who has to, for people
+}
+
+func (p *Proposed) Error() string { return "waits for " + p.Waiting }
 
 // Publication is the destination of a state.
 type Publication struct {
@@ -45,8 +52,10 @@ type Progress struct {
 // Report is the result of a publication.
 type Report struct {
 	Published []*DevicePlan
+	Proposed  []*DevicePlan                 // they wait for signatures
+	Waiting   map[artifacts.DeviceID]string // who has to sign the proposed ones
 	Failed    map[artifacts.DeviceID]error
-	Bytes     int64 // of manifests and blobs of the published states
+	Bytes     int64 // of manifests and blobs of the published and proposed states
 }
 
 // Publish publishes the plan's states, several at a time. A conflict on one device does not keep the others. After any
@@ -60,7 +69,7 @@ func (p *Plan) Publish(ctx context.Context, to Publisher, progress func(Progress
 			todo = append(todo, d)
 		}
 	}
-	r := &Report{Failed: map[artifacts.DeviceID]error{}}
+	r := &Report{Failed: map[artifacts.DeviceID]error{}, Waiting: map[artifacts.DeviceID]string{}}
 	var mu sync.Mutex
 	var g errgroup.Group
 	limit := p.o.concurrency()
@@ -80,12 +89,17 @@ func (p *Plan) Publish(ctx context.Context, to Publisher, progress func(Progress
 			size, err := p.publish(ctx, to, d)
 			mu.Lock()
 			defer mu.Unlock()
+			var proposed *Proposed
 			switch {
-			case err == nil:
-				r.Published = append(r.Published, d)
+			case err == nil || errors.As(err, &proposed):
+				if proposed != nil {
+					r.Proposed, r.Waiting[d.Device] = append(r.Proposed, d), proposed.Waiting
+				} else {
+					r.Published = append(r.Published, d)
+				}
 				r.Bytes += size
 				if progress != nil {
-					progress(Progress{Done: len(r.Published), All: len(todo), Bytes: r.Bytes, Device: d.Device})
+					progress(Progress{Done: len(r.Published) + len(r.Proposed), All: len(todo), Bytes: r.Bytes, Device: d.Device})
 				}
 			case ctx.Err() != nil && errors.Is(err, ctx.Err()): // ended by the caller
 			default:
@@ -96,9 +110,11 @@ func (p *Plan) Publish(ctx context.Context, to Publisher, progress func(Progress
 		})
 	}
 	_ = g.Wait() // its functions have no errors
-	slices.SortFunc(r.Published, func(a, b *DevicePlan) int { return compareText(string(a.Device), string(b.Device)) })
+	for _, all := range [][]*DevicePlan{r.Published, r.Proposed} {
+		slices.SortFunc(all, func(a, b *DevicePlan) int { return compareText(string(a.Device), string(b.Device)) })
+	}
 	if err := ctx.Err(); err != nil {
-		return r, fmt.Errorf("%d of %s published: %w", len(r.Published), Counted(len(todo), "state"), err)
+		return r, fmt.Errorf("%s: %w", r.far(len(todo)), err)
 	}
 	return r, r.failures(len(todo))
 }
@@ -146,15 +162,18 @@ func VerifyAt(repository string, verify func(context.Context, string, digest.Dig
 // failures is one error of what kept states from being published: the first of them by its device, or, where that is all
 // there is, that another publisher published meanwhile.
 func (r *Report) failures(all int) error {
-	var taken, failed []string
+	var taken, proposed, failed []string
 	for _, d := range sortedKeys(r.Failed) {
-		if errors.Is(r.Failed[d], fault.ErrConflict) {
+		switch err := r.Failed[d]; {
+		case errors.Is(err, release.ErrProposed):
+			proposed = append(proposed, string(d))
+		case errors.Is(err, fault.ErrConflict):
 			taken = append(taken, string(d))
-		} else {
+		default:
 			failed = append(failed, string(d))
 		}
 	}
-	far := fmt.Sprintf("%d of %s published", len(r.Published), Counted(all, "state"))
+	far := r.far(all)
 	switch {
 	case len(failed) > 0:
 		first := r.Failed[artifacts.DeviceID(failed[0])]
@@ -163,13 +182,28 @@ func (r *Report) failures(all int) error {
 			err = fault.WithHint(err, "run it again: it goes on with what is not published yet")
 		}
 		return err
-	case len(taken) > 0 && errors.Is(r.Failed[artifacts.DeviceID(taken[0])], release.ErrProposed):
-		return fmt.Errorf("%s, another state is proposed for %s: %w", far, some(taken), r.Failed[artifacts.DeviceID(taken[0])])
-	case len(taken) > 0:
-		return fault.WithHint(fmt.Errorf("%s, another publisher published %s meanwhile: %w", far, some(taken), r.Failed[artifacts.DeviceID(taken[0])]),
-			"plan again: it shows what is there now")
 	}
-	return nil
+	var conflicts []error
+	if len(taken) > 0 {
+		conflicts = append(conflicts, fault.WithHint(fmt.Errorf("%s, another publisher published %s meanwhile: %w", far, some(taken), r.Failed[artifacts.DeviceID(taken[0])]),
+			"plan again: it shows what is there now"))
+	}
+	if len(proposed) > 0 {
+		conflicts = append(conflicts, fmt.Errorf("%s, for %s another state waits for signatures: %w", far, some(proposed), r.Failed[artifacts.DeviceID(proposed[0])]))
+	}
+	if len(conflicts) == 1 {
+		return conflicts[0]
+	}
+	return errors.Join(conflicts...)
+}
+
+// far is how many of all states are published and proposed.
+func (r *Report) far(all int) string {
+	out := fmt.Sprintf("%d of %s published", len(r.Published), Counted(all, "state"))
+	if n := len(r.Proposed); n > 0 {
+		out += fmt.Sprintf(" and %d proposed", n)
+	}
+	return out
 }
 
 func sortedKeys[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

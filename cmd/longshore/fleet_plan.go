@@ -315,7 +315,7 @@ func (r fleetPublished) text(w io.Writer) {
 		signed = ""
 	}
 	printFailed(w, r.Failed)
-	row(w, "done", "%s published%s; %s up to date", fleet.Counted(len(r.Published), "state"), signed, fleet.Counted(r.Same, "device"))
+	row(w, "done", "%s published%s%s; %s up to date", fleet.Counted(len(r.Published), "state"), signed, andProposed(r.Proposed), fleet.Counted(r.Same, "device"))
 	if r.Skipped > 0 {
 		row(w, "skipped", "%s cannot get their deployments", fleet.Counted(r.Skipped, "device"))
 	}
@@ -403,7 +403,13 @@ func (c *call) fleetPublish(args []string) error {
 	if err != nil {
 		return err
 	}
-	if compiled.Fleet.Staged() && !c.Bool("at-once") && !c.Bool("dry-run") {
+	staged := compiled.Fleet.Staged() && !c.Bool("at-once")
+	if staged && c.Bool("dry-run") {
+		if err := c.refuseWaves(compiled.Fleet, o, hintWaves); err != nil { // as the run itself
+			return err
+		}
+	}
+	if staged && !c.Bool("dry-run") {
 		return c.rollOut(compiled, o, rollout.Start{Saved: saved, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")}, func(r result) error { return c.show(r) })
 	}
 	plan, err := c.planReady(compiled, o)
@@ -441,13 +447,11 @@ func (c *call) publishPlan(plan *fleet.Plan, show func(fleet.Progress)) (*fleetP
 		return nil, err
 	}
 	report, err := plan.Publish(c.Context, to, show)
-	if err != nil && len(report.Published) == 0 {
+	if err != nil && len(report.Published)+len(report.Proposed) == 0 {
 		return nil, err
 	}
-	r := &fleetPublished{
-		Fleet: plan.Fleet, Failed: failedOf(report), Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot),
+	return &fleetPublished{
+		Fleet: plan.Fleet, Published: statesOf(report), Proposed: proposalsOf(report), Failed: failedOf(report), Same: plan.Count(fleet.Same), Skipped: plan.Count(fleet.Cannot),
 		Signed: c.signer != nil, Bytes: report.Bytes,
-	}
-	r.Published, r.Proposed = to.split(report)
-	return r, err
+	}, err
 }

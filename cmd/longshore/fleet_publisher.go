@@ -6,9 +6,7 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"sync"
 
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -63,14 +61,11 @@ type fleetProposer struct {
 	fleetPublisher
 	call   *call
 	policy *trust.Policy // nil: none was given
-
-	mu      sync.Mutex
-	waiting map[digest.Digest]string // proposed states, and who still has to sign them
 }
 
 // proposer returns the publisher of the states of devices. It rejects a key whose signature would not count, before anything is pushed.
 func (c *call) proposer(repositories []string) (*fleetProposer, error) {
-	f := &fleetProposer{fleetPublisher: fleetPublisher{c.registry, c.signer}, call: c, waiting: map[digest.Digest]string{}}
+	f := &fleetProposer{fleetPublisher: fleetPublisher{c.registry, c.signer}, call: c}
 	var err error
 	if f.policy, err = c.policy(); err != nil {
 		return nil, err
@@ -86,11 +81,13 @@ func (c *call) proposer(repositories []string) (*fleetProposer, error) {
 	return f, nil
 }
 
-// repositoriesOf are those of a plan's devices.
+// repositoriesOf are those of a plan's devices that get a state.
 func repositoriesOf(plan *fleet.Plan) []string {
 	all := map[string]bool{}
 	for _, d := range plan.Devices {
-		all[d.Repository] = true
+		if d.Action == fleet.Publish {
+			all[d.Repository] = true
+		}
 	}
 	return slices.Sorted(maps.Keys(all))
 }
@@ -114,32 +111,33 @@ func (f *fleetProposer) Publish(ctx context.Context, repository string, a *artif
 	}
 	_, waiting, err := f.call.complete(repo, f.policy, a, p)
 	if err == nil && waiting != "" {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		f.waiting[a.Descriptor.Digest] = waiting
+		return &fleet.Proposed{Waiting: waiting}
 	}
 	return err
-}
-
-// split divides the states of a report into published and proposed ones.
-func (f *fleetProposer) split(r *fleet.Report) (published []fleetState, proposed []fleetProposal) {
-	published = []fleetState{}
-	for i, s := range statesOf(r) {
-		if waiting := f.waiting[s.Digest]; waiting != "" {
-			d := r.Published[i]
-			s.Reference = d.Repository + ":" + artifacts.ProposalTag(d.Device.Tag(), d.Generation)
-			proposed = append(proposed, fleetProposal{s, waiting})
-		} else {
-			published = append(published, s)
-		}
-	}
-	return published, proposed
 }
 
 // fleetProposal is a state that waits for signatures.
 type fleetProposal struct {
 	fleetState
 	Waiting string `json:"waiting"`
+}
+
+// proposalsOf are the proposed states.
+func proposalsOf(r *fleet.Report) []fleetProposal {
+	var out []fleetProposal
+	for _, d := range r.Proposed {
+		at := d.Repository + ":" + artifacts.ProposalTag(d.Device.Tag(), d.Generation)
+		out = append(out, fleetProposal{fleetState{string(d.Device), at, d.Generation, d.Digest}, r.Waiting[d.Device]})
+	}
+	return out
+}
+
+// andProposed is how many states were proposed; "": none.
+func andProposed(all []fleetProposal) string {
+	if len(all) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", %d proposed", len(all))
 }
 
 // printProposed lists the first proposed states, and who has to sign them.
@@ -160,21 +158,23 @@ func printProposed(w io.Writer, all []fleetProposal) {
 		row(w, "waits for", "%s", s)
 	}
 	if len(all) > 0 {
-		row(w, "", "the others sign with the same command, the same files and their own keys; or one device: longshore state sign")
+		row(w, "", "the others sign with the same command, the same files and their own keys; for one device only: longshore state sign --device DEVICE …")
 	}
 }
 
 // refuseWaves rejects publication in waves if states need several signers: a wave would wait for devices that cannot have the
-// state yet.
-func (c *call) refuseWaves(f *fleet.Fleet, o fleet.Options) error {
+// state yet. instead is what to do.
+func (c *call) refuseWaves(f *fleet.Fleet, o fleet.Options, instead string) error {
+	if c.Bool("propose") {
+		return fault.WithHint(c.misused("--propose excludes publication in waves, which wait for the devices"), instead)
+	}
 	policy, err := c.policy()
 	if err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Repositories(o.Devices))) {
 		if c.severalSign(policy, name) {
-			return fault.WithHint(fmt.Errorf("fleet %s: states in %s need several signers, and waves publish with one key: %w", f.Name, name, fault.ErrUnsupported),
-				"propose the states of one wave after the other: longshore fleet publish --at-once --select SELECTOR")
+			return fault.WithHint(fmt.Errorf("fleet %s: states in %s need several signers, and waves publish with one key: %w", f.Name, name, fault.ErrUnsupported), instead)
 		}
 	}
 	return nil

@@ -85,8 +85,8 @@ func (r rollbackResult) text(w io.Writer) {
 		row(w, "hint", "push the missing content again, with the same digest; or choose another generation: longshore state history, longshore state rollback --to")
 	}
 	printFailed(w, r.Failed)
-	row(w, "done", "%s rolled back, %d unchanged", fleet.Counted(len(r.Published), "device"), r.Stay)
-	if len(r.Published) > 0 {
+	row(w, "done", "%s rolled back%s, %d unchanged", fleet.Counted(len(r.Published), "device"), andProposed(r.Proposed), r.Stay)
+	if len(r.Published)+len(r.Proposed) > 0 {
 		row(w, "note", "the files are unchanged: correct them before the next fleet publish; fleet plan shows the difference")
 	}
 }
@@ -147,10 +147,10 @@ func (c *call) fleetRollback(args []string) error {
 	show, done := c.progress("published")
 	report, err := plan.Publish(c.Context, to, show)
 	done()
-	if err != nil && len(report.Published) == 0 {
+	if err != nil && len(report.Published)+len(report.Proposed) == 0 {
 		return err
 	}
-	r.Published, r.Proposed = to.split(report)
+	r.Published, r.Proposed = statesOf(report), proposalsOf(report)
 	r.Failed, r.Bytes = failedOf(report), report.Bytes
 	if err := cmp.Or(err, c.show(r)); err != nil { // also after an error: some states may be published
 		return err

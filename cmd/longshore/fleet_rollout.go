@@ -213,15 +213,22 @@ func (p *program) whoami() string {
 	return cmp.Or(p.getenv("USER"), p.getenv("LOGNAME"), "unknown") + "@" + host
 }
 
+// What to do if states need several signers.
+const (
+	hintWaves    = "propose the states of one wave after the other: longshore fleet publish --at-once --select SELECTOR --policy FILE"
+	hintContinue = "end it with longshore fleet rollout halt, and " + hintWaves
+	hintUndo     = "propose the former states: longshore fleet rollback --previous --policy FILE"
+)
+
 // rollOut starts or continues a rollout, runs it, and prints the result.
 func (c *call) rollOut(compiled *fleet.Compiled, o fleet.Options, start rollout.Start, show func(result) error) error {
-	return c.runRollout(compiled, o, show, func(k rollout.Config) (*rollout.Run, *fleet.Plan, error) {
+	return c.runRollout(compiled, o, hintWaves, show, func(k rollout.Config) (*rollout.Run, *fleet.Plan, error) {
 		return rollout.Begin(c.Context, compiled, k, o, start)
 	})
 }
 
-func (c *call) runRollout(compiled *fleet.Compiled, o fleet.Options, show func(result) error, begin func(rollout.Config) (*rollout.Run, *fleet.Plan, error)) error {
-	if err := c.refuseWaves(compiled.Fleet, o); err != nil {
+func (c *call) runRollout(compiled *fleet.Compiled, o fleet.Options, instead string, show func(result) error, begin func(rollout.Config) (*rollout.Run, *fleet.Plan, error)) error {
+	if err := c.refuseWaves(compiled.Fleet, o, instead); err != nil {
 		return err
 	}
 	k := c.conduct(compiled.Fleet, o)
@@ -316,7 +323,7 @@ func (c *call) rolloutContinue(args []string) error {
 		return err
 	}
 	show := func(r result) error { return c.show(r) }
-	return c.runRollout(compiled, o, show, func(k rollout.Config) (*rollout.Run, *fleet.Plan, error) {
+	return c.runRollout(compiled, o, hintContinue, show, func(k rollout.Config) (*rollout.Run, *fleet.Plan, error) {
 		return rollout.Continue(c.Context, compiled, k, o, rollout.Start{Promote: c.StringSlice("promote"), Skip: c.Bool("skip-unfit")})
 	})
 }
@@ -339,7 +346,7 @@ func (c *call) rolloutUndo(args []string) error {
 		return err
 	}
 	return c.rolloutOnly(args, func(f *fleet.Fleet, k rollout.Config) error {
-		if err := c.refuseWaves(f, fleet.Options{}); err != nil {
+		if err := c.refuseWaves(f, fleet.Options{}, hintUndo); err != nil {
 			return err
 		}
 		run, err := rollout.Undo(c.Context, k, cmp.Or(c.String("reason"), "by hand"))

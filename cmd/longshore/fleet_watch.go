@@ -67,7 +67,7 @@ func (r watched) text(w io.Writer) {
 	if r.Skipped > 0 {
 		skipped = ", " + fleet.Counted(r.Skipped, "device") + " skipped"
 	}
-	fmt.Fprintf(w, "%s %.12s: %s published%s, %s up to date%s\n", r.Branch, r.Commit, fleet.Counted(len(r.Published), "state"), signed, fleet.Counted(r.Same, "device"), skipped)
+	fmt.Fprintf(w, "%s %.12s: %s published%s%s, %s up to date%s\n", r.Branch, r.Commit, fleet.Counted(len(r.Published), "state"), signed, andProposed(r.Proposed), fleet.Counted(r.Same, "device"), skipped)
 }
 
 // watcher publishes the commits of a branch.

@@ -104,6 +104,8 @@ func (c *call) whoSigns() error {
 	switch signs := c.String("key") != "" || c.Bool("keyless"); {
 	case signs && c.Bool("unsigned"):
 		return c.misused("--unsigned excludes --key and --keyless")
+	case c.Bool("propose") && c.Bool("unsigned"):
+		return c.misused("--propose excludes --unsigned: a proposal is for others to sign; leave out --unsigned to propose without a signature of your own")
 	case !signs && !c.Bool("unsigned") && !c.Bool("dry-run") && !c.Bool("propose"):
 		return c.misused("use --key, --keyless or --unsigned")
 	}

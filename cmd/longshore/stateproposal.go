@@ -24,11 +24,11 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-// proposalFlags are the flags of commands that publish the state of one device.
+// proposalFlags are the flags of commands that publish states.
 func proposalFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.BoolFlag{Name: "propose", Usage: "push the state as a proposal for others to sign; the default if --policy requires several signers"},
-		&cli.BoolFlag{Name: "replace-proposal", Usage: "replace an existing proposal of this generation; its signatures do not count for yours"},
+		&cli.BoolFlag{Name: "propose", Usage: "push states as proposals for others to sign; the default if --policy requires several signers"},
+		&cli.BoolFlag{Name: "replace-proposal", Usage: "replace existing proposals of the same generation; their signatures do not count for yours"},
 	}
 }
 

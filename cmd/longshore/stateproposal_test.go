@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -233,6 +234,11 @@ func TestFleetProposal(t *testing.T) {
 		}
 	}
 	s.do(outcome.Misused, "fleet", "publish", "--key", "release.key", "--policy", "two.yaml", "waves")
+	s.do(outcome.Misused, "fleet", "publish", "--dry-run", "--key", "release.key", "--policy", "two.yaml", "waves")
+	s.do(outcome.Misused, "fleet", "publish", "--propose", "--key", "release.key", "waves")
+	s.do(outcome.Misused, "fleet", "publish", "--propose", "--unsigned", "one")
+	s.do(outcome.Misused, "fleet", "rollout", "continue", "--key", "release.key", "--policy", "two.yaml", "waves")
+	s.do(outcome.Misused, "fleet", "rollout", "undo", "--key", "release.key", "--policy", "two.yaml", "waves")
 	s.write("fourth.yaml", strings.ReplaceAll(string(mustRead(t, "two.yaml")), "signers: [release, ", "signers: ["))
 	s.do(outcome.Refused, "fleet", "publish", "--key", "release.key", "--policy", "fourth.yaml", "one") // a key that does not count
 	tags("")
@@ -260,6 +266,16 @@ func TestFleetProposal(t *testing.T) {
 	s.do(outcome.OK, "state", "show", "--device", "press-08", states)
 	s.do(outcome.OK, "fleet", "publish", "-q", "--propose", "--key", "release.key", "--verify-key", "root.pub", "one") // without a policy
 	s.golden(golden)
+}
+
+// A key has to count only where a state is published.
+func TestProposalsOfChangesOnly(t *testing.T) {
+	got := repositoriesOf(&fleet.Plan{Devices: []*fleet.DevicePlan{
+		{Repository: "a", Action: fleet.Same}, {Repository: "b", Action: fleet.Publish}, {Repository: "c", Action: fleet.Cannot},
+	}})
+	if !slices.Equal(got, []string{"b"}) {
+		t.Errorf("repositories = %q, want b", got)
+	}
 }
 
 // Whatever ends fleet publish between two steps: no tag is set early, and the same command goes on.
