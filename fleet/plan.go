@@ -116,7 +116,7 @@ type planner struct {
 	single   once[Finding] // one thing each
 	judged   once[struct{}]
 	checked  once[Finding] // devices that are alike
-	idle     once[[]string]
+	idle     once[Finding]
 	kept     atomic.Int64 // bytes of artifacts
 
 	histories once[map[string][]uint64] // by repository; only used if a device's tag was deleted

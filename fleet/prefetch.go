@@ -14,7 +14,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
-	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // Kinds of [Content].
@@ -218,63 +217,42 @@ func (p *planner) runnable(ctx context.Context, a *Assignment) (Finding, error) 
 		if err != nil {
 			return all, err
 		}
-		all.add(Finding{Wrong: unused})
+		all.add(unused)
 	}
 	return all, nil
 }
 
-// unused reports parameters that have no effect: nothing in their components refers to them. A slip in a name
-// would be signed and published otherwise. What a package sets by itself was checked when it was pushed, and is not looked at here, nor is
-// what a device has already.
-func (p *planner) unused(ctx context.Context, at Placement) ([]string, error) {
+// unused reports parameters that have no effect: nothing in their components refers to them. A misspelled name would be signed and
+// published otherwise. A value that only the package sets is reported in a note: the files cannot change it.
+func (p *planner) unused(ctx context.Context, at Placement) (Finding, error) {
 	if p.o.Unused == nil || at.Profile.Type != "compose" {
-		return nil, nil
+		return Finding{}, nil
 	}
 	key := fmt.Sprintf("%p %p", at.Profile, at.Parameters)
-	return p.idle.get(ctx, key, func(ctx context.Context) ([]string, error) {
-		used := map[string]bool{} // parameters
-		var all []string
-		for _, c := range at.Profile.Components {
+	return p.idle.get(ctx, key, func(ctx context.Context) (Finding, error) {
+		unread := false
+		_, untaken, err := margo.Effects(at.Parameters, at.Profile.Components, func(c margo.Component, variables []string) (idle, uses []string, err error) {
 			archive, err := p.archives.get(ctx, c)
 			if permanent(err) {
-				return nil, nil // reported by itself
+				unread = true // reported by itself
+				return nil, nil, nil
 			}
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
-			sets := map[string][]string{} // parameters by the variable that they set here
-			for name, parameter := range at.Parameters {
-				for _, t := range parameter.Targets {
-					if v := strings.TrimPrefix(t.Pointer, "ENV."); slices.Contains(t.Components, c.Name) {
-						sets[v] = append(sets[v], name)
-					}
-				}
-			}
-			unused, known, err := p.o.Unused(archive.Archive, sortedKeys(sets))
-			if err != nil {
-				return nil, err
-			}
-			all = append(all, known...)
-			for v, names := range sets {
-				for _, name := range names {
-					used[name] = used[name] || !slices.Contains(unused, v)
-				}
-			}
+			return p.o.Unused(archive.Archive, variables)
+		})
+		if err != nil || unread {
+			return Finding{}, err
 		}
-		var out []string
-		for _, name := range sortedKeys(used) {
-			if used[name] || !at.named && !at.said[name] {
-				continue
+		var out Finding
+		for _, u := range untaken {
+			s := fmt.Sprintf("%s: parameter %s: %s (%s)", at.Deployment.Name, u.Parameter, u, u.Hint())
+			if at.named || at.said[u.Parameter] {
+				out.Wrong = append(out.Wrong, s)
+			} else {
+				out.Notes = append(out.Notes, s+"; its value is the package's own")
 			}
-			s := fmt.Sprintf("%s: nothing in the component refers to the parameter %s", at.Deployment.Name, name)
-			v := strings.TrimPrefix(at.Parameters[name].Targets[0].Pointer, "ENV.")
-			if v != name {
-				s += ", the variable " + v
-			}
-			if best := strict.Nearest(v, all); best != "" {
-				s += fmt.Sprintf("; did you mean %s?", best)
-			}
-			out = append(out, s)
 		}
 		return out, nil
 	})

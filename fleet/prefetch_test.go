@@ -133,17 +133,22 @@ func TestUnusedParameters(t *testing.T) {
 	if _, err := compiled(t, files, m).Check(t.Context(), m, o); err != nil {
 		t.Errorf("every parameter is taken: %v", err)
 	}
-	takes = append(takes[1:], "RATES")
+	all := takes
+	takes = slices.DeleteFunc(slices.Clone(all), func(name string) bool { return name == "DEBUG" }) // of the package alone
+	if notes, err := compiled(t, files, m).Check(t.Context(), m, o); err != nil || !strings.Contains(strings.Join(notes, "\n"), "does not use the variable DEBUG") {
+		t.Errorf("notes %q, %v, want one about DEBUG", notes, err)
+	}
+	takes = append(all[1:], "RATES")
 	p := plan(t, files, m, o)
 	_, err := compiled(t, files, m).Check(t.Context(), m, o)
 	for _, err := range []error{p.Unfit(), err} {
-		if !errors.Is(err, fault.ErrUnfit) || !strings.HasPrefix(err.Error(), "press-07, press-08: device does not fit: sensor: nothing in the component refers to the parameter RATE; did you mean RATES?") {
+		if !errors.Is(err, fault.ErrUnfit) || !strings.HasPrefix(err.Error(), "press-07, press-08: device does not fit: sensor: parameter RATE: component sensor does not use the variable RATE (did you mean RATES?)") {
 			t.Error(err)
 		}
 	}
 	// Also of a package's parameters those that the files give a value.
 	takes = []string{"RATE", "POLL", "LINE_NAMES"}
-	if _, err := compiled(t, files, m).Check(t.Context(), m, o); !errors.Is(err, fault.ErrUnfit) || !strings.Contains(err.Error(), "line: nothing in the component refers to the parameter name, the variable LINE_NAME; did you mean LINE_NAMES?") {
+	if _, err := compiled(t, files, m).Check(t.Context(), m, o); !errors.Is(err, fault.ErrUnfit) || !strings.Contains(err.Error(), "line: parameter name: component line-monitor does not use the variable LINE_NAME (did you mean LINE_NAMES?)") {
 		t.Error(err)
 	}
 }

@@ -42,66 +42,43 @@ func deploymentParameters(file string, data []byte, d *margo.ApplicationDeployme
 	return parameterised{file, data, []string{"spec", "parameters"}, []margo.DeploymentProfile{d.Spec.DeploymentProfile}, d.Spec.Parameters}
 }
 
-// variables are the environment variables that the parameters set in a component, each with its parameters.
-func (x parameterised) variables(component string) map[string][]string {
-	out := map[string][]string{}
-	for name, p := range x.parameters {
-		for _, t := range p.Targets {
-			if v := strings.TrimPrefix(t.Pointer, "ENV."); slices.Contains(t.Components, component) {
-				out[v] = append(out[v], name)
-			}
-		}
-	}
-	return out
-}
-
-// targeted are the Compose components that parameters are for, each once.
-func (x parameterised) targeted() []margo.Component {
-	var out []margo.Component
+// components are those that the parameters are for, of the Compose type. others are the names of components of other types.
+func (x parameterised) components() (compose []margo.Component, others []string) {
 	for _, p := range x.profiles {
 		for _, c := range p.Components {
-			same := func(o margo.Component) bool { return o.Name == c.Name && o.Properties == c.Properties }
-			if p.Type == "compose" && len(x.variables(c.Name)) > 0 && !slices.ContainsFunc(out, same) {
-				out = append(out, c)
+			if p.Type != "compose" {
+				others = append(others, c.Name)
+			} else if !slices.ContainsFunc(compose, func(o margo.Component) bool { return o.Name == c.Name && o.Properties == c.Properties }) {
+				compose = append(compose, c)
 			}
 		}
 	}
-	return out
+	return compose, others
 }
 
-// checkParameters rejects parameters that no component takes: a misspelled one would be signed and published without any effect. Components
-// that cannot be read are reported in a note, and their parameters pass.
+// checkParameters rejects parameters that no component takes: a misspelled one would be signed and published without any effect. A
+// component that is not there is reported in a note, and its parameters pass.
 func (c *call) checkParameters(x parameterised) error {
-	taken, known := map[string]bool{}, map[string][]string{} // by parameter
-	for _, p := range x.profiles {
-		for _, o := range p.Components {
-			for _, names := range x.variables(o.Name) {
-				for _, name := range names {
-					taken[name] = taken[name] || p.Type != "compose" // of others it is not known what they take
-				}
-			}
-		}
-	}
-	for _, o := range x.targeted() {
-		variables := x.variables(o.Name)
-		var unused, all []string
+	components, others := x.components()
+	parameters := maps.Clone(x.parameters)
+	maps.DeleteFunc(parameters, func(_ string, p margo.Parameter) bool { // of others it is not known what they take
+		return slices.ContainsFunc(p.Targets, func(t margo.ParameterTarget) bool {
+			return slices.ContainsFunc(others, func(name string) bool { return slices.Contains(t.Components, name) })
+		})
+	})
+	_, untaken, err := margo.Effects(parameters, components, func(o margo.Component, variables []string) (idle, uses []string, err error) {
 		archive, err := c.componentArchive(c.Context, o)
-		switch {
-		case c.Context.Err() != nil:
-			return c.Context.Err()
-		case err != nil:
+		if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrUnsupported) {
 			fmt.Fprintf(c.stderr, "note: the parameters of component %s were not checked: %s\n", o.Name, fault.Summary(err))
-		default:
-			if unused, all, err = composefile.Unused(archive, slices.Sorted(maps.Keys(variables))); err != nil {
-				return err
-			}
+			return nil, nil, nil
 		}
-		for v, names := range variables {
-			for _, name := range names {
-				taken[name] = taken[name] || !slices.Contains(unused, v)
-				known[name] = append(known[name], all...)
-			}
+		if err != nil {
+			return nil, nil, fmt.Errorf("check the parameters of component %s: %w", o.Name, err)
 		}
+		return composefile.Unused(archive, variables)
+	})
+	if err != nil || len(untaken) == 0 {
+		return err
 	}
 	root, err := strict.YAML(x.file, x.data)
 	if err != nil {
@@ -111,28 +88,22 @@ func (c *call) checkParameters(x parameterised) error {
 	for _, key := range x.path {
 		at = at.Get(key)
 	}
-	for _, name := range slices.Sorted(maps.Keys(taken)) {
-		if taken[name] {
-			continue
-		}
-		t := x.parameters[name].Targets[0]
-		v := strings.TrimPrefix(t.Pointer, "ENV.")
-		hint := "remove the parameter"
-		if best := strict.Nearest(v, known[name]); best != "" {
-			hint = "did you mean " + best + "?"
-		} else if len(known[name]) > 0 {
-			slices.Sort(known[name])
-			hint = "it uses " + strings.Join(slices.Compact(known[name]), ", ")
-		}
-		at.Get(name).HintFaultf(hint, "component %s does not use the variable %s", strings.Join(t.Components, ", "), v)
+	for _, u := range untaken {
+		at.Get(u.Parameter).HintFaultf(u.Hint(), "%s", u)
 	}
 	return root.Err()
 }
 
 // noteParameters prints a note that the parameters of a document were not checked, if it has any.
 func (c *call) noteParameters(x parameterised) {
-	if len(x.targeted()) > 0 {
-		fmt.Fprintf(c.stderr, "note: %s: its parameters were not checked, because its components are in a registry; pushing it checks them\n", x.file)
+	components, _ := x.components()
+	for _, p := range x.parameters {
+		for _, t := range p.Targets {
+			if slices.ContainsFunc(components, func(o margo.Component) bool { return slices.Contains(t.Components, o.Name) }) {
+				fmt.Fprintf(c.stderr, "note: %s: the parameters were not checked: the components are in a registry, where a push checks them\n", x.file)
+				return
+			}
+		}
 	}
 }
 
@@ -153,9 +124,6 @@ func (c *call) componentArchive(ctx context.Context, o margo.Component) (*artifa
 	}
 	if !pinned {
 		desc, err := repo.Resolve(ctx, o.Properties.Revision)
-		if errors.Is(err, fault.ErrNotFound) {
-			return nil, fmt.Errorf("there is no %s:%s: %w", name, o.Properties.Revision, fault.ErrNotFound)
-		}
 		if err != nil {
 			return nil, err
 		}

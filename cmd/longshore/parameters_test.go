@@ -20,6 +20,11 @@ func TestParametersNobodyTakes(t *testing.T) {
 	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
 	s.do(outcome.OK, "app", "push", "-q", "./app", host+"/plant/apps/line")
 	s.do(outcome.OK, "bundle", "push", "-q", "vision.yaml", host+"/plant/bundles/press:2026.11")
+	s.write("press.yaml", strings.ReplaceAll(string(mustRead(t, "vision.yaml")), "ENV.POLL_SECONDS", "ENV.POLL_SECOND"))
+	s.server.Faults.Add(testenv.Rule{Path: "/components/", Effect: testenv.Status(503, 0)})
+	s.do(outcome.Temporary, "bundle", "push", "--timeout", "2s", "press.yaml", host+"/plant/bundles/press:2026.12") // it was not checked
+	s.server.Faults.Clear()
+	s.do(outcome.Misused, "state", "push", "--device", "press-07", "--unsigned", "--deployment", "press.yaml", states)
 	s.change("app/margo.yaml", "pointer: POLL_SECONDS", "pointer: POL_SECONDS")
 	s.change("app/margo.yaml", "pointer: PLACE", "pointer: ENV.COLOUR")
 	s.change("app/margo.yaml", "version: 1.4.0", "version: 1.4.1")

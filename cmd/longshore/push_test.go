@@ -66,7 +66,7 @@ func TestStatePushTakesProfiles(t *testing.T) {
 		"spec:\n  applicationId: line\n  deploymentProfile: {type: compose, components: [{name: line-monitor, properties: {repository: \"oci://"+host+
 		"/plant/components/line-monitor\", revision: 1.4.0}}]}\n"+
 		"  parameters: {poll: {value: 5, targets: [{pointer: ENV.POLL_SECOND, components: [line-monitor]}]}}\n")
-	s.refuses(outcome.Refused, []string{"refers to the parameter poll, the variable POLL_SECOND; did you mean POLL_SECONDS?"},
+	s.refuses(outcome.Misused, []string{"line.yaml:6:22: spec.parameters.poll: component line-monitor does not use the variable POLL_SECOND"},
 		"state", "push", "--device", "press-08", "--key", "release.key", "--deployment", "line.yaml", states)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
 	"slices"
 	"strings"
 
@@ -90,6 +91,15 @@ func (c *call) documents() ([]release.Document, error) {
 		}
 		out = append(out, bundle...)
 	}
+	for _, x := range out {
+		d, err := margo.ParseApplicationDeployment(x.File, x.Data)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.checkParameters(deploymentParameters(x.File, x.Data, d)); err != nil {
+			return nil, err
+		}
+	}
 	return out, nil
 }
 
@@ -152,9 +162,12 @@ func (x *chosen) onto(ctx context.Context, e *fleet.Edit, had []artifacts.Deploy
 		if err != nil {
 			return err
 		}
-		unused, known, err := composefile.Unused(archive, slices.Sorted(maps.Keys(v.set)))
+		only := []margo.Component{{Name: path.Base(s.Repository)}}
+		_, untaken, err := margo.Effects(v.parameters(only), only, func(_ margo.Component, names []string) (idle, uses []string, err error) {
+			return composefile.Unused(archive, names)
+		})
 		if err == nil {
-			err = notTaken(unused, known)
+			err = notTaken(untaken)
 		}
 		if err != nil {
 			return err
@@ -185,20 +198,33 @@ func (v variables) names(name string) bool {
 	return set || slices.Contains(v.unset, name)
 }
 
+// parameters are those of --set, for all components.
+func (v variables) parameters(components []margo.Component) map[string]margo.Parameter {
+	var names []string
+	for _, c := range components {
+		names = append(names, c.Name)
+	}
+	out := map[string]margo.Parameter{}
+	for name, value := range v.set {
+		out[name] = margo.Parameter{Value: value, Targets: []margo.ParameterTarget{{Pointer: name, Components: names}}}
+	}
+	return out
+}
+
 // known rejects --unset of variables that have no value.
 func (v variables) known(now []string) error {
+	hint := "no parameter is set"
+	if len(now) > 0 {
+		hint = "set are: " + strings.Join(now, ", ")
+	}
 	var all []error
 	for _, name := range v.unset {
 		if slices.Contains(now, name) {
 			continue
 		}
-		all = append(all, meaning(fmt.Errorf("--unset %s: %w: it is not set", name, fault.ErrInvalid), name, now))
+		all = append(all, fault.WithHint(meaning(fmt.Errorf("--unset %s: %w: it is not set", name, fault.ErrInvalid), name, now), hint))
 	}
-	hint := "no parameter is set"
-	if len(now) > 0 {
-		hint = "set are: " + strings.Join(now, ", ")
-	}
-	return fault.WithHint(errors.Join(all...), hint)
+	return errors.Join(all...)
 }
 
 // change changes the parameters of an existing deployment, whose components stay pinned.
@@ -207,7 +233,7 @@ func (v variables) change(ctx context.Context, e *fleet.Edit, client *registry.C
 	if err := v.known(d.Document.Variables()); err != nil {
 		return err
 	}
-	takers, known, err := takers(ctx, client, d.Document, slices.Sorted(maps.Keys(v.set)))
+	takers, untaken, err := v.takers(ctx, client, d.Document)
 	if err != nil {
 		return err
 	}
@@ -215,16 +241,13 @@ func (v variables) change(ctx context.Context, e *fleet.Edit, client *registry.C
 	if err != nil {
 		return err
 	}
-	var unused []string
+	if err := notTaken(untaken); err != nil {
+		return err
+	}
 	for _, k := range slices.Sorted(maps.Keys(v.set)) {
-		if len(takers[k]) == 0 {
-			unused = append(unused, k)
-		} else if err := doc.SetVariable(k, v.set[k], takers[k]); err != nil {
+		if err := doc.SetVariable(k, v.set[k], takers[k]); err != nil {
 			return fmt.Errorf("deployment %s: %w", name, err)
 		}
-	}
-	if err := notTaken(unused, known); err != nil {
-		return err
 	}
 	for _, k := range v.unset {
 		doc.UnsetVariable(k)
@@ -237,19 +260,14 @@ func (v variables) change(ctx context.Context, e *fleet.Edit, client *registry.C
 	return nil
 }
 
-// takers returns for each variable the components of a deployment that use it, and all variables that they use.
-func takers(ctx context.Context, client *registry.Client, d *margo.ApplicationDeployment, variables []string) (map[string][]string, []string, error) {
+// takers are the components of a deployment that take each variable of --set, and the variables that none takes.
+func (v variables) takers(ctx context.Context, client *registry.Client, d *margo.ApplicationDeployment) (map[string][]string, []margo.Untaken, error) {
 	profile := d.Spec.DeploymentProfile
 	if profile.Type != "compose" {
 		err := fmt.Errorf("deployment %s: %w: its type is %s, which has no environment variables", d.Metadata.Name, fault.ErrUnsupported, profile.Type)
 		return nil, nil, fault.WithHint(err, release.DocumentHint)
 	}
-	out := map[string][]string{}
-	var all []string
-	for _, c := range profile.Components {
-		if len(variables) == 0 {
-			break
-		}
+	return margo.Effects(v.parameters(profile.Components), profile.Components, func(c margo.Component, names []string) (idle, uses []string, err error) {
 		pin, _, err := c.Pinned()
 		if err != nil {
 			return nil, nil, err
@@ -262,19 +280,8 @@ func takers(ctx context.Context, client *registry.Client, d *margo.ApplicationDe
 		if err != nil {
 			return nil, nil, err
 		}
-		unused, known, err := composefile.Unused(archive, variables)
-		if err != nil {
-			return nil, nil, err
-		}
-		for _, v := range variables {
-			if !slices.Contains(unused, v) {
-				out[v] = append(out[v], c.Name)
-			}
-		}
-		all = append(all, known...)
-	}
-	slices.Sort(all)
-	return out, slices.Compact(all), nil
+		return composefile.Unused(archive, names)
+	})
 }
 
 // theDeployment finds a deployment by its name or id; without a name it returns the only one.
@@ -324,17 +331,13 @@ func archiveAt(ctx context.Context, repo *registry.Repository, component digest.
 	return archive, nil
 }
 
-// notTaken rejects variables that no component uses: a misspelled name would be published without any effect.
-func notTaken(unused, known []string) error {
-	hint := "its compose.yaml has no variables"
-	if len(known) > 0 {
-		hint = "it uses " + strings.Join(known, ", ")
-	}
+// notTaken rejects variables of --set that no component uses: a misspelled name would be published without any effect.
+func notTaken(untaken []margo.Untaken) error {
 	var all []error
-	for _, name := range unused {
-		all = append(all, meaning(fmt.Errorf("--set %s: %w: the component does not use it", name, fault.ErrInvalid), name, known))
+	for _, u := range untaken {
+		all = append(all, fault.WithHint(fmt.Errorf("--set %s: %w: %s", u.Parameter, fault.ErrInvalid, u), u.Hint()))
 	}
-	return fault.WithHint(errors.Join(all...), hint)
+	return errors.Join(all...)
 }
 
 // meaning adds the most similar known name to an error about a name.
