@@ -56,7 +56,7 @@ deps:
 build:
     for a in amd64 arm64 arm riscv64; do CGO_ENABLED=0 GOOS=linux GOARCH=$a GOARM=7 go build -trimpath -tags grpcnotrace,urfave_cli_no_docs -ldflags '-s -w' -o dist/linux-$a/ ./cmd/longshore ./cmd/longshore-agent ./cmd/longshore-fleet || exit; done
 
-# a release in dist/: archives, SBOMs, provenance, checksums, signatures: just release 1.4.0 --key release.key
+# a release in an empty dist/: archives, SBOMs, provenance, checksums, signatures: just release 1.4.0 --key release.key (or --unsigned)
 release version *flags:
     go run ./cmd/testenv release {{flags}} {{version}}
 

@@ -28,20 +28,23 @@ import (
 // mistake is something that people do wrong, or that goes wrong around them.
 type mistake struct {
 	name, script string
-	exit         int  // of the script's last command
-	problem      bool // the answer is a status with a problem, which has its own form
+	exit         int // of the script's last command
+	// problem is the cause and the advice in an answer with a form of its own, such as a status.
+	problem []string
 }
 
 // mistakes are the most frequent ones. FULL is a directory on a full disk, CLOSED an address where nothing listens.
 func mistakes() []mistake {
 	const component = "oci://harbor.acme.example/plant/components/line-monitor:1.4.0"
 	push := "longshore state push --device press-07 --key release.key --component " + component + " harbor.acme.example/plant/state"
+	noRuntime := []string{"containerd does not answer", "systemctl status containerd"}
 	return []mistake{
 		{name: "not root", script: "asNobody longshore-agent run --config agent.yaml", exit: 3},
 		{name: "not root, asking the agent", script: "asNobody longshore-agent status --config agent.yaml", exit: 3},
 		{name: "no agent runs", script: "longshore-agent status --config other.yaml", exit: 4},
 		{name: "started twice", script: "longshore-agent run --config agent.yaml", exit: 6},
-		{name: "no containerd", script: "longshore-agent status --config agent.yaml", problem: true},
+		{name: "no containerd", script: "longshore-agent status --config agent.yaml", problem: noRuntime},
+		{name: "no containerd, and waiting for the result", script: "longshore-agent sync --config agent.yaml --timeout 5s", exit: 1, problem: []string{"containerd does not answer", "containerd's log"}},
 		{name: "wrong password of a key", script: "LONGSHORE_KEY_PASSWORD=wrong " + push, exit: 3},
 		{name: "wrong password of a registry", script: "echo wrong | longshore login --username ci --password-stdin LOCKED", exit: 3},
 		{name: "wrong password of a registry, without logging in", script: "longshore state show -u ci -p wrong --device press-07 LOCKED/plant/state", exit: 3},
@@ -100,8 +103,13 @@ func TestMistakes(t *testing.T) {
 			}
 		}
 		advised := hints > 0 || strings.Contains(said, "did you mean")
-		if !m.problem && (lines != 1 && !strings.Contains(said, ".yaml:") || !advised || strings.Contains(said, "goroutine ") || strings.Contains(said, "level=")) {
+		if m.problem == nil && (lines != 1 && !strings.Contains(said, ".yaml:") || !advised || strings.Contains(said, "goroutine ") || strings.Contains(said, "level=")) {
 			t.Errorf("%s: not one sentence of cause and one of advice:\n%s", m.name, said)
+		}
+		for _, want := range m.problem {
+			if !strings.Contains(said, want) {
+				t.Errorf("%s: %q is not in\n%s", m.name, want, said)
+			}
 		}
 		fmt.Fprintf(&b, "# %s\n$ %s\n%s--- exit %s\n\n", m.name, w.reader(script), said, exit)
 	}
