@@ -31,11 +31,11 @@ func main() {
 
 // run runs one command line and returns the exit code.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, lookup func(string) (string, bool)) int {
-	logrus.SetOutput(io.Discard) // compose-go logs variables without a value there; our own message has file and line
 	return newProgram(stdin, stdout, stderr, lookup).run(ctx, args)
 }
 
 func (p *program) run(ctx context.Context, args []string) int {
+	logrus.SetOutput(io.Discard) // compose-go logs variables without a value there; our own message has file and line
 	app := p.app()
 	if len(args) > 0 && args[0] == cmdline.CompleteCommand {
 		p.complete(ctx, app, args[1:], p.stdout)
