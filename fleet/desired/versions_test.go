@@ -236,7 +236,7 @@ func TestManyDeployments(t *testing.T) {
 	}
 }
 
-// Ten thousand deployments of one client are a problem document that says so, and nothing is half done: the manifest is the one before.
+// More deployments than one client may have are a problem document that says so, and nothing is half done: the manifest is the one before.
 func TestTooManyDeployments(t *testing.T) {
 	w := newWorld(t)
 	for _, device := range []artifacts.DeviceID{"press-07", "press-08", "press-09"} {
