@@ -366,7 +366,7 @@ func (p *plant) inToken() {
 	}
 	p.publish(d, "1.0.0", "one")
 	p.write("token.pin", "%s\n", soft.PIN)
-	d.Agent = d.enroll("--device", "press-09", "--expect-manager", p.fingerprint, "--run", "--report-key", soft.URI("agent")+"&pin-source="+p.Path("token.pin"))
+	d.Agent = d.enroll("--device", "press-09", "--expect-manager", p.fingerprint, "--run", "--allow-wipe", "--report-key", soft.URI("agent")+"&pin-source="+p.Path("token.pin"))
 	p.fleet(strings.Fields(p.logged(d.Agent, `longshore-fleet (devices approve press-09 --fingerprint sha256:[0-9a-f]{64})`))...)
 	d.answers("one")
 	d.settle(1, settled)
@@ -377,7 +377,21 @@ func (p *plant) inToken() {
 	if err := d.Agent.Start(); err != nil {
 		p.t.Fatal(err)
 	}
-	p.logged(d.Agent, "certificate renewed")
+	certificate := func() string {
+		p.t.Helper()
+		data, err := os.ReadFile(d.Path("data/identity/device.crt"))
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		return string(data)
+	}
+	first := certificate()
+	testenv.Eventually(p.t, 2*time.Minute, "the certificate is renewed", func() error {
+		if certificate() == first {
+			return errors.New("it is the first one")
+		}
+		return nil
+	})
 	p.publish(d, "1.1.0", "two")
 	d.settle(2, settled)
 	d.answers("two")
@@ -387,6 +401,12 @@ func (p *plant) inToken() {
 	p.write("token.pin", "0000\n")
 	if out, err := d.Control(p.t.Context(), "check-config"); err == nil || !strings.Contains(err.Error(), "CKR_PIN_INCORRECT") || !strings.Contains(err.Error(), "check the PIN") {
 		p.t.Errorf("check-config with a wrong PIN: %s, %v", out, err)
+	}
+	p.write("token.pin", "%s\n", soft.PIN)
+	p.fleet("devices", "remove", "press-09", "--wipe")
+	p.logged(d.Agent, "the device is wiped")
+	if _, err := os.Lstat(p.Path("token.pin")); !os.IsNotExist(err) {
+		p.t.Errorf("after a wipe the PIN is there: %v", err)
 	}
 	if err := d.Agent.Stop(); err != nil {
 		p.t.Error(err)
