@@ -32,7 +32,7 @@ func (p *program) capabilitiesCommand() *cli.Command {
 					Address: cfg.Containerd.Address, Namespace: cfg.Containerd.Namespace, Snapshotter: cfg.Containerd.Snapshotter, Runtimes: cfg.Runtime.Allowed,
 				})
 			})
-			device := machineLook(cfg, ask, func(what string) { fmt.Fprintf(p.stderr, "longshore-agent: not found out: %s\n", what) })()
+			device := machineLook(cfg, ask, nil, func(what string) { fmt.Fprintf(p.stderr, "longshore-agent: not found out: %s\n", what) })()
 			data, err := device.Encode()
 			if err == nil {
 				_, err = fmt.Fprintf(p.stdout, "%s\n", data)

@@ -262,7 +262,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	if err != nil {
 		return err
 	}
-	look := machineLook(cfg, offered(ctx, p.runtime.Offered), func(what string) { log.Warn("part of the machine cannot be looked at", "what", what) })
+	look := machineLook(cfg, offered(ctx, p.runtime.Offered), p.store, func(what string) { log.Warn("part of the machine cannot be looked at", "what", what) })
 	o := agent.Options{
 		Device: cfg.Device, Repository: source.Repository(), Manager: cfg.Source.Manager.URL, Capabilities: look(), Machine: look,
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval, Phase: cfg.Poll.Phase, ReportInterval: cfg.Fleet.Interval, FullInterval: cfg.Fleet.Full,

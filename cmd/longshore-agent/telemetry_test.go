@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/machine"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -60,10 +61,17 @@ func TestMachineLook(t *testing.T) {
 	}
 	var told []string
 	answer, silent := features.Features{Containerd: "v2.4.2", Offered: []string{"seccomp"}}, errors.New("does not answer")
-	look := machineLook(&config.Config{
+	s, err := store.Open(store.Options{Path: filepath.Join(t.TempDir(), "agent.db"), Device: "press-07"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	cfg := &config.Config{
 		Device: "press-07", DataDir: t.TempDir(), Runtime: config.Runtime{CDIDirs: []string{cdi}}, OTLP: config.OTLP{Endpoint: "https://c:4318"},
 		Capabilities: config.Capabilities{Vendor: "Acme", Labels: map[string]any{machine.LabelKernel: "ours", "rack": 3.0}},
-	}, func() (features.Features, error) { return answer, silent }, func(what string) { told = append(told, what) })
+	}
+	ask, unread := func() (features.Features, error) { return answer, silent }, func(what string) { told = append(told, what) }
+	look := machineLook(cfg, ask, s, unread)
 	first := look()
 	if _, known := first.Labels[machine.LabelContainerd]; known || !slices.Contains(told, "containerd: does not answer") {
 		t.Errorf("without containerd %+v, told %q", first.Labels, told)
@@ -75,6 +83,9 @@ func TestMachineLook(t *testing.T) {
 	silent = errors.New("restarts")
 	if l := look().Labels; l[machine.LabelContainerd] != "v2.4.2" {
 		t.Errorf("while containerd restarts %+v", l)
+	}
+	if l := machineLook(cfg, ask, s, unread)().Labels; l[machine.LabelContainerd] != "v2.4.2" || !slices.Equal(l[machine.LabelRuntimeFeatures].([]string), []string{"seccomp"}) {
+		t.Errorf("after a restart, before containerd answers: %+v", l)
 	}
 	if p := first.Properties; p.ID != "press-07" || p.Vendor != "Acme" || !*p.OTELCollector || first.Labels[machine.LabelKernel] != "ours" || first.Labels["rack"] != 3.0 {
 		t.Errorf("capabilities %+v", first)
