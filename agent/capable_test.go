@@ -1,6 +1,9 @@
 package agent_test
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/machine"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -103,6 +107,51 @@ func TestHardwareThatChangesIsReportedOnce(t *testing.T) {
 		synctest.Wait()
 		if n := len(reports) - 2; n > 11 {
 			t.Errorf("%d reports in ten minutes", n)
+		}
+	})
+}
+
+// A keyboard that the kernel lists, and does not list any more, is one report each time.
+func TestAnInputDeviceIsReportedOnce(t *testing.T) {
+	const link, device = "sys/class/input/input3", "sys/devices/usb1/input/input3"
+	root := t.TempDir()
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Edit = func(o *agent.Options) {
+			id := margo.DeviceProperties{ID: string(o.Device)}
+			o.Machine = func() margo.DeviceCapabilities {
+				return machine.Read(os.DirFS(root), machine.Place{Data: "/proc", Cores: 1, Architecture: "amd64"}).Capabilities(id, nil)
+			}
+			o.Capabilities = o.Machine()
+		}
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Sync(t, r)
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		var reports []string
+		w.Fleet.Fail(func(r agent.Report) error {
+			if r.Kind == agent.ReportCapabilities {
+				reports = append(reports, string(r.Body))
+			}
+			return nil
+		})
+		for i, do := range []func() error{
+			func() error {
+				return errors.Join(os.MkdirAll(filepath.Join(root, device, "capabilities"), 0o700), os.MkdirAll(filepath.Join(root, filepath.Dir(link)), 0o700),
+					os.WriteFile(filepath.Join(root, device, "capabilities/key"), []byte("1000000000007 ff9f207ac14057ff febeffdfffefffff fffffffffffffffe\n"), 0o600),
+					os.Symlink("../../usb1", filepath.Join(root, device, "device")), os.Symlink("../../../"+device, filepath.Join(root, link)))
+			},
+			func() error { return os.Remove(filepath.Join(root, link)) },
+		} {
+			time.Sleep(time.Second) // off the moment of a look
+			if err := do(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Minute)
+			synctest.Wait()
+			if plugged := i == 0; len(reports) != i+1 || strings.Contains(reports[i], `"keyboard"`) != plugged {
+				t.Fatalf("plugged in %v: reports %q", plugged, reports)
+			}
 		}
 	})
 }
