@@ -303,13 +303,15 @@ func TestReportsAreHandedIn(t *testing.T) {
 		}
 		return repo
 	}
-	first, second := stick(), stick()
+	first, second, oldest := stick(), stick(), stick()
 	press, child, thief := newPusher(t, first, "press-07", keys), newPusher(t, first, "press-07/sensor", keys), newPusher(t, first, "press-08", t.TempDir())
 	now := time.Now()
 	press.push("press-07", 3, now.Add(-2*time.Hour), margo.StateInstalling)
 	child.push(child.id.Tag(), 1, now.Add(-2*time.Hour), margo.StateInstalled)
 	thief.push("press-08", 1, now, margo.StateInstalled) // the server has no key of it
-	press.repo = second
+	press.repo, press.epoch = oldest, "1b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11" // a database before
+	press.push("press-07", 99, now.Add(-3*time.Hour), margo.StateFailed)
+	press.repo, press.epoch = second, child.epoch
 	press.push("press-07", 5, now.Add(-time.Hour), margo.StateInstalled)
 	url, _, stop := serve(t, "--database", filepath.Join(t.TempDir(), "fleet.db"), "--report-keys", keys)
 	defer stop()
@@ -337,7 +339,9 @@ func TestReportsAreHandedIn(t *testing.T) {
 	}{
 		{first, "press-07 carried, press-07/sensor carried, press-08 invalid"},
 		{first, "press-07 there, press-07/sensor there, press-08 invalid"},
+		{oldest, "press-07 there"},
 		{second, "press-07 carried"},
+		{oldest, "press-07 there"},
 		{first, "press-07 there, press-07/sensor there, press-08 invalid"}, // the older stick
 	} {
 		if got := handed(tt.from); got != tt.want {

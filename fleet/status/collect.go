@@ -15,7 +15,7 @@ import (
 
 // Collect takes a current state that was verified into the store, as if its device had posted it: what is not newer than what is
 // there changes nothing, an older one that is shown again neither. A deployment that it does not have any more is removed. It
-// reports whether anything changed. What an error leaves out comes with the next report, which has everything again.
+// reports whether anything changed. What an error leaves out is stored when the same report, or the next one, is taken again.
 func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now time.Time) (changed bool, err error) {
 	at := c.Time // when the device spoke, by its own clock: to read it again is no sign of life
 	if at.After(now) {
@@ -33,15 +33,21 @@ func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now 
 		r.Interval = known.Interval
 	}
 	out, err := s.PutCapabilities(ctx, r)
-	if err != nil || out == store.Repeated {
+	if err == nil && out == store.Repeated { // the same report: an error may have left out deployments
+		known, err = s.Device(ctx, r.Device)
+	}
+	if err != nil || out == store.Repeated && known.Stamp != stamp {
 		return false, err
 	}
+	changed = out != store.Repeated
 	there := map[string]bool{}
 	for _, d := range c.Deployments {
 		there[d.ID] = true
-		if err := collectStatus(ctx, s, c, d.Status(c.Device), at); err != nil {
+		stored, err := collectStatus(ctx, s, c, d.Status(c.Device), at)
+		if err != nil {
 			return false, err
 		}
+		changed = changed || stored
 	}
 	held, _, err := s.Deployments(ctx, store.DeploymentQuery{Device: r.Device, Limit: maxPerDevice})
 	if err != nil {
@@ -59,21 +65,23 @@ func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now 
 			DeploymentID: d.ID, DeviceID: r.Device, AdoptedManifestVersion: k.AdoptedManifestVersion,
 			Status: margo.OverallStatus{State: margo.StateRemoved}, Components: []margo.ComponentStatus{},
 		}
-		if err := collectStatus(ctx, s, c, gone, at); err != nil {
+		stored, err := collectStatus(ctx, s, c, gone, at)
+		if err != nil {
 			return false, err
 		}
+		changed = changed || stored
 	}
-	return true, nil
+	return changed, nil
 }
 
-func collectStatus(ctx context.Context, s store.Store, c *artifacts.CurrentState, doc margo.DeploymentStatus, at time.Time) error {
+func collectStatus(ctx context.Context, s store.Store, c *artifacts.CurrentState, doc margo.DeploymentStatus, at time.Time) (changed bool, err error) {
 	body, err := keptOf(&doc)
 	if err != nil {
-		return fmt.Errorf("report on %s: %w", doc.DeploymentID, err)
+		return false, fmt.Errorf("report on %s: %w", doc.DeploymentID, err)
 	}
-	_, err = s.PutStatus(ctx, store.Status{
+	out, err := s.PutStatus(ctx, store.Status{
 		Device: string(c.Device), Deployment: doc.DeploymentID, State: doc.Status.State, Body: body,
 		Stamp: store.Stamp{Epoch: c.Epoch, Sequence: c.Sequence}, By: string(c.Device), At: at,
 	})
-	return err
+	return err == nil && out != store.Repeated, err
 }

@@ -1,12 +1,17 @@
 package status_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"testing"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/fleet/status"
+	"github.com/longshore-dev/longshore/fleet/store"
 )
 
 // A report from the registry says how often there is one: then the device is due, and after three of these intervals it is offline,
@@ -37,6 +42,44 @@ func TestSilenceOfADeviceThatReportsThroughTheRegistry(t *testing.T) {
 		}
 		if tc.offline != d.OfflineSince.Equal(c.Time) || !tc.offline && !d.OfflineSince.IsZero() {
 			t.Errorf("after %v: offline since %v", tc.after, d.OfflineSince)
+		}
+	}
+}
+
+// full is a store that takes no more than some statuses.
+type full struct {
+	store.Store
+	left int
+}
+
+func (f *full) PutStatus(ctx context.Context, r store.Status) (store.Outcome, error) {
+	if f.left--; f.left < 0 {
+		return 0, fault.ErrTemporary
+	}
+	return f.Store.PutStatus(ctx, r)
+}
+
+// What an error left out of a report is stored when the same report is taken again, and then it changes nothing any more.
+func TestCollectAgainAfterAnError(t *testing.T) {
+	s := start(t, nil)
+	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	c := &artifacts.CurrentState{
+		Device: press, Epoch: epoch, Counter: 4, Sequence: 9, Time: noon, Every: 3600, Repository: "r.example/state",
+		Capabilities: json.RawMessage(caps(press, "")),
+	}
+	for _, id := range []string{"a3e2f5dc-912e-494f-8395-52cf3769bc00", "a3e2f5dc-912e-494f-8395-52cf3769bc01"} {
+		c.Deployments = append(c.Deployments, artifacts.CurrentDeployment{ID: id, Generation: 1, State: margo.StateInstalled, Since: noon, Components: []artifacts.CurrentComponent{}})
+	}
+	if changed, err := status.Collect(t.Context(), &full{s.store, 1}, c, noon); !errors.Is(err, fault.ErrTemporary) || changed {
+		t.Errorf("a store that fails: %v, %v", changed, err)
+	}
+	for _, want := range []bool{true, false} {
+		if changed, err := status.Collect(t.Context(), s.store, c, noon); err != nil || changed != want {
+			t.Errorf("again: %v, %v, want %v", changed, err, want)
+		}
+		list, _, err := s.store.Deployments(t.Context(), store.DeploymentQuery{Device: press, Limit: 10})
+		if err != nil || len(list) != 2 {
+			t.Errorf("%+v, %v, want two deployments", list, err)
 		}
 	}
 }

@@ -36,11 +36,16 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 		}
 	}
 	var has, restored bool
-	var epoch, sequence, size int64
-	known, err := w.row(ctx, `SELECT capabilities IS NOT NULL, restored, epoch, sequence, (coalesce(length(summary), 0) + coalesce(length(capabilities), 0) + 1024) / 1024
-		FROM devices WHERE id = ?`, []any{r.Device}, &has, &restored, &epoch, &sequence, &size)
+	var epoch, sequence, heard, size int64
+	known, err := w.row(ctx, `SELECT capabilities IS NOT NULL, restored, epoch, sequence, last_heard, (coalesce(length(summary), 0) + coalesce(length(capabilities), 0) + 1024) / 1024
+		FROM devices WHERE id = ?`, []any{r.Device}, &has, &restored, &epoch, &sequence, &heard, &size)
 	if err != nil {
 		return 0, broken("find device", err)
+	}
+	if has && !restored && r.Stamp.Epoch != "" && millis(r.At) < heard {
+		if _, known, err := w.epoch(ctx, r.Device, r.Stamp.Epoch); err != nil || !known {
+			return Repeated, err // of a database before the first report here: it must not be numbered as the newest one
+		}
 	}
 	ordinal, err := w.ordinal(ctx, r.Device, r.Stamp.Epoch)
 	if err != nil {
@@ -165,13 +170,9 @@ func (w *writer) ordinal(ctx context.Context, device, epoch string) (int64, erro
 	if epoch == "" {
 		return 0, nil
 	}
-	var n int64
-	known, err := w.row(ctx, "SELECT ordinal FROM epochs WHERE device = ? AND epoch = ?", []any{device, epoch}, &n)
-	if err != nil {
-		return 0, broken("find epoch", err)
-	}
-	if known {
-		return n, nil
+	n, known, err := w.epoch(ctx, device, epoch)
+	if err != nil || known {
+		return n, err
 	}
 	if _, err := w.row(ctx, "SELECT coalesce(max(ordinal), 0) + 1 FROM epochs WHERE device = ?", []any{device}, &n); err != nil {
 		return 0, broken("number epoch", err)
@@ -183,6 +184,12 @@ func (w *writer) ordinal(ctx context.Context, device, epoch string) (int64, erro
 		return 0, broken("forget epochs", err)
 	}
 	return n, nil
+}
+
+// epoch finds the number of an epoch.
+func (w *writer) epoch(ctx context.Context, device, epoch string) (n int64, known bool, err error) {
+	known, err = w.row(ctx, "SELECT ordinal FROM epochs WHERE device = ? AND epoch = ?", []any{device, epoch}, &n)
+	return n, known, broken("find epoch", err)
 }
 
 // refused updates the last-heard time of a device whose report exceeds a quota: the device is not offline. The

@@ -8,7 +8,8 @@
 //
 // A report of our agent carries a [Stamp]: the epoch of the agent's database and a sequence number within it. A report
 // that is not newer than what is held about the same subject changes nothing and is answered like an accepted one, so
-// an agent may send whatever it is not sure of again. An epoch seen for the first time is newer than all before it.
+// an agent may send whatever it is not sure of again. An epoch seen for the first time is newer than all before it, unless
+// the device registers with it at an earlier time than that of its last report: somebody shows an old report.
 // Reports without a stamp come from other vendors' agents: the last one wins.
 //
 // # Durability
@@ -134,6 +135,7 @@ type Device struct {
 	Interval     time.Duration // in which it reports at least once; 0: it does not say
 	FirstHeard   time.Time
 	LastHeard    time.Time // any report, repeated ones too
+	Stamp        Stamp     // of its capabilities; only in [View.Device]
 }
 
 // Silence is how long a device may be silent before it counts as offline: [MissedIntervals] of its own intervals, or After

@@ -31,7 +31,7 @@ func (s *SQLite) Device(ctx context.Context, id string) (Device, error) {
 	if err := s.files.intact(); err != nil {
 		return Device{}, err
 	}
-	d, err := scanDevice(s.read.QueryRowContext(ctx, "SELECT "+deviceColumns+", capabilities FROM devices WHERE id = ?", id))
+	d, err := scanDevice(s.read.QueryRowContext(ctx, "SELECT "+deviceColumns+", capabilities, coalesce((SELECT e.epoch FROM epochs e WHERE e.device = devices.id AND e.ordinal = devices.epoch), ''), sequence FROM devices WHERE id = ?", id))
 	if errors.Is(err, sql.ErrNoRows) {
 		return Device{}, fmt.Errorf("device %s: %w", id, fault.ErrNotFound)
 	}
@@ -40,9 +40,9 @@ func (s *SQLite) Device(ctx context.Context, id string) (Device, error) {
 
 // Devices implements [View].
 func (s *SQLite) Devices(ctx context.Context, q DeviceQuery) (list []Device, more bool, err error) {
-	query, args := "SELECT "+deviceColumns+", NULL FROM devices WHERE id > ?", []any{q.After}
+	query, args := "SELECT "+deviceColumns+", NULL, '', 0 FROM devices WHERE id > ?", []any{q.After}
 	if q.Capabilities {
-		query = "SELECT " + deviceColumns + ", capabilities FROM devices WHERE id > ?"
+		query = "SELECT " + deviceColumns + ", capabilities, '', 0 FROM devices WHERE id > ?"
 	}
 	if q.Alarm {
 		query += " AND alarm = 1"
@@ -125,8 +125,9 @@ type scanner interface{ Scan(into ...any) error }
 
 func scanDevice(r scanner) (Device, error) {
 	var d Device
-	var interval, first, last int64
-	err := r.Scan(&d.ID, &d.Alarm, &interval, &first, &last, &d.Summary, &d.Registered, &d.Capabilities)
+	var interval, first, last, sequence int64
+	err := r.Scan(&d.ID, &d.Alarm, &interval, &first, &last, &d.Summary, &d.Registered, &d.Capabilities, &d.Stamp.Epoch, &sequence)
+	d.Stamp.Sequence = uint64(sequence)
 	d.Interval, d.FirstHeard, d.LastHeard = time.Duration(interval)*time.Millisecond, at(first), at(last)
 	return d, err
 }

@@ -116,7 +116,7 @@ func (m Memory) Encode() ([]byte, error) {
 }
 
 // Take compares a report with the newest one before, and stores it. An error wraps fault.ErrRollback: it is older than a
-// verified one, or fault.ErrConflict: another one with the same number was verified. notes are not errors: a gap, a new
+// verified one, by the device's clock if it is of another database, or fault.ErrConflict: another one with the same number was verified. notes are not errors: a gap, a new
 // database.
 func (m Memory) Take(r *Report) (notes []string, err error) {
 	now := Seen{Epoch: r.Epoch, Counter: r.Counter, Digest: r.Digest, Statement: r.Statement, Time: r.Time}
@@ -125,6 +125,9 @@ func (m Memory) Take(r *Report) (notes []string, err error) {
 	case !known:
 	case slices.Contains(before.Earlier, r.Epoch):
 		return nil, fault.WithHint(fmt.Errorf("report %d of %s is of a database that the device has replaced since: %w", r.Counter, r.Device, fault.ErrRollback), hintReplay)
+	case r.Epoch != before.Epoch && !r.Time.After(before.Time):
+		return nil, fault.WithHint(fmt.Errorf("report %d of %s is of another database and signed at %s, and one signed at %s was seen before: %w",
+			r.Counter, r.Device, r.Time.Format(time.RFC3339), before.Time.Format(time.RFC3339), fault.ErrRollback), hintReplay+"; if the device has a new database, set its clock")
 	case r.Epoch != before.Epoch:
 		now.Earlier = append(slices.Clone(before.Earlier), before.Epoch)
 		now.Earlier = now.Earlier[max(0, len(now.Earlier)-maxEarlier):]

@@ -126,6 +126,7 @@ func TestMemory(t *testing.T) {
 		{"gap", firstEpoch, 9, "4 reports between 4 and 9", nil},
 		{"old", firstEpoch, 8, "", fault.ErrRollback},
 		{"same number, signed again", firstEpoch, 9, "", nil},
+		{"another database, not later", nextEpoch, 1, "", fault.ErrRollback},
 		{"same number, other content", firstEpoch, 9, "", fault.ErrConflict},
 		{"new database", nextEpoch, 1, "new database", nil},
 		{"the old database again", firstEpoch, 10, "", fault.ErrRollback},
@@ -180,7 +181,9 @@ func TestWatch(t *testing.T) {
 		{firstEpoch, 7, "", nil, 0},
 		{nextEpoch, 1, "new database", nil, 0},
 	} {
-		press.epoch = tt.epoch
+		if press.epoch = tt.epoch; tt.note != "" {
+			press.at = press.at.Add(time.Second)
+		}
 		press.report(t, st, "press-07", tt.counter)
 		r, err := current.Read(t.Context(), st, "press-07", []signing.Key{press.key})
 		if err != nil {

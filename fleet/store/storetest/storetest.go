@@ -232,6 +232,20 @@ func epochs(t *testing.T, s store.Store) {
 	}
 	report("more39", 1, margo.StateFailed, store.Repeated)
 	report("more38", 9, margo.StateFailed, store.Repeated)
+
+	register := func(epoch string, seconds int, want store.Outcome) {
+		t.Helper()
+		r := caps("b")
+		r.Stamp, r.At = store.Stamp{Epoch: epoch, Sequence: 1}, noon(seconds)
+		put(t, s, r, want)
+	}
+	register("e2", 20, store.Created)
+	register("e1", 10, store.Repeated) // of a database before the first report here
+	register("e3", 30, store.Updated)
+	register("e1", 40, store.Updated)
+	if d, err := s.Device(t.Context(), "b"); err != nil || d.Stamp != (store.Stamp{Epoch: "e1", Sequence: 1}) {
+		t.Errorf("b reported %+v, %v", d.Stamp, err)
+	}
 }
 
 func unordered(t *testing.T, s store.Store) {
