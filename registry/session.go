@@ -86,7 +86,9 @@ func (u *upload) recall(ctx context.Context) bool {
 	}
 	at, err := url.Parse(u.a.address(""))
 	if err == nil {
-		u.location, u.states, err = parseSession(data, at, u.desc.Digest, u.desc.Size)
+		var to *url.URL
+		to, u.states, err = parseSession(data, at, u.desc.Digest, u.desc.Size)
+		u.move(to)
 	}
 	if err == nil {
 		u.hashed = u.states[0].Hashed
@@ -138,9 +140,7 @@ func (u *upload) keep() {
 	if err != nil {
 		return
 	}
-	if at := u.folder.Keep(u.file, data); !at.IsZero() {
-		u.folder.RemoveOlder(at.Add(-sessionAge))
-	}
+	u.kept = u.folder.Keep(u.file, data)
 }
 
 // skip takes the newest state of the hash that the registry has all bytes of, so that the source need not send them again.

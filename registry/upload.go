@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -61,14 +62,15 @@ type upload struct {
 	recalled bool // the session is of an earlier run
 	folder   cache.Folder
 	file     string // in it, with the session
-	location *url.URL
-	off      int64 // bytes that the registry has
+	off      int64  // bytes that the registry has
 	hash     hash.Hash
 	hashed   int64 // bytes that were hashed
 	least    int64 // of a chunk
 
-	mu     sync.Mutex  // a chunk is read by the transport
-	states []hashState // as stored
+	mu       sync.Mutex  // a chunk is read by the transport
+	location *url.URL    // set by move
+	states   []hashState // as stored
+	kept     time.Time   // when they were
 }
 
 // pushChunks sends a blob in chunks. The session of an earlier run is continued. errNoChunks: nothing was sent.
@@ -132,12 +134,23 @@ func (u *upload) begin(ctx context.Context) error {
 		u.least = least
 	}
 	u.recalled = false
-	u.location, u.off, u.hashed, u.hash = nil, 0, 0, u.desc.Digest.Algorithm().Hash()
+	u.move(nil)
+	u.off, u.hashed, u.hash = 0, 0, u.desc.Digest.Algorithm().Hash()
 	if err := u.follow(resp); err != nil || u.location == nil || u.least > maxChunk {
 		return errNoChunks
 	}
 	u.remember()
+	if !u.kept.IsZero() {
+		u.folder.RemoveOlder(u.kept.Add(-sessionAge))
+	}
 	return nil
+}
+
+// move sets the address of the session's next request. A chunk that is read still stores it.
+func (u *upload) move(to *url.URL) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.location = to
 }
 
 // restart ends a session and opens another.
@@ -159,7 +172,7 @@ func (u *upload) follow(resp *http.Response) error {
 	if err != nil || !wire.SameOrigin(next, resp.Request.URL) {
 		return fmt.Errorf("its upload goes on at another address: %w", fault.ErrUnsupported)
 	}
-	u.location = next
+	u.move(next)
 	return nil
 }
 
@@ -272,6 +285,7 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 			if err != nil {
 				return nil, err
 			}
+			sent.stop() // the transport may still read it
 			sent = u.chunk(again, n)
 			sent.end = again.Close
 			return sent, nil

@@ -292,6 +292,32 @@ func TestUploadFile(t *testing.T) {
 	}
 }
 
+// A registry may reject a token while it still receives a chunk: the chunk is sent again with a new token, and its first reader has ended.
+func TestUploadWithATokenThatExpires(t *testing.T) {
+	c := newCarriage(t, testenv.DistributionToken)
+	for skip := range 3 {
+		c.target.Faults.Add(testenv.Rule{Method: http.MethodPatch, Skip: 2 * skip, Times: 1, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+			duplex := http.NewResponseController(w)
+			if err := duplex.EnableFullDuplex(); err != nil {
+				t.Error(err)
+			}
+			_, _ = io.CopyN(io.Discard, r.Body, registry.MarkEvery+1)
+			again := r.Clone(r.Context())
+			again.Body, again.ContentLength = http.NoBody, 0
+			again.Header.Del("Authorization")
+			next.ServeHTTP(w, again)
+			if err := duplex.Flush(); err != nil {
+				t.Error(err)
+			}
+			_, _ = io.Copy(io.Discard, r.Body)
+		}})
+	}
+	if err := c.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.whole()
+}
+
 // A registry that sends an upload elsewhere gets nothing there, and a source that lies brings nothing.
 func TestUploadOfLies(t *testing.T) {
 	c := newCarriage(t, testenv.Distribution)
