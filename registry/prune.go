@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -195,6 +196,11 @@ func (p *remotePlace) removeReferrers(ctx context.Context, subject digest.Digest
 		if errors.Is(err, fault.ErrNotFound) || err == nil && there.Digest == subject {
 			continue
 		}
+		if err == nil && tag != fallback && depth > 1 { // such as the signature of an attestation
+			var more int
+			more, err = p.removeReferrers(ctx, there.Digest, tags, depth-1)
+			n += more
+		}
 		if err == nil {
 			err = p.remove(ctx, there.Digest.String())
 		}
@@ -209,13 +215,52 @@ func (p *remotePlace) removeReferrers(ctx context.Context, subject digest.Digest
 		}
 	}
 	for _, suffix := range sharedTags {
-		if tags[fallback+suffix] {
-			if err := p.remove(ctx, fallback+suffix); err != nil && !errors.Is(err, fault.ErrUnsupported) && !errors.Is(err, fault.ErrInvalid) {
-				return n, err
-			}
+		tag := fallback + suffix
+		if !tags[tag] {
+			continue
+		}
+		there, err := p.resolveAt(p.reading(ctx, a), a, tag)
+		if errors.Is(err, fault.ErrNotFound) {
+			continue
+		}
+		if err == nil {
+			err = p.remove(ctx, tag)
+		}
+		if errors.Is(err, fault.ErrUnsupported) || errors.Is(err, fault.ErrInvalid) {
+			continue
+		}
+		shared := false
+		if err == nil && depth > 1 {
+			shared, err = p.shared(ctx, there.Digest, tag, tags)
+		}
+		if err == nil && depth > 1 && !shared {
+			var more int
+			more, err = p.removeReferrers(ctx, there.Digest, tags, depth-1)
+			n += more
+		}
+		if err != nil {
+			return n, err
 		}
 	}
 	return n, nil
+}
+
+// shared reports whether another of the tags that several subjects may share names a manifest.
+func (p *remotePlace) shared(ctx context.Context, d digest.Digest, tag string, tags map[string]bool) (bool, error) {
+	a := p.upstream()
+	for other := range tags {
+		if other == tag || !slices.ContainsFunc(sharedTags, func(suffix string) bool { return strings.HasSuffix(other, suffix) }) {
+			continue
+		}
+		there, err := p.resolveAt(p.reading(ctx, a), a, other)
+		if err == nil && there.Digest == d {
+			return true, nil
+		}
+		if err != nil && !errors.Is(err, fault.ErrNotFound) {
+			return false, err
+		}
+	}
+	return false, nil
 }
 
 func (p *layoutPlace) removeReferrer(context.Context, ocispec.Descriptor, digest.Digest) error {

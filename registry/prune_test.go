@@ -96,6 +96,11 @@ func TestRemoveManifest(t *testing.T) {
 			if err := repo.PushManifest(t.Context(), sbom, sbomData, "sha256-"+now.Digest.Encoded()+".sbom"); err != nil {
 				t.Fatal(err)
 			}
+			att, _ := storetest.Put(t, repo, "attestation", nil, legacy+".att")
+			attSig, _ := storetest.Put(t, repo, "signature of the attestation", nil, "sha256-"+att.Digest.Encoded()+".sig")
+			sbomSig, _ := storetest.Put(t, repo, "signature of the sbom", nil, "sha256-"+sbom.Digest.Encoded()+".sig")
+			own, _ := storetest.Put(t, repo, "sbom of the signature", nil, "sha256-"+attSig.Digest.Encoded()+".sbom")
+			ownSig, _ := storetest.Put(t, repo, "signature of that", nil, "sha256-"+own.Digest.Encoded()+".sig")
 			list, err := repo.Tags(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -112,7 +117,7 @@ func TestRemoveManifest(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for name, d := range map[string]ocispec.Descriptor{"state": old, "signature": one, "second": two, "nested": nested, "legacy": sig} {
+			for name, d := range map[string]ocispec.Descriptor{"state": old, "signature": one, "second": two, "nested": nested, "legacy": sig, "attestation": att, "its signature": attSig, "the signature of its sbom": ownSig} {
 				if _, _, err := repo.Manifest(t.Context(), d.Digest); !errors.Is(err, fault.ErrNotFound) {
 					t.Errorf("%s: %v, want that it is gone", name, err)
 				}
@@ -122,11 +127,11 @@ func TestRemoveManifest(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, tag := range list {
-				if tag == "press-07.v1" || strings.HasPrefix(tag, legacy) {
+				if tag == "press-07.v1" || strings.HasPrefix(tag, legacy) || strings.Contains(tag, att.Digest.Encoded()) || strings.Contains(tag, attSig.Digest.Encoded()) || strings.Contains(tag, own.Digest.Encoded()) {
 					t.Errorf("the tag %s is there", tag)
 				}
 			}
-			for name, d := range map[string]ocispec.Descriptor{"state": now, "signature": stays, "sbom": sbom} {
+			for name, d := range map[string]ocispec.Descriptor{"state": now, "signature": stays, "sbom": sbom, "its signature": sbomSig} {
 				if _, _, err := repo.Manifest(t.Context(), d.Digest); err != nil {
 					t.Errorf("%s of what stays: %v", name, err)
 				}

@@ -45,24 +45,19 @@ func (r *Repository) RemoveWithReferrers(ctx context.Context, d digest.Digest) (
 	tags := map[string]bool{}
 	for _, tag := range list {
 		tags[tag] = true
-		own := strings.HasPrefix(tag, fallbackTag(d)+".")
-		if !own && strings.HasPrefix(tag, "sha256-") {
+		if strings.HasPrefix(tag, "sha256-") {
 			continue
 		}
 		named, err := r.Named(ctx, tag)
 		if err != nil {
 			return nil, err
 		}
-		switch {
-		case own && named != "":
-			old, bytes, err := r.ManifestLimit(ctx, named, MaxForeignManifest)
-			if err != nil {
-				return nil, err
-			}
-			out.legacy[tag] = kept{old, bytes}
-		case named == d:
+		if named == d {
 			out.tags = append(out.tags, tag)
 		}
+	}
+	if err := out.collectTagged(ctx, d, list, maxNested); err != nil {
+		return nil, err
 	}
 	if err := r.RemoveManifest(ctx, d, out.tags...); err != nil {
 		return out, err
@@ -93,6 +88,37 @@ func (r *Removed) collect(ctx context.Context, subject ocispec.Descriptor, depth
 		}
 		r.referrers = append(r.referrers, kept{desc, data})
 		if err := r.collect(ctx, desc, depth-1); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// collectTagged reads what older cosign's tags name of a manifest, with what refers to it.
+func (r *Removed) collectTagged(ctx context.Context, subject digest.Digest, tags []string, depth int) error {
+	if depth == 0 {
+		return nil
+	}
+	for _, tag := range tags {
+		if !strings.HasPrefix(tag, fallbackTag(subject)+".") {
+			continue
+		}
+		named, err := r.repo.Named(ctx, tag)
+		if err != nil {
+			return err
+		}
+		if named == "" {
+			continue
+		}
+		desc, data, err := r.repo.ManifestLimit(ctx, named, MaxForeignManifest)
+		if err == nil {
+			r.legacy[tag] = kept{desc, data}
+			err = r.collect(ctx, desc, depth-1)
+		}
+		if err == nil {
+			err = r.collectTagged(ctx, named, tags, depth-1)
+		}
+		if err != nil {
 			return err
 		}
 	}
