@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ const (
 	ReportThere   = "there"   // the destination has the same report
 	ReportOlder   = "older"   // the destination has a newer one, which stays
 	ReportInvalid = "invalid" // it cannot be read; it is left out
+	ReportLater   = "later"   // the fleet endpoint does not store it now: it is to be handed in again
 )
 
 // CarriedReport is the report of one device.
@@ -37,7 +39,7 @@ type CarriedReport struct {
 	Device  artifacts.DeviceID `json:"device,omitempty"`
 	Counter uint64             `json:"counter,omitempty"`
 	Outcome string             `json:"outcome"`
-	Reason  string             `json:"reason,omitempty"` // of an invalid one
+	Reason  string             `json:"reason,omitempty"` // why it was not taken
 }
 
 // CarryReports copies the reports of devices from one place to another, byte for byte. An older report never replaces a
@@ -70,9 +72,11 @@ func eachReport(ctx context.Context, from *registry.Repository, carry func(tag s
 
 // HandReports hands the reports of devices in to somebody who takes each once: stored is false for one that is not newer than what is
 // there. A report is left out if hand returns fault.ErrDenied or fault.ErrInvalid; after fault.ErrNotFound, which means that the device's gateway
-// is unknown, it is handed in once more when the others are there.
+// is unknown, it is handed in once more when the others are there. An error that says when to try again is about this report, such as the
+// device's quota: the others are handed in, and it is returned at the end. Another error ends it. What was handed in is returned with an error, too.
 func HandReports(ctx context.Context, from *registry.Repository, good func(tag string, bundle []byte) error, hand func(ctx context.Context, bundle []byte) (stored bool, err error)) ([]CarriedReport, error) {
 	early := map[string]bool{}
+	var later error
 	one := func(tag string) (CarriedReport, error) {
 		out, r, err := goodReport(ctx, from, tag, good)
 		if err != nil || out.Reason != "" {
@@ -80,7 +84,10 @@ func HandReports(ctx context.Context, from *registry.Repository, good func(tag s
 		}
 		stored, err := hand(ctx, r.bundle)
 		early[tag] = errors.Is(err, fault.ErrNotFound)
+		_, again := fault.RetryAfter(err)
 		switch {
+		case again:
+			out.Outcome, out.Reason, later = ReportLater, err.Error(), err
 		case early[tag], errors.Is(err, fault.ErrDenied), errors.Is(err, fault.ErrInvalid):
 			out.Reason = err.Error()
 		case err != nil:
@@ -98,7 +105,7 @@ func HandReports(ctx context.Context, from *registry.Repository, good func(tag s
 			all[i], err = one(r.Tag)
 		}
 	}
-	return all, err
+	return all, cmp.Or(err, later)
 }
 
 func carryReport(ctx context.Context, from, to *registry.Repository, tag string, good func(string, []byte) error) (CarriedReport, error) {

@@ -36,6 +36,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 func (p *program) run(ctx context.Context, args []string) int {
 	logrus.SetOutput(io.Discard) // compose-go logs variables without a value there; our own message has file and line
+	p.args = args
 	app := p.app()
 	if len(args) > 0 && args[0] == cmdline.CompleteCommand {
 		p.complete(ctx, app, args[1:], p.stdout)
@@ -62,6 +63,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	args           []string                    // as typed
 	lookup         func(string) (string, bool) // the environment
 	now            func() time.Time
 	unlock         func(private, password []byte) (sign.PrivateKey, error)

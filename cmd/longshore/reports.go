@@ -1,9 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/urfave/cli/v2"
@@ -65,8 +67,8 @@ func (r reportsResult) text(w io.Writer) {
 	row(w, "carried", "%s to %s", fleet.Counted(r.Carried, "report"), r.Destination)
 	row(w, "", "%d already there, %d older than the existing ones", count[site.ReportThere], count[site.ReportOlder])
 	for _, x := range r.Reports {
-		if x.Outcome == site.ReportInvalid {
-			row(w, "invalid", "%s: %s", x.Tag, oneLine(x.Reason))
+		if x.Reason != "" {
+			row(w, x.Outcome, "%s: %s", x.Tag, oneLine(x.Reason))
 		}
 	}
 }
@@ -86,6 +88,11 @@ func (c *call) importReports(args []string) error {
 	if len(args) == 2 {
 		return c.carryReports(source, args[1])
 	}
+	for _, f := range budgetFlags() {
+		if name := f.Names()[0]; c.IsSet(name) {
+			return c.misused("--%s cannot be used with --endpoint: reports are small, and handed in at once", name)
+		}
+	}
 	e, err := c.http(&fleet.Fleet{})
 	if err != nil {
 		return err
@@ -96,16 +103,19 @@ func (c *call) importReports(args []string) error {
 		return err
 	}
 	reports, err := site.HandReports(c.Context, from, c.signedReport(c.String("device-keys")), e.Hand)
-	if err != nil {
+	if err != nil && len(reports) == 0 {
 		return err
 	}
-	return c.showReports(source, at, reports)
+	shown := c.showReports(source, at, reports)
+	return cmp.Or(err, shown)
 }
 
 // typedEndpoint reports whether --endpoint was typed: the environment may name one for other commands.
 func (c *call) typedEndpoint() bool {
-	at := c.String("endpoint")
-	return at != "" && at != c.getenv("LONGSHORE_ENDPOINT")
+	return slices.ContainsFunc(c.args, func(s string) bool {
+		name, _, _ := strings.Cut(s, "=")
+		return name == "--endpoint" || name == "-endpoint"
+	})
 }
 
 // reportsAt opens a repository of reports.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -129,10 +130,37 @@ func TestReportsToAnEndpoint(t *testing.T) {
 			t.Errorf("exit %d, %v, %+v, want %s\n%s", code, err, r, want, errs)
 		}
 	}
+	asked, status := 0, http.StatusTooManyRequests
+	full := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if asked++; asked > 1 {
+			fmt.Fprint(w, `{"stored":true}`)
+			return
+		}
+		w.Header().Set("Retry-After", "60")
+		w.WriteHeader(status)
+	}))
+	defer full.Close()
+	var r reportsResult
+	code, out, errs := s.try("import", "-o", "json", "--reports", "--endpoint", full.URL, "stick")
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != outcome.Temporary || r.Carried != 1 || len(r.Reports) != 2 || r.Reports[0].Outcome != site.ReportLater || !strings.Contains(errs, "429") {
+		t.Errorf("a device over its quota: exit %d, %v, %+v\n%s", code, err, r, errs)
+	}
+	for _, status = range []int{http.StatusNotFound, http.StatusMethodNotAllowed} { // without --report-keys
+		asked = 0
+		if s.refuses(outcome.Misused, []string{"--report-keys"}, "import", "--reports", "--endpoint", full.URL, "stick"); asked != 1 {
+			t.Errorf("%d requests, want one", asked)
+		}
+	}
+	for _, flag := range []string{"--max-rate=1MB", "--max-bytes=1MB", "--window=22:00-06:00", "--no-wait"} {
+		s.refuses(outcome.Misused, []string{"cannot be used with --endpoint"}, "import", "--reports", flag, "--endpoint", full.URL, "stick")
+	}
 	endpoint.Close()
 	s.refuses(outcome.Temporary, []string{"fleet endpoint"}, "import", "--reports", "--endpoint", endpoint.URL, "stick")
 	s.refuses(outcome.Misused, []string{"--endpoint"}, "import", "--reports", "--endpoint", endpoint.URL, "stick", states)
 	s.refuses(outcome.Misused, []string{"--reports"}, "import", "--endpoint", endpoint.URL, "stick", siteHost)
+	s.env["LONGSHORE_ENDPOINT"] = endpoint.URL
+	s.refuses(outcome.Misused, []string{"--reports"}, "import", "--endpoint", endpoint.URL, "stick", siteHost)
+	delete(s.env, "LONGSHORE_ENDPOINT")
 	s.refuses(outcome.Misused, []string{"registry of the site"}, "import", "stick")
 }
 

@@ -358,7 +358,7 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, into an
 
 // Hand hands in the report of a device that the device has signed, a Sigstore bundle. stored is false if the endpoint has had this
 // one or a newer one before. A report that the endpoint rejects is fault.ErrDenied or fault.ErrInvalid; if it does not know the
-// device's gateway, or takes no reports that are handed in, fault.ErrNotFound.
+// device's gateway, fault.ErrNotFound; if it takes no reports that are handed in, fault.ErrUnsupported.
 func (c *Client) Hand(ctx context.Context, bundle []byte) (stored bool, err error) {
 	var answer struct {
 		Stored *bool `json:"stored"`
@@ -414,9 +414,9 @@ func (c *Client) do(ctx context.Context, method, path string, body []byte, into 
 // judge turns an unexpected response into an error.
 func (c *Client) judge(res *http.Response, body []byte, method, path string) error {
 	detail := strings.Join(strings.Fields(strings.ToValidUTF8(string(body[:min(len(body), maxDetail)]), "?")), " ")
-	known := false
+	known, kind := false, ""
 	if p, err := margo.ParseProblem("problem", body); err == nil {
-		known, detail = true, p.Title
+		known, kind, detail = true, p.Type, p.Title
 		if p.Detail != "" {
 			detail += ": " + p.Detail
 		}
@@ -427,7 +427,7 @@ func (c *Client) judge(res *http.Response, body []byte, method, path string) err
 		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrUnauthenticated), "give the viewers' password with --endpoint-password-file")
 	case status == http.StatusForbidden:
 		return fmt.Errorf("%w: %w", err, fault.ErrDenied)
-	case status == http.StatusNotFound && known && (strings.HasPrefix(path, "/fleet/v1/devices/") || method == http.MethodPost):
+	case status == http.StatusNotFound && known && strings.HasPrefix(path, "/fleet/v1/devices/"), kind == margo.ProblemBase+"gateway-not-found":
 		return fmt.Errorf("%w: %w", err, fault.ErrNotFound)
 	case status == http.StatusTooManyRequests || status >= 500:
 		err = fmt.Errorf("%w: %w", err, fault.ErrTemporary)
@@ -435,6 +435,8 @@ func (c *Client) judge(res *http.Response, body []byte, method, path string) err
 			err = fault.WithRetryAfter(err, min(time.Duration(n)*time.Second, maxRetryWait))
 		}
 		return err
+	case method == http.MethodPost && (!known || status == http.StatusNotFound || status == http.StatusMethodNotAllowed):
+		return fault.WithHint(fmt.Errorf("%w: it takes no reports that others hand in: %w", err, fault.ErrUnsupported), "start it with longshore-fleet serve --report-keys, and check the address")
 	}
 	return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrInvalid), "check the address")
 }

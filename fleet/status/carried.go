@@ -45,8 +45,12 @@ func CarriedReports(o Options, verify func(ctx context.Context, bundle []byte) (
 
 func carried(ctx context.Context, o Options, body io.Reader, verify func(context.Context, []byte) (*artifacts.CurrentState, error)) (*Carried, *problem) {
 	bundle, err := bounded.Read(body, artifacts.MaxCurrentState)
-	if err != nil {
-		return nil, blank(http.StatusRequestEntityTooLarge, "the report cannot be read, or is too large")
+	var large *http.MaxBytesError
+	switch {
+	case errors.As(err, &large), errors.Is(err, fault.ErrTooLarge):
+		return nil, blank(http.StatusRequestEntityTooLarge, "the report is too large")
+	case err != nil:
+		return nil, invalid("the report cannot be read")
 	}
 	c, err := verify(ctx, bundle)
 	switch {
