@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -80,11 +81,20 @@ func (p *program) collect(c *cli.Context, db *store.SQLite) error {
 		from = append(from, repo.Upstream()) // a mirror may show an old one
 	}
 	folder, file := cache.Folder(filepath.Dir(c.String("database"))), filepath.Base(c.String("database"))+".seen"
-	before, _ := folder.Read(file, maxSeen) // nothing, without a file
+	before, err := folder.Read(file, maxSeen)
+	if err == nil {
+		_, err = current.ParseMemory(filepath.Join(string(folder), file), before)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		log.Warn("the newest reports of earlier runs cannot be read: an old one cannot be detected in this run", "error", err)
+	}
 	x := &collector{keys: c.String("keys"), from: from, db: db, seen: current.NewWatch(before), now: p.now, log: log}
 	for {
 		r, err := x.round(c.Context)
-		if data, failed := x.seen.Encode(); failed == nil && folder.Keep(file, data).IsZero() {
+		if data, failed := x.seen.Encode(); failed != nil || bytes.Equal(data, before) {
+			// nothing to store
+		} else if before = data; folder.Keep(file, data).IsZero() {
+			before = nil
 			log.Warn("the newest reports are not stored: an old one cannot be detected in the next run", "file", filepath.Join(string(folder), file))
 		}
 		every := c.Duration("every")
@@ -250,30 +260,49 @@ func (x *collector) device(ctx context.Context, file string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	newest, failed := (*current.Report)(nil), error(nil)
-	carried := false // by media, which may be older than others
+	var newest, there *current.Report // of all, and of registries: media may be older than others
+	var failed error
 	for _, repo := range x.from {
 		r, err := current.Read(ctx, repo, tag, []signing.Key{key})
 		switch {
-		case err == nil && (newest == nil || r.Newer(newest.CurrentState)):
-			newest, carried = r, repo.Reference().Scheme == registry.SchemeLayout
-		case err != nil && !errors.Is(err, fault.ErrNotFound):
+		case err == nil:
+			if newest == nil || r.Newer(newest.CurrentState) {
+				newest = r
+			}
+			if repo.Reference().Scheme != registry.SchemeLayout && (there == nil || r.Newer(there.CurrentState)) {
+				there = r
+			}
+		case !errors.Is(err, fault.ErrNotFound):
 			failed = worse(failed, err) // another repository may have a good one
 		}
 	}
 	if newest == nil {
 		return false, cmp.Or(failed, fmt.Errorf("report of %s: %w", tag, fault.ErrNotFound))
 	}
-	note, err := x.seen.Take(newest)
-	if err != nil && !(carried && errors.Is(err, fault.ErrRollback)) {
-		return false, errors.Join(failed, err)
+	if there != nil {
+		if err := x.take(tag, there); err != nil {
+			if failed = errors.Join(failed, err); there == newest {
+				return false, failed
+			}
+		}
 	}
-	if note != "" {
-		x.log.Warn("new database", "device", tag, "note", note)
+	if there != newest {
+		if err := x.take(tag, newest); err != nil && !errors.Is(err, fault.ErrRollback) {
+			return false, errors.Join(failed, err)
+		}
 	}
 	changed, err := status.Collect(ctx, x.db, newest.CurrentState, x.now())
 	if errors.Is(err, fault.ErrNotFound) { // its gateway may be the next
 		err = fmt.Errorf("%w: %w", fault.ErrTemporary, err)
 	}
 	return changed, errors.Join(failed, err)
+}
+
+// take compares a report with those of earlier runs.
+func (x *collector) take(tag string, r *current.Report) error {
+	note, err := x.seen.Take(r)
+	if note != "" {
+		x.log.Warn("new database", "device", tag, "note", note)
+	}
+	return err
 }

@@ -240,6 +240,61 @@ func TestCollectFromAStick(t *testing.T) {
 	}
 }
 
+// A registry that shows an old report is told, also if media have a newer one. The file with the newest reports is written when it
+// changes, and told if it cannot be read.
+func TestCollectSeen(t *testing.T) {
+	server := testenv.Registry(t, testenv.Distribution)
+	client, err := registry.New(registry.Options{Getenv: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	dir, stick := t.TempDir(), "oci-layout:"+filepath.Join(t.TempDir(), "reports")
+	repo, err := client.OpenName(t.Context(), server.Host+"/plant/state")
+	if err != nil {
+		t.Fatal(err)
+	}
+	media, err := client.OpenName(t.Context(), stick)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := filepath.Join(dir, "fleet.db")
+	press := newPusher(t, repo, "press-07", dir)
+	collect := func(want int, out, errs string) {
+		t.Helper()
+		if code, said, warned := command(t, "collect", "--database", db, "--keys", dir, repo.Name(), stick); code != want || !strings.HasPrefix(said, "1 device: "+out) || !strings.Contains(warned, errs) || errs == "" && warned != "" {
+			t.Errorf("collect = %d, %s%s, want %d, %s %s", code, said, warned, want, out, errs)
+		}
+	}
+	press.push("press-07", 3, time.Now().Add(-2*time.Hour), margo.StateInstalling)
+	collect(0, "1 with a new report", "")
+	written := func() time.Time {
+		t.Helper()
+		info, err := os.Stat(db + ".seen")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.ModTime()
+	}
+	before := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(db+".seen", before, before); err != nil {
+		t.Fatal(err)
+	}
+	before = written()
+	collect(0, "0 with a new report", "")
+	if now := written(); !now.Equal(before) {
+		t.Errorf("the file was written at %v, and nothing has changed", now)
+	}
+	press.push("press-07", 2, time.Now().Add(-3*time.Hour), margo.StateInstalled)
+	press.repo = media
+	press.push("press-07", 5, time.Now().Add(-time.Hour), margo.StateInstalled)
+	collect(6, "1 with a new report", "report 2 of press-07, and report 3 was seen before")
+	if err := os.WriteFile(db+".seen", []byte("null"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	collect(0, "0 with a new report", "fleet.db.seen")
+}
+
 // Of several repositories the newest report of a device counts, wherever it is; one that its key has not signed hides no other.
 func TestCollectFromSeveral(t *testing.T) {
 	server := testenv.Registry(t, testenv.Distribution)
@@ -308,7 +363,7 @@ func TestReportsAreHandedIn(t *testing.T) {
 	now := time.Now()
 	press.push("press-07", 3, now.Add(-2*time.Hour), margo.StateInstalling)
 	child.push(child.id.Tag(), 1, now.Add(-2*time.Hour), margo.StateInstalled)
-	thief.push("press-08", 1, now, margo.StateInstalled) // the server has no key of it
+	thief.push("press-08", 1, now, margo.StateInstalled)                     // the server has no key of it
 	press.repo, press.epoch = oldest, "1b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11" // a database before
 	press.push("press-07", 99, now.Add(-3*time.Hour), margo.StateFailed)
 	press.repo, press.epoch = second, child.epoch
@@ -357,10 +412,23 @@ func TestReportsAreHandedIn(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, stored, err)
 		}
 	}
-	if resp, err := http.Get(url + "/fleet/v1/reports"); err != nil || resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusMethodNotAllowed {
-		t.Errorf("GET: %v, %v", resp.Status, err)
-	} else {
-		resp.Body.Close()
+	resp, err := http.Get(url + "/fleet/v1/reports")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusNotFound && resp.StatusCode != http.StatusMethodNotAllowed {
+		t.Errorf("GET: %s", resp.Status)
+	}
+	without, _, end := serve(t, "--database", filepath.Join(t.TempDir(), "fleet.db"))
+	defer end()
+	other, err := endpoint.New(endpoint.Options{URL: without})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if all, err := site.HandReports(t.Context(), first, nil, other.Hand); !errors.Is(err, fault.ErrUnsupported) || len(all) != 0 {
+		t.Errorf("a server without --report-keys: %+v, %v", all, err)
 	}
 }
 
