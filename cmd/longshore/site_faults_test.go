@@ -67,7 +67,7 @@ func TestSitePlanOfWhatIsMissing(t *testing.T) {
 			if len(r.Problems) == 0 || !strings.Contains(r.Problems[0], missing+"@"+gone.String()) || r.Bytes == 0 {
 				t.Errorf("problems %q, %d bytes", r.Problems, r.Bytes)
 			}
-			if code, _, errs := s.try("mirror", releaseKeyPublic, states, siteHost); code != outcome.Refused && code != outcome.NotFound || !strings.Contains(errs, missing) {
+			if code, _, errs := s.try("mirror", releaseKeyPublic, states, siteHost); code != outcome.NotFound || !strings.Contains(errs, missing) {
 				t.Errorf("mirror: exit %d, %s", code, errs)
 			}
 			if n := len(there.Faults.Requests("PUT", "/manifests/")); n != 0 {
