@@ -151,7 +151,7 @@ func TestReportsToAnEndpoint(t *testing.T) {
 			t.Errorf("%d requests, want one", asked)
 		}
 	}
-	for _, flag := range []string{"--max-rate=1MB", "--max-bytes=1MB", "--window=22:00-06:00", "--no-wait"} {
+	for _, flag := range []string{"--max-rate=1MB", "--max-bytes=1MB", "--window=22:00-06:00"} {
 		s.refuses(outcome.Misused, []string{"cannot be used with --endpoint"}, "import", "--reports", flag, "--endpoint", full.URL, "stick")
 	}
 	endpoint.Close()
