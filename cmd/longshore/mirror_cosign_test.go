@@ -1,11 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -111,6 +113,22 @@ func TestMirrorAttestations(t *testing.T) {
 						if out, err := s.cosign(args[0], ref...); (err == nil) != good {
 							t.Errorf("%s %v at the %s registry: %v\n%s", args[0], ref, at.Kind, err, out)
 						}
+					}
+				}
+			}
+			for range 2 { // the generation before the current one stays
+				s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--empty", states)
+				s.mirrored()
+			}
+			s.do(outcome.OK, "site", "prune", "--history", "0", states, siteHost)
+			for _, name := range []string{"plant/components/line-monitor", "library/caddy"} {
+				tags, err := opened(t, there.Reference(name)).Tags(t.Context())
+				if err != nil && !errors.Is(err, fault.ErrNotFound) {
+					t.Fatal(err)
+				}
+				for _, tag := range tags {
+					if strings.HasPrefix(tag, "sha256-") {
+						t.Errorf("%s:%s is left after a prune", name, tag)
 					}
 				}
 			}
