@@ -171,6 +171,23 @@ func TestMirrorToARegistryThatRefusesATypeOfArtifact(t *testing.T) {
 	s.do(outcome.OK, "verify", "--key", "release.pub", "--no-recurse", siteHost+"/plant/state:press-07")
 }
 
+// A site's registry that takes no manifest of this size: the manifest is named, and no tag of a device moves.
+func TestMirrorToARegistryThatTakesNoLargeManifest(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	there := s.site(testenv.Distribution)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	d, err := opened(t, s.server.Reference("library/caddy")).Resolve(t.Context(), "2.10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	there.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: "/library/caddy/manifests/" + d.Digest.String(), Effect: testenv.Status(http.StatusRequestEntityTooLarge, 0)})
+	s.refuses(outcome.Misused, []string{"library/caddy", d.Digest.String(), "413"}, "mirror", releaseKeyPublic, states, siteHost)
+	if n := len(there.Faults.Requests(http.MethodPut, "/plant/state/manifests/press-07")); n > 0 {
+		t.Errorf("the device's tag was set")
+	}
+}
+
 // blobOf is the digest that a request which ends an upload names.
 func blobOf(r testenv.Request) string {
 	q, _ := url.ParseQuery(r.Query)
