@@ -119,7 +119,11 @@ func (a *Agent) collectGarbage(ctx context.Context, w retained) error {
 				continue
 			}
 		}
-		blobs = append(blobs, d.Blobs...)
+		signatures, err := a.intake.Signatures(ctx, s)
+		if err != nil {
+			known = false
+		}
+		blobs = append(append(blobs, d.Blobs...), signatures...)
 		images = append(images, d.Images()...)
 	}
 	if known && !w.only {

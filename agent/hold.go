@@ -50,12 +50,14 @@ func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
 	if err != nil {
 		return status.Hold{}, err
 	}
-	desired, err := l.intake.Load(l.ctx, *s, true)
-	if err != nil {
+	desired, err := l.intake.Reverify(l.ctx, *s)
+	switch {
+	case err != nil && codes.Of(err) == codes.ContentDamaged:
 		return fail(err, "", "generation %d is not completely on the device", s.Generation)
-	}
-	if err := l.intake.Reverify(l.ctx, *s); err != nil {
+	case fault.Distrusted(err):
 		return fail(fault.ErrRejected, "choose another generation, or publish a new one", "generation %d does not pass the trust policy of now: %w", s.Generation, err)
+	case err != nil:
+		return fail(err, "", "cannot verify generation %d again", s.Generation)
 	}
 	if l.o.Trust != nil {
 		if x := l.o.Trust.Revoked(evidence(s, desired)); len(x) > 0 {

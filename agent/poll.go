@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -68,6 +69,7 @@ type poll struct {
 	heal       time.Time
 	heals      int
 	kept       time.Time // proven times, by the hour
+	again      time.Time // when the accepted state is held against a policy again that did not accept it
 	looked     time.Time // at the freshness of the accepted state, since the start
 	unfresh    error     // why it could not be found out then
 	fresh      bool      // something was examined since the start: until then a refusal of an earlier run means nothing
@@ -113,6 +115,7 @@ func (p *poll) start(l *loop, now time.Time) {
 	if r := l.refused; r != nil {
 		q.Retry = p.forced || !p.fresh || r.Policy != q.Policy || r.Temporary && !now.Before(p.heal)
 	}
+	q.Again = p.forced || !now.Before(p.again)
 	q.HoldTrust = l.holdTrust(now)
 	if q.RenewTrust = l.trust.wants(l, now, p.forced); q.RenewTrust {
 		l.trust.busy = true
@@ -152,7 +155,7 @@ func (l *loop) checked(r intake.Result) {
 	switch code := codes.Of(err); {
 	case err == nil:
 		p.fresh = true
-		err = errors.Join(l.takeIn(now, r), l.refreshed(now, r))
+		err = errors.Join(l.takeIn(now, r), l.refreshed(now, r), l.verifiedAgain(now, r))
 	case sourceTrouble(code), r.Resolved.Digest == "": // no state that could be refused
 	default:
 		p.fresh = true
@@ -208,6 +211,37 @@ func (l *loop) takeIn(now time.Time, r intake.Result) error {
 		}
 		l.nudge()
 	}
+	return nil
+}
+
+// verifiedAgain takes in by whom the accepted state is signed, now that another policy judges it. One that it does not accept runs on: it may be
+// signed again, so it is looked at again.
+func (l *loop) verifiedAgain(now time.Time, r intake.Result) error {
+	if r.NotAgain != nil {
+		if l.poll.again.IsZero() {
+			l.log.Warn("cannot verify the accepted state by the trust policy of now: it runs on, and is verified again later", "generation", l.accepted.Generation, "err", r.NotAgain)
+		}
+		l.poll.again = now.Add(max(healBackoff, l.o.Interval))
+	}
+	if r.Again == nil {
+		return nil
+	}
+	marks := map[store.Mark]**store.State{store.Accepted: &l.accepted, store.Target: &l.target, store.Committed: &l.committed, store.LastGood: &l.lastGood}
+	maps.DeleteFunc(marks, func(_ store.Mark, s **store.State) bool { return *s == nil || (*s).Digest != r.Again.Digest })
+	err := l.o.Store.Update(func(tx *store.Tx) error {
+		var errs []error
+		for m := range marks {
+			errs = append(errs, tx.SetState(m, *r.Again))
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		return err
+	}
+	for _, s := range marks {
+		*s = r.Again
+	}
+	l.poll.again, l.garbage = time.Time{}, true // the signatures of before
 	return nil
 }
 

@@ -27,6 +27,8 @@ type Query struct {
 	Limit int
 	// Stop is called after each referrer and reports whether the result suffices, so that no other is read; nil: all are read.
 	Stop func([]Signature) bool
+	// Keep is given the good ones; nil: nobody is.
+	Keep *Keeper
 }
 
 // Examine reads all possible signatures of subject, or statements of another type about it. An error means
@@ -42,6 +44,10 @@ func Examine(ctx context.Context, st Source, subject ocispec.Descriptor, q Query
 		q.Enough = func(good []Signature) bool { return len(good) > 0 }
 	}
 	e := examination{Query: q, st: st, subject: subject, Found: &Found{asked: q.Verifiers, what: q.PredicateType}, budget: newBudget(q.PredicateType)}
+	if kept, ok := st.(KeptSource); ok {
+		e.kept(ctx, kept)
+		return e.Found, nil
+	}
 	if q.Format != FormatLegacy {
 		e.referrers(ctx)
 	}
@@ -61,6 +67,9 @@ type examination struct {
 	st      Source
 	subject ocispec.Descriptor
 	budget
+
+	layer ocispec.Descriptor // the last one that was fetched
+	data  []byte
 }
 
 // budget bounds the reads for one subject: without it the limits of single reads would add up to gigabytes, at each try.
@@ -101,6 +110,7 @@ func (e *examination) fetch(ctx context.Context, where string, l ocispec.Descrip
 	if err != nil {
 		e.missOrNote(where, err)
 	}
+	e.layer, e.data = l, data
 	return data, err == nil
 }
 
@@ -418,6 +428,7 @@ func (e *examination) hold(ctx context.Context, where string, evidence *Evidence
 			refused, by, vouched = errors.New("signature is of another artifact"), t.VerifierName(), false
 		default:
 			s.Verification, s.By, vouched = v, t.VerifierName(), true
+			e.Keep.add(s, Piece{Repository: e.st.Name(), Subject: e.subject.Digest, Type: e.PredicateType, Where: where, At: s.Digest, Layer: e.layer, Data: e.data})
 			if !slices.ContainsFunc(e.Good, func(o Signature) bool { return o.By == s.By && o.Format == s.Format && o.Digest == s.Digest }) {
 				e.Good = append(e.Good, s)
 			}

@@ -2,9 +2,10 @@ package signing
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -12,170 +13,121 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// MaxKept bounds what a [Keeper] keeps, in bytes. Signatures of a few signers have some KiB; what others put beside them is not worth more.
-const MaxKept = 512 << 10
+// Piece is a signature or another statement as it was read: with it a [KeptSource] shows it again. Its JSON is on devices.
+type Piece struct {
+	Repository string        `json:"repository"` // that it was read from
+	Subject    digest.Digest `json:"subject"`
+	Type       string        `json:"type"`  // predicate type; [PredicateSign]: a signature
+	Where      string        `json:"where"` // as in [Remark]
+	At         digest.Digest `json:"at"`    // as in [Signature].Digest
 
-// Keeper keeps what is read of the signatures of one subject, so that they can be verified again without the repositories: [ReadKept]. It is
-// of one goroutine.
+	// Layer and Data are what is signed. Only those annotations are there that belong to the signature.
+	Layer ocispec.Descriptor `json:"-"`
+	Data  []byte             `json:"-"`
+}
+
+// Keeper holds the good signatures that an examination reads, so that those that count can be kept: [Keeper.Pieces]. What others put beside them
+// takes no room. It is of one goroutine.
 type Keeper struct {
-	places map[string]*kept // by name of the repository
-	size   int
+	read []keptPiece
 }
 
-// kept is what one repository has. Its JSON is on devices.
-type kept struct {
-	Referrers []ocispec.Descriptor          `json:"referrers,omitempty"` // of the subject
-	Tags      map[string]ocispec.Descriptor `json:"tags,omitempty"`
-	Content   []keptContent                 `json:"content,omitempty"`
+type keptPiece struct {
+	by signedBy
+	Piece
 }
 
-type keptContent struct {
-	Descriptor ocispec.Descriptor `json:"descriptor"`
-	Data       []byte             `json:"data"`
+// signedBy identifies a good signature.
+type signedBy struct {
+	format    Format
+	at, key   digest.Digest
+	principal string
 }
 
-// Keep returns a source through which st is read, and that keeps what it answers.
-func (k *Keeper) Keep(st Source) Source {
-	if k.places == nil {
-		k.places = map[string]*kept{}
+func signerOf(s Signature) signedBy { return signedBy{s.Format, s.Digest, s.Fingerprint, s.Principal} }
+
+func (k *Keeper) add(s Signature, p Piece) {
+	if k == nil {
+		return
 	}
-	if k.places[st.Name()] == nil {
-		k.places[st.Name()] = &kept{Tags: map[string]ocispec.Descriptor{}}
+	l := p.Layer
+	p.Layer = ocispec.Descriptor{MediaType: l.MediaType, Digest: l.Digest, Size: l.Size}
+	if s.Format == FormatLegacy {
+		p.Layer.Annotations = maps.Clone(l.Annotations)
+		maps.DeleteFunc(p.Layer.Annotations, func(name, _ string) bool {
+			return name != AnnotationSignature && !strings.HasPrefix(name, "dev.sigstore.cosign/")
+		})
 	}
-	return keeping{Source: st, k: k, at: k.places[st.Name()]}
+	k.read = append(k.read, keptPiece{signerOf(s), p})
 }
 
-// Bytes are what was kept; nil: nothing was signed.
-func (k *Keeper) Bytes() ([]byte, error) {
-	if k.size == 0 {
-		return nil, nil
-	}
-	return json.Marshal(k.places)
-}
-
-// note keeps something of a number of bytes, if there is room.
-func (k *Keeper) note(size int, f func()) {
-	if k.size+size <= MaxKept {
-		k.size += size
-		f()
-	}
-}
-
-// keeping is a source that is kept.
-type keeping struct {
-	Source
-	k  *Keeper
-	at *kept
-}
-
-var _ Mirrored = keeping{}
-
-// EachReferrers implements [Mirrored].
-func (s keeping) EachReferrers(ctx context.Context, subject ocispec.Descriptor, enough func([]ocispec.Descriptor) bool) error {
-	return eachReferrers(ctx, s.Source, subject, func(listed []ocispec.Descriptor) bool {
-		for _, d := range listed {
-			s.k.note(len(d.Digest), func() { s.at.Referrers = append(s.at.Referrers, d) })
+// Pieces are those of these signatures and statements, each once.
+func (k *Keeper) Pieces(counted []Signature) []Piece {
+	var out []Piece
+	for _, s := range counted {
+		i := slices.IndexFunc(k.read, func(p keptPiece) bool { return p.by == signerOf(s) })
+		if i >= 0 && !slices.ContainsFunc(out, func(p Piece) bool { return p.same(k.read[i].Piece) }) {
+			out = append(out, k.read[i].Piece)
 		}
-		return enough(listed)
-	})
-}
-
-// EachResolve implements [Mirrored].
-func (s keeping) EachResolve(ctx context.Context, tag string, enough func(ocispec.Descriptor) bool) error {
-	return EachResolve(ctx, s.Source, tag, func(d ocispec.Descriptor) bool {
-		s.k.note(len(d.Digest), func() { s.at.Tags[tag] = d })
-		return enough(d)
-	})
-}
-
-// Manifest implements [Source].
-func (s keeping) Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error) {
-	desc, data, err := s.Source.Manifest(ctx, d)
-	if err == nil {
-		s.content(desc, data)
 	}
-	return desc, data, err
+	return out
 }
 
-// Blob implements [Source].
-func (s keeping) Blob(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
-	data, err := s.Source.Blob(ctx, d, limit)
-	if err == nil {
-		s.content(d, data)
-	}
-	return data, err
+func (p Piece) same(o Piece) bool {
+	return p.Repository == o.Repository && p.Type == o.Type && p.Layer.Digest == o.Layer.Digest && maps.Equal(p.Layer.Annotations, o.Layer.Annotations)
 }
 
-func (s keeping) content(d ocispec.Descriptor, data []byte) {
-	s.k.note(len(data), func() {
-		s.at.Content = append(s.at.Content, keptContent{ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}, data})
-	})
+// KeptSource shows what was kept of a repository to [Examine], and nothing else. Nothing of it is trusted: it is verified as what a repository
+// answers.
+type KeptSource struct {
+	Repository string
+	Pieces     []Piece // without Data, of any repositories
+	// Read returns the Data of a piece.
+	Read func(ctx context.Context, layer ocispec.Descriptor) ([]byte, error)
 }
 
-// Kept are signatures that a [Keeper] has kept.
-type Kept struct{ places map[string]*kept }
-
-// ReadKept reads the bytes of a [Keeper]. Nothing of them is trusted: they are verified as what a repository answers. No bytes are no signature.
-func ReadKept(data []byte) (*Kept, error) {
-	out := &Kept{places: map[string]*kept{}}
-	if len(data) == 0 {
-		return out, nil
-	}
-	if err := json.Unmarshal(data, &out.places); err != nil {
-		return nil, fmt.Errorf("read kept signatures: %w: %w", fault.ErrInvalid, err)
-	}
-	return out, nil
-}
-
-// Of is what was kept of a repository.
-func (k *Kept) Of(repository string) Source {
-	at := k.places[repository]
-	if at == nil {
-		at = &kept{}
-	}
-	return keptSource{repository, at}
-}
-
-type keptSource struct {
-	name string
-	at   *kept
-}
+var _ Source = KeptSource{}
 
 // Name implements [Source].
-func (s keptSource) Name() string { return s.name }
+func (s KeptSource) Name() string { return s.Repository }
+
+// Blob implements [Source].
+func (s KeptSource) Blob(ctx context.Context, d ocispec.Descriptor, _ int64) ([]byte, error) {
+	return s.Read(ctx, d)
+}
 
 // Resolve implements [Source].
-func (s keptSource) Resolve(_ context.Context, tag string) (ocispec.Descriptor, error) {
-	if d, ok := s.at.Tags[tag]; ok {
-		return d, nil
-	}
-	return ocispec.Descriptor{}, fmt.Errorf("tag %s was not kept: %w", tag, fault.ErrNotFound)
+func (s KeptSource) Resolve(context.Context, string) (ocispec.Descriptor, error) {
+	return ocispec.Descriptor{}, s.unsupported()
 }
 
 // Manifest implements [Source].
-func (s keptSource) Manifest(_ context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error) {
-	for _, c := range s.at.Content {
-		if c.Descriptor.Digest == d {
-			return c.Descriptor, c.Data, nil
-		}
-	}
-	return ocispec.Descriptor{}, nil, fmt.Errorf("%s was not kept: %w", d, fault.ErrUnsupported)
+func (s KeptSource) Manifest(context.Context, digest.Digest) (ocispec.Descriptor, []byte, error) {
+	return ocispec.Descriptor{}, nil, s.unsupported()
 }
 
-// Blob implements [Source].
-func (s keptSource) Blob(ctx context.Context, d ocispec.Descriptor, _ int64) ([]byte, error) {
-	_, data, err := s.Manifest(ctx, d.Digest)
-	return data, err
+// Referrers implements [Source].
+func (s KeptSource) Referrers(context.Context, ocispec.Descriptor) ([]ocispec.Descriptor, error) {
+	return nil, s.unsupported()
 }
 
-// Referrers implements [Source]. Those that were not read are none: nothing asked for them.
-func (s keptSource) Referrers(context.Context, ocispec.Descriptor) ([]ocispec.Descriptor, error) {
-	var out []ocispec.Descriptor
-	for _, d := range s.at.Referrers {
-		same := func(o ocispec.Descriptor) bool { return o.Digest == d.Digest }
-		if !slices.ContainsFunc(out, same) && slices.ContainsFunc(s.at.Content, func(c keptContent) bool { return same(c.Descriptor) }) {
-			out = append(out, d)
+func (s KeptSource) unsupported() error {
+	return fmt.Errorf("%s: only signatures were kept of it: %w", s.Repository, fault.ErrUnsupported)
+}
+
+// kept reads the pieces about the subject.
+func (e *examination) kept(ctx context.Context, s KeptSource) {
+	for _, p := range s.Pieces {
+		if p.Repository != s.Repository || p.Subject != e.subject.Digest || p.Type != e.PredicateType || e.over {
+			continue
+		}
+		switch p.Layer.MediaType {
+		case MediaTypeSimpleSigning:
+			e.legacyLayer(ctx, p.Where, p.Layer)
+		case MediaTypeEnvelope:
+			e.envelopeLayer(ctx, p.Where, p.Layer)
+		default:
+			e.bundleLayer(ctx, p.Where, p.At, p.Type, p.Layer)
 		}
 	}
-	return out, nil
 }

@@ -2,10 +2,14 @@ package signing_test
 
 import (
 	"bytes"
+	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	. "github.com/longshore-dev/longshore/signing"
@@ -13,61 +17,86 @@ import (
 	"github.com/longshore-dev/longshore/signing/signingtest"
 )
 
-// What was kept is verified as what the repository answered, and no more than that.
+// What was kept is verified as what the repository answered, and no more than that. Whatever others put beside it, the good one is kept, and only
+// that.
 func TestKept(t *testing.T) {
+	large := sign.Statement{Type: "https://plant.example/sbom", Predicate: json.RawMessage(`"` + string(bytes.Repeat([]byte("x"), 2<<20)) + `"`)}
 	for _, f := range formats {
 		t.Run(string(f), func(t *testing.T) {
 			st := signingtest.NewMemory()
 			subject, other := st.Artifact(t, "hello"), st.Artifact(t, "other")
-			made := signed(t, newSigner(t, sign.Options{Name: "release", Format: f}), st, subject)
-			st.Attach(t, subject, MediaTypeBundle, MediaTypeBundle, bytes.Repeat([]byte("x"), MaxKept)) // of anybody: it takes no room away
+			signer := newSigner(t, sign.Options{Name: "release", Format: f})
+			made := signed(t, signer, st, subject)
+			if _, err := newSigner(t, sign.Options{Name: "release"}).Attest(t.Context(), st, subject, large); err != nil {
+				t.Fatal(err)
+			}
+			for i := range 100 { // of anybody
+				st.Attach(t, subject, MediaTypeBundle, MediaTypeBundle, append(bytes.Repeat([]byte("x"), 64<<10), fmt.Sprint(i)...))
+			}
 			var k Keeper
-			if data, err := k.Bytes(); data != nil || err != nil {
-				t.Errorf("Bytes = %s, %v before anything was read", data, err)
+			query := func(of string, by Verifier) Query { return Query{PredicateType: of, Verifiers: []Verifier{by}, Keep: &k} }
+			var counted []Signature
+			for _, of := range []string{PredicateSign, large.Type, large.Type} {
+				found, err := Examine(t.Context(), st, subject, query(of, releaseKey(t)))
+				if err != nil || len(found.Good) == 0 {
+					t.Fatalf("%s: %v, %v", of, found, err)
+				}
+				counted = append(counted, found.Good[0])
 			}
-			if _, err := Verify(t.Context(), k.Keep(st), subject, []Verifier{releaseKey(t)}); err != nil {
-				t.Fatal(err)
+			pieces := k.Pieces(counted)
+			if len(pieces) != 2 || len(pieces[0].Data) > 16<<10 || len(pieces[1].Data) < 2<<20 {
+				t.Fatalf("%d pieces are kept", len(pieces))
 			}
-			data, err := k.Bytes()
-			if err != nil || len(data) > 16<<10 {
-				t.Fatalf("%d bytes are kept, %v", len(data), err)
+			src := KeptSource{Repository: st.Name()}
+			for _, p := range pieces {
+				about, err := json.Marshal(p)
+				if err != nil || len(about) > 1<<10 {
+					t.Fatalf("%d bytes, %v", len(about), err)
+				}
+				again := Piece{Layer: p.Layer}
+				if err := json.Unmarshal(about, &again); err != nil {
+					t.Fatal(err)
+				}
+				src.Pieces = append(src.Pieces, again)
 			}
-			kept, err := ReadKept(data)
-			if err != nil {
-				t.Fatal(err)
+			src.Read = func(_ context.Context, l ocispec.Descriptor) ([]byte, error) {
+				for _, p := range pieces {
+					if p.Layer.Digest == l.Digest {
+						return p.Data, nil
+					}
+				}
+				return nil, fault.ErrNotFound
 			}
-			got, err := Verify(t.Context(), kept.Of(st.Name()), subject, []Verifier{releaseKey(t)})
+			got, err := Verify(t.Context(), src, subject, []Verifier{releaseKey(t)})
 			if diff := cmp.Diff(made[:1], got); err != nil || diff != "" {
 				t.Errorf("Verify = %v, (-made +kept):\n%s", err, diff)
 			}
-			for name, verify := range map[string]func() error{
-				"by another key": func() error {
-					_, err := Verify(t.Context(), kept.Of(st.Name()), subject, []Verifier{signingtest.OtherSigner(t, sign.Options{}).Key()})
-					return err
+			found, err := Examine(t.Context(), src, subject, query(large.Type, releaseKey(t)))
+			if err != nil || len(found.Good) != 1 || string(found.Good[0].Predicate) != string(large.Predicate) {
+				t.Errorf("the attestation: %v, %v", found, err)
+			}
+			damaged := src
+			damaged.Read = func(ctx context.Context, l ocispec.Descriptor) ([]byte, error) {
+				data, err := src.Read(ctx, l)
+				return append([]byte("x"), data...), err
+			}
+			for name, verify := range map[string]func() ([]Signature, error){
+				"by another key": func() ([]Signature, error) {
+					return Verify(t.Context(), src, subject, []Verifier{signingtest.OtherSigner(t, sign.Options{}).Key()})
 				},
-				"another artifact": func() error {
-					_, err := Verify(t.Context(), kept.Of(st.Name()), other, []Verifier{releaseKey(t)})
-					return err
+				"another artifact": func() ([]Signature, error) { return Verify(t.Context(), src, other, []Verifier{releaseKey(t)}) },
+				"another repository": func() ([]Signature, error) {
+					return Verify(t.Context(), KeptSource{"registry.example/other", src.Pieces, src.Read}, subject, []Verifier{releaseKey(t)})
 				},
-				"another repository": func() error {
-					_, err := Verify(t.Context(), kept.Of("registry.example/other"), subject, []Verifier{releaseKey(t)})
-					return err
-				},
-				"damaged": func() error {
-					kept, err := ReadKept(bytes.ReplaceAll(data, []byte(`"data":"`), []byte(`"data":"AAAA`)))
-					if err == nil {
-						_, err = Verify(t.Context(), kept.Of(st.Name()), subject, []Verifier{releaseKey(t)})
-					}
-					return err
-				},
+				"damaged": func() ([]Signature, error) { return Verify(t.Context(), damaged, subject, []Verifier{releaseKey(t)}) },
 			} {
-				if err := verify(); err == nil {
+				if _, err := verify(); err == nil {
 					t.Errorf("%s: it passes", name)
 				}
 			}
+			if _, err := src.Referrers(t.Context(), subject); !errors.Is(err, fault.ErrUnsupported) {
+				t.Errorf("Referrers = %v", err)
+			}
 		})
-	}
-	if _, err := ReadKept([]byte("{")); !errors.Is(err, fault.ErrInvalid) {
-		t.Errorf("ReadKept of half a file = %v", err)
 	}
 }

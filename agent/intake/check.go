@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -32,6 +31,7 @@ type Query struct {
 	Fresh      *store.Fresh   // of Accepted
 	LookFresh  bool           // look for a newer freshness statement about Accepted
 	Retry      bool           // hold Refused against the checks again
+	Again      bool           // hold Accepted against the policy again, if that is another one now
 	RenewTrust bool           // ask for the next trust policy first
 	Anew       bool           // the database took the place of a damaged one, and the next trust policy was not asked for since
 	Policy     string         // [Intake.Fingerprint] when the rest was copied
@@ -62,6 +62,9 @@ type Result struct {
 
 	Fresh       *store.Fresh // of State, or of the accepted one with LookedFresh
 	LookedFresh bool         // at the freshness of the accepted one
+
+	Again    *store.State // the accepted one, as another policy judges it; nil: nothing new
+	NotAgain error        // that policy does not accept it, or the source could not say
 	Unfresh     error        // a [codes.Error]: it is not fresh, or the source could not say
 }
 
@@ -120,7 +123,9 @@ func (in *Intake) look(ctx context.Context, q *Query, d ocispec.Descriptor, begu
 	switch {
 	case q.Accepted != nil && q.Accepted.Digest == d.Digest:
 		out.Generation = q.Accepted.Generation
-		out.Err = broken
+		if out.Err = broken; broken == nil && q.Again {
+			out.Again, out.NotAgain = in.verifyAgain(ctx, q)
+		}
 		if q.LookFresh {
 			out.LookedFresh = true
 			out.Fresh, out.Unfresh = in.freshness(ctx, ocispec.Descriptor{MediaType: q.Accepted.MediaType, Digest: d.Digest, Size: q.Accepted.Size}, q.Accepted.Generation, q.Fresh, q.Policy)
@@ -197,30 +202,24 @@ func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, ou
 	if err := c.keep(ctx, desc, data); err != nil {
 		return codes.Wrap(codes.Of(err), err)
 	}
-	kept, err := c.keepSignatures(ctx, v.Kept)
-	if err != nil {
-		return codes.Wrap(codes.Of(err), err)
-	}
 	b := builder{in: in, c: c, x: x, state: d.Digest, pins: map[string]digest.Digest{}}
+	if err := b.passed(ctx, Part{KindState, in.o.Repository, desc}, v); err != nil {
+		return err
+	}
 	if out.Desired, err = b.build(ctx); err != nil {
 		return err
 	}
 	out.Pins = b.pins
 	out.State = &store.State{
 		Digest: d.Digest, Size: desc.Size, MediaType: desc.MediaType, Generation: x.Generation, Repository: in.o.Repository,
-		AcceptedAt: in.o.Now(), Created: created(x), Expires: x.Expires, Windows: x.Windows.JSON(), Repeats: x.Repeats, SignedBy: v.SignedBy, Signatures: kept, Insecure: b.insecure, Sizes: map[digest.Digest]int64{},
+		AcceptedAt: in.o.Now(), Created: created(x), Expires: x.Expires, Windows: x.Windows.JSON(), Repeats: x.Repeats, SignedBy: v.SignedBy, Sizes: map[digest.Digest]int64{},
 	}
-	all := slices.Concat(signers(string(KindState), v), b.signers)
-	out.State.Signers = all[:min(len(all), maxSigners)]
 	for _, blob := range out.Desired.Blobs {
 		if n, ok := b.c.sizes[blob]; ok {
 			out.State.Sizes[blob] = n
 		}
 	}
-	if v.Insecure {
-		out.State.Insecure = append([]string{"state " + in.o.Repository}, b.insecure...)
-	}
-	return nil
+	return b.judged(ctx, out.State, q.Policy)
 }
 
 // open reads what a state's digest names, but for windows: its artifact's manifest, or a State Manifest that a manager serves.

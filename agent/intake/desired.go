@@ -30,6 +30,8 @@ type builder struct {
 	trusted  bool                     // accepted before: signatures and pins were held against the policy then
 	insecure []string
 	signers  []store.Signer
+	parts    []Part // that the policy is asked about
+	kept     []Kept // of parts
 }
 
 // build reads and checks all that the state's manifest names.
@@ -326,6 +328,8 @@ func (b *builder) pin(ctx context.Context, repository, tag string, unpinned, mis
 
 // verify asks the policy about a component or an image, unless it did so when the state was accepted.
 func (b *builder) verify(ctx context.Context, kind Kind, repository string, d ocispec.Descriptor) error {
+	p := Part{kind, repository, d}
+	b.parts = append(b.parts, p)
 	if b.trusted {
 		return nil
 	}
@@ -333,13 +337,7 @@ func (b *builder) verify(ctx context.Context, kind Kind, repository string, d oc
 	if err != nil {
 		return err
 	}
-	if part := signers(fmt.Sprintf("%s %s", kind, repository), v); len(part) > 0 && !slices.Contains(b.signers, part[0]) {
-		b.signers = append(b.signers, part...)
-	}
-	if v.Insecure {
-		b.insecure = append(b.insecure, fmt.Sprintf("%s %s", kind, repository))
-	}
-	return nil
+	return b.passed(ctx, p, v)
 }
 
 // distinctPorts refuses two services that publish the same port of the device.

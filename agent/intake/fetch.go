@@ -109,16 +109,6 @@ func (c *fetcher) keep(ctx context.Context, d ocispec.Descriptor, data []byte) e
 	return nil
 }
 
-// keepSignatures keeps those of a state, by which it is verified again; "": there are none.
-func (c *fetcher) keepSignatures(ctx context.Context, kept []byte) (digest.Digest, error) {
-	if len(kept) == 0 {
-		return "", nil
-	}
-	d := ocispec.Descriptor{MediaType: "application/json", Digest: digest.FromBytes(kept), Size: int64(len(kept))}
-	c.fetched, c.sizes[d.Digest] = append(c.fetched, d.Digest), d.Size
-	return d.Digest, c.keep(ctx, d, kept)
-}
-
 // has reports whether content is on the device.
 func (c *fetcher) has(ctx context.Context, d ocispec.Descriptor) bool {
 	_, err := c.in.o.Content.Get(ctx, c.sized(d))

@@ -16,13 +16,18 @@ import (
 
 // Load reads an accepted state again: from the device, and unless offline what is missing there from the source.
 func (in *Intake) Load(ctx context.Context, s store.State, offline bool) (*plan.Desired, error) {
+	d, _, err := in.load(ctx, s, offline)
+	return d, err
+}
+
+func (in *Intake) load(ctx context.Context, s store.State, offline bool) (*plan.Desired, *builder, error) {
 	var pins map[string]digest.Digest
 	err := in.o.Store.View(func(tx *store.Tx) (err error) {
 		pins, err = tx.Pins(s.Digest)
 		return err
 	})
 	if err != nil {
-		return nil, codes.Wrap(codes.ContentDamaged, err)
+		return nil, nil, codes.Wrap(codes.ContentDamaged, err)
 	}
 	c := fetcher{in: in, repository: s.Repository, offline: offline, sizes: maps.Clone(s.Sizes)}
 	if c.sizes == nil {
@@ -30,41 +35,19 @@ func (in *Intake) Load(ctx context.Context, s store.State, offline bool) (*plan.
 	}
 	_, data, err := c.manifest(ctx, s.Repository, ocispec.Descriptor{MediaType: s.MediaType, Digest: s.Digest, Size: s.Size}, true)
 	if err != nil {
-		return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
+		return nil, nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
 	}
 	x, err := in.open(s.MediaType, data)
 	if err != nil {
-		return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
+		return nil, nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
 	}
-	if s.Signatures != "" {
-		c.fetched = append(c.fetched, s.Signatures) // they stay as long as the state, and are read by Reverify alone
-	}
-	b := builder{in: in, c: c, x: x, state: s.Digest, pins: pins, trusted: true}
+	b := &builder{in: in, c: c, x: x, state: s.Digest, pins: pins, trusted: true}
+	b.parts = []Part{{KindState, s.Repository, ocispec.Descriptor{MediaType: s.MediaType, Digest: s.Digest, Size: s.Size}}}
 	d, err := b.build(ctx)
 	if err != nil {
-		return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
+		return nil, nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
 	}
-	return d, nil
-}
-
-// Reverify holds an accepted state against the trust policy as it is now, by its signatures that are on the device. The source is not asked.
-func (in *Intake) Reverify(ctx context.Context, s store.State) error {
-	v, ok := in.o.Verifier.(Reverifier)
-	if !ok {
-		return nil
-	}
-	var kept []byte
-	if s.Signatures != "" {
-		c := fetcher{in: in, offline: true, sizes: s.Sizes}
-		var err error
-		if kept, err = c.blob(ctx, s.Repository, ocispec.Descriptor{Digest: s.Signatures}, 0, false); err != nil {
-			return codes.Wrap(codes.ContentDamaged, fmt.Errorf("read the signatures of generation %d: %w", s.Generation, err))
-		}
-	}
-	if err := v.Reverify(ctx, s.Repository, ocispec.Descriptor{MediaType: s.MediaType, Digest: s.Digest, Size: s.Size}, kept); err != nil {
-		return codes.Wrap(verdictCode(KindState, err), err)
-	}
-	return nil
+	return d, b, nil
 }
 
 // Revision reads one revision of a deployment again, from the device.

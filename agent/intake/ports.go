@@ -2,6 +2,7 @@ package intake
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -41,7 +42,7 @@ type Verdict struct {
 	Keys     map[string]digest.Digest // fingerprints of the keys that signed, by name
 	SignedAt time.Time                // the earliest time that one of SignedBy says to have signed at; zero: one of them does not say
 	Until    time.Time                // when time alone may change the verdict; zero: never
-	Kept     []byte                   // the signatures of a state, for [Reverifier]; nil: none
+	Kept     []Kept                   // what of its signatures and attestations counted, for [Reverifier]
 }
 
 // Verifier holds an artifact against the device's trust policy. A nil error means: may be used.
@@ -50,9 +51,24 @@ type Verifier interface {
 	Verify(ctx context.Context, kind Kind, repository string, d ocispec.Descriptor) (Verdict, error)
 }
 
-// Reverifier is a [Verifier] that holds a state against the trust policy as it is now, by signatures that a verdict kept: it asks nobody.
+// Kept is a signature or an attestation that counted.
+type Kept struct {
+	About json.RawMessage    `json:"about"` // what the verifier wants to know of it again
+	Blob  ocispec.Descriptor `json:"blob"`
+	Data  []byte             `json:"-"` // of Blob; nil: it is on the device
+}
+
+// Reverifier is a [Verifier] that holds an artifact against the trust policy as it is now, by what verdicts kept, also of other artifacts: it
+// asks nobody. read reads a Blob from the device.
 type Reverifier interface {
-	Reverify(ctx context.Context, repository string, d ocispec.Descriptor, kept []byte) error
+	Reverify(ctx context.Context, part Part, kept []Kept, read func(ctx context.Context, blob ocispec.Descriptor) ([]byte, error)) error
+}
+
+// Part is an artifact that a generation consists of.
+type Part struct {
+	Kind       Kind
+	Repository string
+	Artifact   ocispec.Descriptor
 }
 
 // Content keeps the small verified artifacts of this device: manifests, deployments, Compose Archives.

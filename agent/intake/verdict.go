@@ -39,7 +39,7 @@ func (in *Intake) verify(ctx context.Context, kind Kind, repository string, d oc
 	}
 	v, ok := in.verdicts.passed[key]
 	in.verdicts.mu.Unlock()
-	if ok && (v.Until.IsZero() || in.o.Now().Before(v.Until)) {
+	if ok && (v.Until.IsZero() || in.o.Now().Before(v.Until)) && in.haveKept(ctx, v.Kept) {
 		return v, nil
 	}
 	v, err := in.o.Verifier.Verify(ctx, kind, repository, d)
@@ -50,7 +50,12 @@ func (in *Intake) verify(ctx context.Context, kind Kind, repository string, d oc
 	in.verdicts.mu.Lock()
 	defer in.verdicts.mu.Unlock()
 	if same && in.verdicts.policy == policy {
-		in.verdicts.passed[key] = v
+		remembered := v
+		remembered.Kept = slices.Clone(v.Kept)
+		for i := range remembered.Kept {
+			remembered.Kept[i].Data = nil // megabytes, of attestations
+		}
+		in.verdicts.passed[key] = remembered
 	}
 	return v, nil
 }

@@ -32,7 +32,8 @@ type State struct {
 	SignedBy   []string      `json:"signedBy,omitempty"`
 	Insecure   []string      `json:"insecure,omitempty"` // what was taken without a signature although one is the rule
 	Signers    []Signer      `json:"signers,omitempty"`  // who signed what of it, as the policy was then
-	// Signatures are its signatures, to verify it again; "": it has none, or they were not kept.
+	Policy     string        `json:"policy,omitempty"`   // fingerprint of policy and configuration by which the rest is
+	// Signatures is the list of all signatures that counted, of its parts too, to verify it again; "": none was asked for.
 	Signatures digest.Digest `json:"signatures,omitempty"`
 	// Sizes of the components' manifests, which nothing that is signed has: with them they are found on the device.
 	Sizes map[digest.Digest]int64 `json:"sizes,omitempty"`

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -20,6 +21,7 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/sigstore/sigstore/pkg/signature"
 
@@ -35,6 +37,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/trust"
 	"github.com/longshore-dev/longshore/testenv"
@@ -52,6 +55,8 @@ type fleet struct {
 	trust  *registry.Repository
 	keys   map[string]*sign.Signer
 	image  digest.Digest
+
+	components string // who signs components; "": nobody
 }
 
 func newFleet(t *testing.T, kind testenv.Kind) *fleet {
@@ -106,6 +111,8 @@ type rules struct {
 	expires   string
 	window    map[string]string // by name: ", notAfter: …"
 	more      string
+
+	components string // who must sign components
 }
 
 func (f *fleet) document(r rules) string {
@@ -116,7 +123,11 @@ func (f *fleet) document(r rules) string {
 		fmt.Fprintf(&b, "expires: %s\n", r.expires)
 	}
 	b.WriteString("keys:\n")
-	for _, n := range append([]string{r.release}, r.roots...) {
+	names := append([]string{r.release}, r.roots...)
+	if r.components != "" {
+		names = append(names, r.components)
+	}
+	for _, n := range names {
 		pem, err := json.Marshal(string(f.key(n).PublicPEM()))
 		if err != nil {
 			f.t.Fatal(err)
@@ -124,6 +135,9 @@ func (f *fleet) document(r rules) string {
 		fmt.Fprintf(&b, "  - {name: %s, pem: %s%s}\n", n, pem, r.window[n])
 	}
 	fmt.Fprintf(&b, "rules:\n  - {scope: %s/plant/**, signers: [%s]}\n", f.server.Host, r.release)
+	if r.components != "" {
+		fmt.Fprintf(&b, "  - {scope: %s/plant/components/**, artifacts: [component], signers: [%s]}\n", f.server.Host, r.components)
+	}
 	for i, n := range r.revoked {
 		if i == 0 {
 			b.WriteString("revoked:\n")
@@ -191,7 +205,11 @@ func (f *fleet) release(device string, generation uint64, by string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	d, err := release.Publish(f.t.Context(), components, c, release.PublishOptions{Tags: []string{version}})
+	o := release.PublishOptions{Tags: []string{version}}
+	if f.components != "" {
+		o.Signer = releaser{f.key(f.components)}
+	}
+	d, err := release.Publish(f.t.Context(), components, c, o)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -530,6 +548,7 @@ func TestRollbackVerifiesAgain(t *testing.T) {
 	d.wake()
 	for g := uint64(1); g <= 2; g++ {
 		f.release(d.name, g, "release-1")
+		f.litter(f.current(d.name))
 		d.sync()
 		d.at(1, g)
 	}
@@ -569,6 +588,79 @@ func TestRollbackVerifiesAgain(t *testing.T) {
 	d.sync()
 	if err := back(); err != nil {
 		t.Errorf("back to a signer who has come again: %v", err)
+	}
+}
+
+// TestRollbackAfterAStateWasSignedAgain: a state that was signed again by a signer who counts now, when the device had accepted it already, can be
+// gone back to.
+func TestRollbackAfterAStateWasSignedAgain(t *testing.T) {
+	f := newFleet(t, testenv.Distribution)
+	one := rules{version: 1, release: "release-1", roots: []string{"root-1", "root-2"}}
+	d := f.device("press-01", f.document(one)).wake()
+	f.release(d.name, 1, "release-1")
+	d.sync()
+	d.at(1, 1)
+	f.rotate(rules{version: 2, release: "release-2", roots: one.roots}, "root-1", "root-2")
+	d.sync() // nobody has signed it again yet
+	d.at(2, 1)
+	if _, err := f.key("release-2").Sign(t.Context(), f.states, f.current(d.name)); err != nil {
+		t.Fatal(err)
+	}
+	d.sync()
+	f.release(d.name, 2, "release-2")
+	d.sync()
+	d.at(2, 2)
+	f.server.Down()
+	if _, err := d.agent.RollBack(t.Context(), agent.RollbackRequest{By: "ana", Via: "command"}); err != nil {
+		t.Errorf("back to what was signed again: %v", err)
+	}
+}
+
+// TestRollbackVerifiesComponents: also the signers of what a generation consists of are held against the policy of now.
+func TestRollbackVerifiesComponents(t *testing.T) {
+	f := newFleet(t, testenv.Distribution)
+	f.components = "builder-1"
+	one := rules{version: 1, release: "release", roots: []string{"root-1", "root-2"}, components: "builder-1"}
+	d := f.device("press-01", f.document(one)).wake()
+	for g := uint64(1); g <= 2; g++ {
+		f.release(d.name, g, "release")
+		d.sync()
+		d.at(1, g)
+	}
+	two := one
+	two.version, two.components = 2, "builder-2"
+	f.rotate(two, "root-1", "root-2")
+	d.sync()
+	d.at(2, 2)
+	if _, err := d.agent.RollBack(t.Context(), agent.RollbackRequest{By: "ana", Via: "command"}); !errors.Is(err, fault.ErrRejected) || !strings.Contains(fmt.Sprint(err), "/plant/components/web@") {
+		t.Errorf("back to a component whose signer has left: %v", err)
+	}
+	three := one
+	three.version = 3
+	f.rotate(three, "root-1", "root-2")
+	d.sync()
+	d.at(3, 2)
+	f.server.Down()
+	if _, err := d.agent.RollBack(t.Context(), agent.RollbackRequest{By: "ana", Via: "command"}); err != nil {
+		t.Errorf("back to a signer who has come again: %v", err)
+	}
+}
+
+// litter puts bundles beside an artifact, as whoever can write to the registry does.
+func (f *fleet) litter(subject ocispec.Descriptor) {
+	f.t.Helper()
+	for i := range 100 {
+		data := append(bytes.Repeat([]byte("x"), 10<<10), fmt.Sprint(i)...)
+		layer := ocispec.Descriptor{MediaType: signing.MediaTypeBundle, Digest: digest.FromBytes(data), Size: int64(len(data))}
+		manifest, err := json.Marshal(ocispec.Manifest{
+			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: signing.MediaTypeBundle,
+			Config: ocispec.DescriptorEmptyJSON, Layers: []ocispec.Descriptor{layer}, Subject: &ocispec.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size},
+			Annotations: map[string]string{signing.AnnotationPredicateType: signing.PredicateSign, ocispec.AnnotationCreated: "2099-01-01T00:00:00Z"},
+		})
+		d := ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(manifest), Size: int64(len(manifest)), ArtifactType: signing.MediaTypeBundle}
+		if err := errors.Join(err, f.states.PushBlob(f.t.Context(), ocispec.DescriptorEmptyJSON, []byte("{}")), f.states.PushBlob(f.t.Context(), layer, data), f.states.PushReferrer(f.t.Context(), d, manifest)); err != nil {
+			f.t.Fatal(err)
+		}
 	}
 }
 

@@ -2,7 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
+	"fmt"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
@@ -39,41 +41,47 @@ func (v *verifier) Verify(ctx context.Context, kind intake.Kind, repository stri
 	if err != nil {
 		return intake.Verdict{}, err
 	}
-	keep := func(st signing.Source) signing.Source { return st }
 	var keeper signing.Keeper
-	if kind == intake.KindState {
-		keep = keeper.Keep
-	}
 	decision := policy.Decide(ctx, trust.Question{
-		Source: keep(repo), Kind: string(kind), Subject: d, Now: v.now(),
+		Source: repo, Kind: string(kind), Subject: d, Now: v.now(), Keep: &keeper,
 		Elsewhere: func(ctx context.Context, repository string) (signing.Source, error) {
-			st, err := v.registry.OpenName(ctx, repository)
-			if err != nil {
-				return nil, err
-			}
-			return keep(st), nil
+			return v.registry.OpenName(ctx, repository)
 		},
 	})
 	out := verdict(decision, policy.Until(v.now()))
-	if decision.Err == nil {
-		out.Kept, err = keeper.Bytes()
+	if decision.Err != nil {
+		return out, decision.Err
 	}
-	return out, errors.Join(decision.Err, err)
+	for _, p := range keeper.Pieces(decision.Statements()) {
+		about, err := json.Marshal(p)
+		if err != nil {
+			return out, err
+		}
+		out.Kept = append(out.Kept, intake.Kept{About: about, Blob: p.Layer, Data: p.Data})
+	}
+	return out, nil
 }
 
 // Reverify implements [intake.Reverifier].
-func (v *verifier) Reverify(ctx context.Context, repository string, d ocispec.Descriptor, data []byte) error {
+func (v *verifier) Reverify(ctx context.Context, part intake.Part, kept []intake.Kept, read func(context.Context, ocispec.Descriptor) ([]byte, error)) error {
 	policy, err := v.policy.Policy()
 	if err != nil {
 		return err
 	}
-	kept, err := signing.ReadKept(data)
-	if err != nil {
-		return err
+	src := signing.KeptSource{Repository: part.Repository, Read: read}
+	for _, k := range kept {
+		p := signing.Piece{}
+		if err := json.Unmarshal(k.About, &p); err != nil {
+			return fmt.Errorf("read kept signatures: %w: %w", fault.ErrInvalid, err)
+		}
+		p.Layer = k.Blob
+		src.Pieces = append(src.Pieces, p)
 	}
 	return policy.Decide(ctx, trust.Question{
-		Source: kept.Of(repository), Kind: trust.KindState, Subject: d, Now: v.now(),
-		Elsewhere: func(_ context.Context, repository string) (signing.Source, error) { return kept.Of(repository), nil },
+		Source: src, Kind: string(part.Kind), Subject: part.Artifact, Now: v.now(),
+		Elsewhere: func(_ context.Context, repository string) (signing.Source, error) {
+			return signing.KeptSource{Repository: repository, Pieces: src.Pieces, Read: read}, nil
+		},
 	}).Err
 }
 

@@ -25,6 +25,8 @@ type Question struct {
 	// Elsewhere opens the repository in which a rule says that signatures are. nil: there is no such way, and the answer
 	// about such an artifact is no.
 	Elsewhere func(ctx context.Context, repository string) (signing.Source, error)
+	// Keep is given the good signatures and statements that are read; nil: nobody is.
+	Keep *signing.Keeper
 }
 
 // Decide holds an artifact against the policy: revocations, the rule of its kind and repository, that rule's signers,
@@ -118,7 +120,7 @@ func (p *Policy) signatures(ctx context.Context, q Question, st signing.Source, 
 		d.NotChecked = append(d.NotChecked, "signatures: the rule says allowUnsigned")
 		return nil
 	}
-	d.Signatures = p.count(ctx, st, q.Subject, signing.PredicateSign, rule.Quorum, q.Now, q.Thorough)
+	d.Signatures = p.count(ctx, st, signing.PredicateSign, rule.Quorum, q)
 	d.Signatures.Optional = rule.AllowUnsigned
 	if rule.AllowUnsigned && errors.Is(d.Signatures.Err, fault.ErrUnsigned) {
 		d.Insecure = true
@@ -132,7 +134,7 @@ func (p *Policy) signatures(ctx context.Context, q Question, st signing.Source, 
 func (p *Policy) attestations(ctx context.Context, q Question, st signing.Source, rule Rule, d *Decision) error {
 	var first error
 	for _, a := range rule.Attestations {
-		t := p.count(ctx, st, q.Subject, a.Type, a.Quorum, q.Now, q.Thorough)
+		t := p.count(ctx, st, a.Type, a.Quorum, q)
 		d.Attestations = append(d.Attestations, *t)
 		if t.Err != nil && first == nil {
 			first = unattested(a, t.Err)

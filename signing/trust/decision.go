@@ -195,6 +195,18 @@ func (t *Tally) Statements() []signing.Signature {
 	return out
 }
 
+// Statements are what counts: of the signatures, and of the attestations that the rule asks for.
+func (d *Decision) Statements() []signing.Signature {
+	var out []signing.Signature
+	if d.Signatures != nil {
+		out = d.Signatures.Statements()
+	}
+	for _, t := range d.Attestations {
+		out = append(out, t.Statements()...)
+	}
+	return out
+}
+
 // MarshalJSON writes the error beside the rest.
 func (t Tally) MarshalJSON() ([]byte, error) {
 	type plain Tally

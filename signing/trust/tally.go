@@ -21,23 +21,23 @@ import (
 // would have sufficed; fault.ErrBadSignature, where something is forged in a signer's name, or all that is there is by
 // others; fault.ErrThreshold, where some have signed; fault.ErrUnsigned; or why something could not be read.
 func (p *Policy) Count(ctx context.Context, st signing.Source, subject ocispec.Descriptor, predicateType string, q Quorum, now time.Time) *Tally {
-	return p.count(ctx, st, subject, predicateType, q, now, false)
+	return p.count(ctx, st, predicateType, q, Question{Subject: subject, Now: now})
 }
 
-// count is Count; thorough looks also where nothing more is needed, to tell of everything.
-func (p *Policy) count(ctx context.Context, st signing.Source, subject ocispec.Descriptor, predicateType string, q Quorum, now time.Time, thorough bool) *Tally {
+// count is Count, as a question says; its Source is not read.
+func (p *Policy) count(ctx context.Context, st signing.Source, predicateType string, q Quorum, about Question) *Tally {
 	t := &Tally{Type: predicateType, Repository: st.Name(), Threshold: q.Need()}
 	for _, s := range q.Signers {
 		t.Signers = append(t.Signers, SignerResult{Name: s.Name, Kind: s.Kind, About: s.about})
 	}
-	c := count{policy: p, quorum: q, now: now}
+	c := count{policy: p, quorum: q, now: about.Now}
 	trustees := make([]signing.Verifier, len(q.Signers))
 	for i, s := range q.Signers {
-		trustees[i] = numbered{s.at(now), i}
+		trustees[i] = numbered{s.at(about.Now), i}
 	}
-	found, err := signing.Examine(ctx, st, subject, signing.Query{
-		PredicateType: predicateType, Verifiers: trustees,
-		Enough: func(good []signing.Signature) bool { return !thorough && len(c.match(good)) >= q.Need() },
+	found, err := signing.Examine(ctx, st, about.Subject, signing.Query{
+		PredicateType: predicateType, Verifiers: trustees, Keep: about.Keep,
+		Enough: func(good []signing.Signature) bool { return !about.Thorough && len(c.match(good)) >= q.Need() },
 	})
 	if err != nil {
 		t.Err = err

@@ -1,0 +1,170 @@
+package intake
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+
+	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// What counted when a generation was accepted stays on the device as long as the generation: a list, which the generation names, and each
+// signature and attestation by itself, so that generations share them. With them a rollback by hand is verified without the registry.
+
+const (
+	typeKept = "application/vnd.longshore.kept.v1+json"
+	maxKept  = 16 << 20 // of the list: some 20,000 signatures
+)
+
+// haveKept reports whether what a verdict remembers is on the device.
+func (in *Intake) haveKept(ctx context.Context, kept []Kept) bool {
+	return !slices.ContainsFunc(kept, func(k Kept) bool {
+		_, err := in.o.Content.Get(ctx, k.Blob)
+		return err != nil
+	})
+}
+
+// passed takes in the verdict about a part that the policy lets pass.
+func (b *builder) passed(ctx context.Context, p Part, v Verdict) error {
+	name := fmt.Sprintf("%s %s", p.Kind, p.Repository)
+	if v.Insecure {
+		b.insecure = append(b.insecure, name)
+	}
+	if p.Kind == KindState {
+		name = string(p.Kind)
+	}
+	if part := signers(name, v); len(part) > 0 && !slices.Contains(b.signers, part[0]) {
+		b.signers = append(b.signers, part...)
+	}
+	for _, k := range v.Kept {
+		if k.Data != nil {
+			if err := b.c.keep(ctx, ocispec.Descriptor{MediaType: k.Blob.MediaType, Digest: k.Blob.Digest, Size: k.Blob.Size}, k.Data); err != nil {
+				return codes.Wrap(codes.Of(err), err)
+			}
+		}
+		k.Data = nil
+		if !slices.ContainsFunc(b.kept, func(o Kept) bool { return string(o.About) == string(k.About) }) {
+			b.kept = append(b.kept, k)
+		}
+	}
+	return nil
+}
+
+// judged completes a state with what the policy says about its parts, which b has taken in.
+func (b *builder) judged(ctx context.Context, s *store.State, policy string) error {
+	s.Policy, s.Signatures = policy, ""
+	s.Signers = b.signers[:min(len(b.signers), maxSigners)]
+	if s.Insecure = b.insecure; len(b.kept) == 0 {
+		return nil
+	}
+	data, err := json.Marshal(b.kept)
+	if err != nil {
+		return codes.Wrap(codes.Internal, err)
+	}
+	d := ocispec.Descriptor{MediaType: typeKept, Digest: digest.FromBytes(data), Size: int64(len(data))}
+	if s.Sizes == nil {
+		s.Sizes = map[digest.Digest]int64{}
+	}
+	s.Signatures, s.Sizes[d.Digest] = d.Digest, d.Size
+	if err := b.c.keep(ctx, d, data); err != nil {
+		return codes.Wrap(codes.Of(err), err)
+	}
+	return nil
+}
+
+// kept reads the list of what counted when a state was accepted.
+func (in *Intake) kept(ctx context.Context, s store.State) ([]Kept, error) {
+	if s.Signatures == "" {
+		return nil, nil
+	}
+	c := fetcher{in: in, offline: true, sizes: s.Sizes}
+	data, err := c.blob(ctx, s.Repository, ocispec.Descriptor{Digest: s.Signatures}, maxKept, false)
+	var kept []Kept
+	if err == nil {
+		err = json.Unmarshal(data, &kept)
+	}
+	if err != nil {
+		return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read the signatures of generation %d: %w", s.Generation, err))
+	}
+	return kept, nil
+}
+
+// Signatures are the names of what was kept of a state's signatures: nothing else names them.
+func (in *Intake) Signatures(ctx context.Context, s store.State) ([]digest.Digest, error) {
+	kept, err := in.kept(ctx, s)
+	var out []digest.Digest
+	if s.Signatures != "" {
+		out = append(out, s.Signatures)
+	}
+	for _, k := range kept {
+		out = append(out, k.Blob.Digest)
+	}
+	return out, err
+}
+
+// Reverify reads a state that was accepted from the device, and holds it and all its parts against the trust policy as it is now, by what counted
+// when they were accepted. The source is not asked.
+func (in *Intake) Reverify(ctx context.Context, s store.State) (*plan.Desired, error) {
+	d, b, err := in.load(ctx, s, true)
+	v, ok := in.o.Verifier.(Reverifier)
+	if err != nil || !ok {
+		return d, err
+	}
+	kept, err := in.kept(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if !in.haveKept(ctx, kept) {
+		return nil, codes.Errorf(codes.ContentDamaged, "read the signatures of generation %d: %w", s.Generation, fault.ErrNotFound)
+	}
+	for _, p := range b.parts {
+		err := v.Reverify(ctx, p, kept, in.o.Content.Get)
+		if errors.Is(err, fault.ErrUnsigned) && len(kept) == 0 {
+			err = fmt.Errorf("the device has no signatures of it, because the policy asked for none when it was verified: %w", err)
+		}
+		if err != nil {
+			return nil, codes.Wrap(verdictCode(p.Kind, err), err)
+		}
+	}
+	return d, nil
+}
+
+// verifyAgain holds the accepted state against another trust policy than the one it was accepted by: it may have been signed again, by signers who
+// count now, and whose signatures a rollback by hand needs later.
+func (in *Intake) verifyAgain(ctx context.Context, q *Query) (*store.State, error) {
+	if _, ok := in.o.Verifier.(Reverifier); !ok || q.Accepted.Policy == q.Policy {
+		return nil, nil
+	}
+	_, b, err := in.load(ctx, *q.Accepted, true)
+	if err != nil {
+		return nil, err
+	}
+	s := *q.Accepted
+	for _, p := range b.parts {
+		v, err := in.verify(ctx, p.Kind, p.Repository, p.Artifact)
+		if err == nil {
+			err = b.passed(ctx, p, v)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if p.Kind == KindState {
+			s.SignedBy = v.SignedBy
+		}
+	}
+	s.Sizes = maps.Clone(s.Sizes)
+	delete(s.Sizes, q.Accepted.Signatures)
+	if in.Fingerprint() != q.Policy {
+		return nil, nil // it changed again
+	}
+	return &s, b.judged(ctx, &s, q.Policy)
+}
