@@ -72,9 +72,8 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 		until = d.Until
 	}
 	r.Decision = &store.Decision{Verdict: d.Verdict, By: d.By, Via: d.Via, Reason: clip(d.Reason), At: now, Until: until}
-	told := status.Event{Kind: status.EventChange, Deployment: c.Name, Digest: c.ID, Message: fmt.Sprintf("%s by %s%s", d.Verdict, d.By, reasonText(d.Reason))}
 	err = l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetChange(r), keepDecided(tx, told, *r.Decision), l.capabilities(tx, now))
+		return errors.Join(tx.SetChange(r), keepDecided(tx, decisionEvent(c, *r.Decision), *r.Decision), l.capabilities(tx, now))
 	})
 	if err != nil {
 		return status.Change{}, fmt.Errorf("save the decision on %s: %w", c.Name, err)
@@ -84,9 +83,17 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 		l.trust.next = now
 	}
 	l.nudge()
-	l.log.Info("decision", "deployment", c.Name, "change", c.ID, "verdict", d.Verdict, "by", d.By, "via", d.Via, "reason", r.Decision.Reason)
-	l.events.Emit(told)
+	l.tellDecision(c, *r.Decision)
 	return l.changeStatus(c), nil
+}
+
+func decisionEvent(c plan.Change, d store.Decision) status.Event {
+	return status.Event{Kind: status.EventChange, Deployment: c.Name, Digest: c.ID, Message: fmt.Sprintf("%s by %s%s", d.Verdict, d.By, reasonText(d.Reason))}
+}
+
+func (l *loop) tellDecision(c plan.Change, d store.Decision) {
+	l.log.Info("decision", "deployment", c.Name, "change", c.ID, "verdict", d.Verdict, "by", d.By, "via", d.Via, "reason", d.Reason)
+	l.events.Emit(decisionEvent(c, d))
 }
 
 // keepDecided saves the event of a decision, so that it is shown after a restart, too.

@@ -142,6 +142,7 @@ func (l *loop) gateChanges(now time.Time) {
 		}
 	}
 	var fresh []store.Change
+	var automatic []plan.Change
 	g.at = time.Time{}
 	for i, c := range slices.Concat(target, l.openChanges(l.acceptedDesired)) {
 		r, ok := g.records[c.ID]
@@ -150,6 +151,9 @@ func (l *loop) gateChanges(now time.Time) {
 		}
 		was := r
 		if r.Begun.IsZero() {
+			if d := l.gateQuestion(c, r, now).Automatic(); d != nil && !l.unfinished(c) {
+				r.Decision, automatic = d, append(automatic, c)
+			}
 			w, applied := l.waitOf(c, r, now), i < len(target)
 			if w == nil && applied && l.canBegin(c) {
 				r.Begun = now
@@ -166,7 +170,7 @@ func (l *loop) gateChanges(now time.Time) {
 			fresh = append(fresh, r)
 		}
 	}
-	if !l.keepChanges(now, records, fresh) { // nothing begins
+	if !l.keepChanges(now, records, fresh, automatic...) { // nothing begins
 		return
 	}
 	g.changes = target
@@ -198,11 +202,17 @@ func (g *gate) trustOnly() map[digest.Digest]store.Change {
 	return out
 }
 
-// keepChanges remembers exactly these records, of which some are fresh; false: they could not be saved.
-func (l *loop) keepChanges(now time.Time, records map[digest.Digest]store.Change, fresh []store.Change) bool {
+// keepChanges remembers exactly these records, of which some are fresh, and that some changes were approved automatically; false: they could not be
+// saved.
+func (l *loop) keepChanges(now time.Time, records map[digest.Digest]store.Change, fresh []store.Change, automatic ...plan.Change) bool {
 	if len(fresh) > 0 || len(records) != len(l.gate.records) {
 		err := l.o.Store.Update(func(tx *store.Tx) error {
-			return errors.Join(tx.RetainChanges(keys(records)), setChanges(tx, fresh))
+			errs := []error{tx.RetainChanges(keys(records)), setChanges(tx, fresh)}
+			for _, c := range automatic {
+				d := *records[c.ID].Decision
+				errs = append(errs, keepDecided(tx, decisionEvent(c, d), d), l.capabilities(tx, now))
+			}
+			return errors.Join(errs...)
 		})
 		if err != nil {
 			l.log.Error("cannot save which changes wait; nothing is changed until it can", "err", err)
@@ -212,6 +222,9 @@ func (l *loop) keepChanges(now time.Time, records map[digest.Digest]store.Change
 		}
 	}
 	l.gate.records = records
+	for _, c := range automatic {
+		l.tellDecision(c, *records[c.ID].Decision)
+	}
 	return true
 }
 

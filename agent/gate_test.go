@@ -86,6 +86,19 @@ func (b *bench) decide(c status.Change, v store.Verdict, reason string, until ti
 	return err
 }
 
+// decidedAutomatically wants the last decision to be recorded as one that nobody made: as an event, and in the reports.
+func (b *bench) decidedAutomatically(name string, change digest.Digest, by string) {
+	b.t.Helper()
+	all := b.w.Extra(b.t).Decisions
+	if len(all) != 1 || all[0].Verdict != string(store.Approved) || all[0].Deployment != name || all[0].Digest != change || all[0].By != by || all[0].Via != "automatic" {
+		b.t.Errorf("reported decisions: %+v", all)
+	}
+	events := slices.DeleteFunc(eventsOf(b.t, b.r.Agent, status.EventRequest{Kind: status.EventChange}), func(e status.Event) bool { return e.Message != "approved by "+by })
+	if len(events) != 1 || events[0].Deployment != name {
+		b.t.Errorf("events: %+v", events)
+	}
+}
+
 func (b *bench) restart() {
 	b.t.Helper()
 	b.r.Stop(b.t)
@@ -209,6 +222,7 @@ func TestApproval(t *testing.T) {
 				t.Error("it began early")
 			}
 			b.w.Committed(t, b.r, 2)
+			b.decidedAutomatically("app-1", c.ID, "automaticAfter 12h")
 		}},
 		"of one deployment of two": {approval.Policy{Kinds: updates.Kinds, Deployments: []string{"app-1"}}, func(t *testing.T, b *bench, c status.Change) {
 			b.w.Publish(t, 3, anApp(1, "web:2"), anApp(2, "broker:2"))

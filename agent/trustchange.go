@@ -26,6 +26,7 @@ func (l *loop) holdTrust(now time.Time) func(intake.TrustVersion) bool {
 	if !slices.Contains(l.o.Approvals.Kinds, plan.TrustPolicy) {
 		return nil
 	}
+	l.approveTrust(now)
 	policy, records, counted := l.o.Approvals, maps.Clone(l.gate.records), l.gate.countedAt
 	return func(v intake.TrustVersion) bool {
 		r, ok := records[v.Digest]
@@ -36,8 +37,27 @@ func (l *loop) holdTrust(now time.Time) func(intake.TrustVersion) bool {
 	}
 }
 
+// approveTrust records that the version that waits is approved automatically, if it is.
+func (l *loop) approveTrust(now time.Time) {
+	r := l.heldTrust()
+	if r == nil {
+		return
+	}
+	c := trustChange(r.ID)
+	if r.Decision = trustQuestion(*r, l.o.Approvals, now, l.gate.countedAt).Automatic(); r.Decision == nil {
+		return
+	}
+	records := maps.Clone(l.gate.records)
+	records[r.ID] = *r
+	l.keepChanges(now, records, []store.Change{*r}, c)
+}
+
 func waitOfTrust(r store.Change, policy approval.Policy, now, counted time.Time) *plan.Wait {
-	return approval.Question{Now: now, Change: trustChange(r.ID), Record: r, Policy: policy, Counted: counted}.Wait()
+	return trustQuestion(r, policy, now, counted).Wait()
+}
+
+func trustQuestion(r store.Change, policy approval.Policy, now, counted time.Time) approval.Question {
+	return approval.Question{Now: now, Change: trustChange(r.ID), Record: r, Policy: policy, Counted: counted}
 }
 
 // trustChange is a version of the trust policy as a change of the device.

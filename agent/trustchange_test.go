@@ -137,6 +137,7 @@ func TestTrustPolicyIsApproved(t *testing.T) {
 			}
 			time.Sleep(2 * time.Minute)
 			taken(t, b, p)
+			b.decidedAutomatically(status.TrustPolicyName, c.ID, "automaticAfter 12h30m")
 		}},
 		"gone from the registry": {none, func(t *testing.T, b *bench, p *policies, c status.Change) {
 			p.set(func(p *policies) { p.next = nil })

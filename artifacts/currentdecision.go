@@ -18,7 +18,7 @@ type CurrentDecision struct {
 	Generation uint64        `json:"generation,omitempty"` // of a rollback, or that a release applies
 	Digest     digest.Digest `json:"digest"`               // of the change that was decided on, or of that generation's state
 	By         string        `json:"by"`                   // "user ana (1000)"
-	Via        string        `json:"via"`                  // command, file, panel
+	Via        string        `json:"via"`                  // command, file, panel, automatic
 	Reason     string        `json:"reason,omitempty"`
 }
 

@@ -86,35 +86,54 @@ func (q Question) Wait() *plan.Wait {
 }
 
 func (q Question) decision() *plan.Wait {
-	d := q.Record.Decision
-	if d != nil {
-		switch {
-		case d.Verdict == store.Rejected:
+	if d := q.Record.Decision; d.Counts(q.Now) {
+		switch d.Verdict {
+		case store.Rejected:
 			return &plan.Wait{Code: codes.ChangeRejected, Message: "rejected by " + d.By + because(d.Reason)}
-		case d.Verdict == store.Postponed && q.Now.Before(d.Until):
+		case store.Postponed:
 			return &plan.Wait{
 				Code: codes.ChangePostponed, Until: d.Until,
 				Message: fmt.Sprintf("postponed by %s until %s%s", d.By, d.Until.UTC().Format(time.RFC3339), because(d.Reason)),
 			}
-		case d.Verdict == store.Approved && (d.Until.IsZero() || q.Now.Before(d.Until)):
-			return nil
 		}
+		return nil
 	}
-	if !q.Policy.Needs(q.Change) {
+	if !q.Policy.Needs(q.Change) || q.Automatic() != nil {
 		return nil
 	}
 	w := &plan.Wait{Code: codes.ApprovalNeeded, Message: "waiting for approval: longshore-agent approve " + q.Change.Name}
 	if q.Policy.AutomaticAfter > 0 {
-		if q.Counted.IsZero() {
-			q.Counted = q.Now
-		}
-		w.Until = q.Counted.Add(q.Policy.AutomaticAfter - q.Record.Waited).Truncate(time.Second).Add(time.Second).UTC() // the same each time
-		if !q.Counted.Before(w.Until) {
-			return nil
-		}
+		w.Until = q.automaticAt()
 		w.Message += fmt.Sprintf(" (approved automatically at %s)", w.Until.UTC().Format(time.RFC3339))
 	}
 	return w
+}
+
+// Automatic is the approval of a change that nobody decided on in [Policy].AutomaticAfter; nil: it has none.
+func (q Question) Automatic() *store.Decision {
+	if q.Policy.AutomaticAfter == 0 || q.Record.Decision.Counts(q.Now) || !q.Policy.Needs(q.Change) || q.counted().Before(q.automaticAt()) {
+		return nil
+	}
+	after := q.Policy.AutomaticAfter.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(after, zero) {
+			after = after[:len(after)-2]
+		}
+	}
+	return &store.Decision{
+		Verdict: store.Approved, By: "automaticAfter " + after, Via: "automatic", At: q.Now, Until: q.Policy.Expiry(store.Approved, q.Now),
+	}
+}
+
+func (q Question) automaticAt() time.Time {
+	return q.counted().Add(q.Policy.AutomaticAfter - q.Record.Waited).Truncate(time.Second).Add(time.Second).UTC() // the same each time
+}
+
+func (q Question) counted() time.Time {
+	if q.Counted.IsZero() {
+		return q.Now
+	}
+	return q.Counted
 }
 
 func because(reason string) string {

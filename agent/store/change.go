@@ -42,10 +42,15 @@ const (
 type Decision struct {
 	Verdict Verdict   `json:"verdict"`
 	By      string    `json:"by"`  // "user ana (1000)"
-	Via     string    `json:"via"` // "command", "file", "panel"
+	Via     string    `json:"via"` // "command", "file", "panel", "automatic"
 	Reason  string    `json:"reason,omitempty"`
 	At      time.Time `json:"at"`
 	Until   time.Time `json:"until,omitzero"` // of an approval: when it expires; of Postponed: when it ends; zero: never
+}
+
+// Counts reports whether a decision holds: an approval that has expired and a postponement that is over do not. nil does not.
+func (d *Decision) Counts(now time.Time) bool {
+	return d != nil && (d.Until.IsZero() || now.Before(d.Until))
 }
 
 var bucketChanges = []byte("changes") // change id -> Change

@@ -37,7 +37,7 @@ func (x *rules) edit(o *agent.Options) {
 // decisionVerbs are what the people and applications beside a device do.
 func decisionVerbs() map[string]verb {
 	return map[string]verb{
-		"approvals": {"[KIND ...] [valid DURATION]", "from now on these kinds of changes wait for an approval: " + strings.Join(kindNames(), ", ") + "; the agent starts again", parseApprovals},
+		"approvals": {"[KIND ...] [valid DURATION|automatic DURATION]", "from now on these kinds of changes wait for an approval: " + strings.Join(kindNames(), ", ") + "; the agent starts again", parseApprovals},
 		"window":    {"never|opens in DURATION", "from now on changes wait for this window; the agent starts again", parseWindow},
 		"approve":   {"[APP]", "somebody approves the change that waits", func(a *arguments) action { return decision(a, store.Approved) }},
 		"reject":    {"[in APP] REASON", "somebody rejects it", func(a *arguments) action { return decision(a, store.Rejected) }},
@@ -87,6 +87,10 @@ func parseApprovals(a *arguments) action {
 	for a.peek() != "" && !a.failed {
 		if a.maybe("valid") {
 			p.ValidFor = a.duration()
+			break
+		}
+		if a.maybe("automatic") {
+			p.AutomaticAfter = a.duration()
 			break
 		}
 		column, k := a.column(), plan.Kind(a.next(""))
@@ -212,7 +216,11 @@ func (r *run) decided(app string, v store.Verdict) error {
 	if err != nil {
 		return err
 	}
-	if d := c.Decision; d == nil || d.Verdict != v || d.By != person || d.Via != "command" || d.At.IsZero() {
+	by, via := person, "command"
+	if v == "automatic" {
+		v, by, via = store.Approved, "automaticAfter "+r.rules.approvals.AutomaticAfter.String(), "automatic"
+	}
+	if d := c.Decision; d == nil || d.Verdict != v || d.By != by || d.Via != via || d.At.IsZero() {
 		return fmt.Errorf("the decision is %+v", d)
 	}
 	return nil

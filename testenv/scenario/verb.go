@@ -291,7 +291,7 @@ func outcomes() map[string]verb {
 		"removed":     {"[APP]", "nothing of APP is left but its volumes", nil},
 		"problem":     {"CODE [contains TEXT]", "the device's status tells of a problem", nil},
 		"waits":       {"CODE [in APP] [contains TEXT]", "the change of APP to the newest state waits, for a reason with this code", nil},
-		"decided":     {"approved|rejected|postponed [in APP]", "the device remembers who decided so on the change of APP", nil},
+		"decided":     {"approved|rejected|postponed|automatic [in APP]", "the device remembers who decided so on the change of APP", nil},
 		"held":        {"GENERATION", "somebody keeps the device at a generation, which runs completely", nil},
 		"notice":      {"TEXT", "the agent said at admission that a key is honoured in another way than its author may expect", nil},
 	}
