@@ -46,6 +46,7 @@ type Directory struct {
 
 	written []byte // of ChangesFile
 	failed  string
+	sync    func(*os.File) error // nil: [os.File.Sync]
 }
 
 // Result is what became of a decision, in the file NAME.result.
@@ -147,15 +148,23 @@ func (x *Directory) tell(root *os.Root, all []status.Change) error {
 	if err != nil || bytes.Equal(data, x.written) {
 		return err
 	}
-	if err := replace(root, ChangesFile, append(data, '\n')); err != nil {
+	if err := x.replace(root, ChangesFile, append(data, '\n')); err != nil {
 		return err
 	}
 	x.written = data
 	return nil
 }
 
+// flush has what was written survive a power cut.
+func (x *Directory) flush(f *os.File) error {
+	if x.sync != nil {
+		return x.sync(f)
+	}
+	return f.Sync()
+}
+
 // replace writes a file whole, or not.
-func replace(root *os.Root, name string, data []byte) error {
+func (x *Directory) replace(root *os.Root, name string, data []byte) error {
 	hidden := "." + name + ".new"
 	_ = root.Remove(hidden) // left over from a kill, or not there
 	f, err := root.OpenFile(hidden, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
@@ -163,7 +172,7 @@ func replace(root *os.Root, name string, data []byte) error {
 		return err
 	}
 	_, err = f.Write(data)
-	if err = errors.Join(err, f.Close()); err == nil {
+	if err = errors.Join(err, x.flush(f), f.Close()); err == nil {
 		err = root.Rename(hidden, name)
 	}
 	return err
@@ -172,7 +181,7 @@ func replace(root *os.Root, name string, data []byte) error {
 // take decides as a file says, writes the result and removes the file. A file that is not complete yet stays.
 func (x *Directory) take(ctx context.Context, root *os.Root, name string, d Operator) error {
 	r, by, at, err := x.read(root, name)
-	if errors.Is(err, fault.ErrInvalid) && x.Now().Sub(at) < halfWritten {
+	if errors.Is(err, fault.ErrInvalid) && x.Now().Sub(at).Abs() < halfWritten {
 		return nil
 	}
 	var out Result
@@ -192,10 +201,17 @@ func (x *Directory) take(ctx context.Context, root *os.Root, name string, d Oper
 	if err != nil {
 		return err
 	}
-	if err := replace(root, strings.TrimSuffix(name, decisionSuffix)+resultSuffix, append(data, '\n')); err != nil {
+	if err := x.replace(root, strings.TrimSuffix(name, decisionSuffix)+resultSuffix, append(data, '\n')); err != nil {
 		return err
 	}
-	return root.RemoveAll(name)
+	if err := root.RemoveAll(name); err != nil {
+		return err
+	}
+	dir, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	return errors.Join(x.flush(dir), dir.Close()) // else the decision may come back after a power cut, over a later one
 }
 
 // read reads a decision; at is when the file was written.

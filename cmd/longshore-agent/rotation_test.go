@@ -649,8 +649,8 @@ func TestRollbackVerifiesComponents(t *testing.T) {
 // litter puts bundles beside an artifact, as whoever can write to the registry does.
 func (f *fleet) litter(subject ocispec.Descriptor) {
 	f.t.Helper()
-	for i := range 100 {
-		data := append(bytes.Repeat([]byte("x"), 10<<10), fmt.Sprint(i)...)
+	for i := range 12 {
+		data := append(bytes.Repeat([]byte("x"), 60<<10), fmt.Sprint(i)...)
 		layer := ocispec.Descriptor{MediaType: signing.MediaTypeBundle, Digest: digest.FromBytes(data), Size: int64(len(data))}
 		manifest, err := json.Marshal(ocispec.Manifest{
 			Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: signing.MediaTypeBundle,
