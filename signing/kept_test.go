@@ -34,7 +34,9 @@ func TestKept(t *testing.T) {
 				st.Attach(t, subject, MediaTypeBundle, MediaTypeBundle, append(bytes.Repeat([]byte("x"), 64<<10), fmt.Sprint(i)...))
 			}
 			var k Keeper
-			query := func(of string, by Verifier) Query { return Query{PredicateType: of, Verifiers: []Verifier{by}, Keep: &k} }
+			query := func(of string, by Verifier) Query {
+				return Query{PredicateType: of, Verifiers: []Verifier{by}, Keep: &k}
+			}
 			var counted []Signature
 			for _, of := range []string{PredicateSign, large.Type, large.Type} {
 				found, err := Examine(t.Context(), st, subject, query(of, releaseKey(t)))

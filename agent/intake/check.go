@@ -65,7 +65,7 @@ type Result struct {
 
 	Again    *store.State // the accepted one, as another policy judges it; nil: nothing new
 	NotAgain error        // that policy does not accept it, or the source could not say
-	Unfresh     error        // a [codes.Error]: it is not fresh, or the source could not say
+	Unfresh  error        // a [codes.Error]: it is not fresh, or the source could not say
 }
 
 // Check is one look at the registry: resolve, and when the tag points at something new, checks 2 to 9.
