@@ -26,8 +26,8 @@ type DecisionRequest struct {
 	By, Via    string
 	Reason     string    // of a rejection: not empty
 	Until      time.Time // of [store.Postponed]
-	// Seen is when the decision about the change was made that was looked at; zero: there was none. Another verdict since then is a conflict. nil:
-	// it does not matter.
+	// Seen is when the decision about the change was made that was looked at; zero: there was none. Another verdict since then is a conflict while it
+	// counts. nil: it does not matter.
 	Seen *time.Time
 }
 
@@ -53,7 +53,7 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 			"look at it again: longshore-agent changes")
 	case !r.Begun.IsZero():
 		return status.Change{}, fmt.Errorf("the change of %s has begun at %s: %w", c.Name, r.Begun.UTC().Format(time.RFC3339), fault.ErrConflict)
-	case d.Seen != nil && r.Decision != nil && r.Decision.Verdict != d.Verdict && !r.Decision.At.Equal(*d.Seen):
+	case d.Seen != nil && r.Decision.Counts(now) && r.Decision.Verdict != d.Verdict && !r.Decision.At.Equal(*d.Seen):
 		return status.Change{}, fault.WithHint(fmt.Errorf("the change of %s was %s by %s meanwhile, at %s%s: %w", c.Name, r.Decision.Verdict, r.Decision.By,
 			r.Decision.At.UTC().Format(time.RFC3339), reasonText(r.Decision.Reason), fault.ErrConflict), "look at it again: longshore-agent changes")
 	case d.By == "":

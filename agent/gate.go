@@ -156,7 +156,7 @@ func (l *loop) gateChanges(now time.Time) {
 			}
 			w, applied := l.waitOf(c, r, now), i < len(target)
 			if w == nil && applied && l.canBegin(c) {
-				r.Begun = now
+				r.Begun, r.For = now, l.target.Digest
 			}
 			if w != nil && applied {
 				waits[c.Deployment] = *w
@@ -188,7 +188,7 @@ func (l *loop) gateChanges(now time.Time) {
 // removedFor reports whether a record is of a removal that the target asked for and that is complete: it says that the target is under way.
 func (l *loop) removedFor(r store.Change) bool {
 	_, good := l.good[r.Deployment]
-	return r.Trust == nil && !good && l.target != nil && !r.Begun.IsZero() && !r.Begun.Before(l.target.AcceptedAt) && l.targetDesired.Deployment(r.Deployment) == nil
+	return r.Trust == nil && !good && l.target != nil && !r.Begun.IsZero() && r.For == l.target.Digest && l.targetDesired.Deployment(r.Deployment) == nil
 }
 
 // trustOnly are the records of changes of the trust policy.
@@ -244,7 +244,7 @@ func (l *loop) underWay(now time.Time, coming *store.State) []store.Change {
 	var out []store.Change
 	for _, c := range l.openChanges(l.targetDesired) {
 		if l.canBegin(c) {
-			out = append(out, store.Change{ID: c.ID, Deployment: c.Deployment, Since: now, Begun: now})
+			out = append(out, store.Change{ID: c.ID, Deployment: c.Deployment, Since: now, Begun: now, For: l.target.Digest})
 		}
 	}
 	return out
@@ -391,7 +391,10 @@ func (l *loop) readLocks(now time.Time) {
 			lock := approval.ParseLock(p.component, data, modified, l.o.Now(), err)
 			if !p.gone {
 				found[p.deployment] = append(found[p.deployment], lock)
-			} else if err == nil && l.o.Now().Before(lock.Expires) {
+			} else if l.o.Now().Before(lock.Expires) {
+				if err == nil && lock.Reason != "" {
+					lock.Reason = "the lock says: " + lock.Reason
+				}
 				ignored[ignoredLock{p.deployment, p.component, lock.Owner, lock.Reason}] = true
 			}
 		}
@@ -414,7 +417,7 @@ func (l *loop) tellIgnored(locks map[ignoredLock]bool) {
 		}
 		why := fmt.Sprintf("the update lock of %s is ignored: its owner is gone, component %s has no container", x.owner, x.component)
 		if x.reason != "" {
-			why += "; the lock says: " + x.reason
+			why += "; " + x.reason
 		}
 		name := status.NameOf(l.reportedStatus, x.deployment)
 		l.log.Warn("an update lock is ignored", "deployment", name, "why", why)

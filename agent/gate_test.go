@@ -292,6 +292,25 @@ func TestApproval(t *testing.T) {
 				b.restart()
 			}
 		}},
+		"a removal is made after the clock was set back": {updates, func(t *testing.T, b *bench, c status.Change) {
+			var back atomic.Int64
+			edit := b.w.Edit
+			b.w.Edit = func(o *agent.Options) {
+				edit(o)
+				o.Now = func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }
+			}
+			b.restart()
+			b.w.Publish(t, 3, anApp(1, "web:2"))
+			removal := b.waiting("app-2", codes.ApprovalNeeded)
+			back.Store(int64(2 * time.Hour))
+			if err := b.decide(removal, store.Approved, "", time.Time{}); err != nil {
+				t.Fatal(err)
+			}
+			b.w.Wait(t, "the removal is made", func() bool { return len(b.r.Status().Deployments) == 1 })
+			if x := b.r.Status(); x.Running.Generation != 3 {
+				t.Errorf("generation %d runs, want 3, whose removal is made", x.Running.Generation)
+			}
+		}},
 		"what runs is shown beside what waits": {updates, func(t *testing.T, b *bench, c status.Change) {
 			want := []status.ComponentChange{{Component: "app-1", From: "1.0.1", To: "1.0.2"}}
 			d := b.r.Status().Deployments[0]
@@ -425,6 +444,22 @@ func TestDecisionsAtOnce(t *testing.T) {
 	}
 }
 
+// A decision that has ended is in nobody's way.
+func TestDecisionAfterOneThatHasEnded(t *testing.T) {
+	asked(t, updates, func(b *bench) {
+		c := b.waiting("app-1", codes.ApprovalNeeded)
+		if err := b.decide(c, store.Postponed, "", time.Now().Add(time.Hour)); err != nil {
+			b.t.Fatal(err)
+		}
+		time.Sleep(2 * time.Hour)
+		b.waiting("app-1", codes.ApprovalNeeded)
+		if _, err := b.r.Decide(b.t.Context(), agent.DecisionRequest{Deployment: "app-1", ID: c.ID, Verdict: store.Approved, By: "bob", Via: "panel", Seen: new(time.Time)}); err != nil {
+			b.t.Errorf("approve what was postponed until an hour ago: %v", err)
+		}
+		b.w.Committed(b.t, b.r, 2)
+	})
+}
+
 // An approval that could not be used in time counts no more.
 func TestApprovalExpires(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
@@ -516,7 +551,13 @@ func TestUpdateLock(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		var approved atomic.Bool
+		var approved, unreadable atomic.Bool
+		m.VolumeFile = func() error {
+			if unreadable.Load() {
+				return errors.New("input/output error")
+			}
+			return nil
+		}
 		w.Edit = func(o *agent.Options) {
 			o.ChangeWindow = func(now time.Time) (bool, bool, time.Time) { return !approved.Load(), false, now.Add(time.Hour) }
 		}
@@ -527,20 +568,26 @@ func TestUpdateLock(t *testing.T) {
 			return nil
 		}
 		b.r = w.Start(t)
-		ignored := func() (n int) {
+		ignored := func(who, why string) (n int) {
 			for _, e := range eventsOf(t, b.r.Agent, status.EventRequest{Kind: status.EventChange}) {
-				if strings.Contains(e.Message, "the update lock of press is ignored: its owner is gone") && strings.Contains(e.Message, "batch 18") && e.Deployment == "app-1" {
+				if strings.Contains(e.Message, "the update lock of "+who+" is ignored: its owner is gone") && strings.HasSuffix(e.Message, "; "+why) && e.Deployment == "app-1" {
 					n++
 				}
 			}
 			return n
 		}
-		w.Wait(t, "the lock is told as ignored", func() bool { return ignored() > 0 })
+		w.Wait(t, "the lock is told as ignored", func() bool { return ignored("press", "the lock says: batch 18") > 0 })
 		b.waiting("app-1", codes.OutsideWindow)
 		time.Sleep(10 * time.Minute)
-		if n := ignored(); n != 1 {
+		if n := ignored("press", "the lock says: batch 18"); n != 1 {
 			t.Errorf("it is told %d times", n)
 		}
+		unreadable.Store(true)
+		time.Sleep(10 * time.Minute)
+		if n := ignored("app-1", "its lock cannot be read: input/output error"); n != 1 {
+			t.Errorf("that it cannot be read is told %d times", n)
+		}
+		unreadable.Store(false)
 		approved.Store(true)
 		w.Committed(t, b.r, 3)
 	})

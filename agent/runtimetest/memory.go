@@ -31,6 +31,8 @@ type Memory struct {
 	Now func() time.Time
 	// Images says whether an image can be pulled; nil: every one can.
 	Images func(workload.Image) error
+	// VolumeFile is called before a file of a volume is read: an error keeps it from that. nil: none does.
+	VolumeFile func() error
 	// Pulling is called before an image is there, for as long as it takes; nil: no time.
 	Pulling func(ctx context.Context, image workload.Image, progress func(done, total int64)) error
 	// Starting is called with a container that is to be started, and whether its image is here: an error keeps it from that.

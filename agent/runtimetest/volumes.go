@@ -67,6 +67,11 @@ var _ agent.LockReader = (*Memory)(nil)
 func (m *Memory) ReadVolumeFile(ctx context.Context, project string, v workload.Volume, name string, _ int64) ([]byte, time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.VolumeFile != nil {
+		if err := m.VolumeFile(); err != nil {
+			return nil, time.Time{}, err
+		}
+	}
 	content := m.volumes[project+"/"+v.Name]
 	if content == "" {
 		return nil, time.Time{}, fmt.Errorf("read %s of volume %s: %w", name, v.Name, fault.ErrNotFound)

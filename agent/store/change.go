@@ -14,6 +14,7 @@ type Change struct {
 	Since      time.Time     `json:"since"`
 	Decision   *Decision     `json:"decision,omitempty"` // the last one; nil: none
 	Begun      time.Time     `json:"begun,omitzero"`     // from then on nothing holds it back; zero: it waits
+	For        digest.Digest `json:"for,omitempty"`      // the state for which it was begun
 	Waited     time.Duration `json:"waited,omitempty"`   // while the agent ran, by a clock that nobody sets; as it was when it was saved
 	Trust      *TrustChange  `json:"trust,omitempty"`    // a version of the trust policy, whose digest is ID; nil: the change is of a deployment
 }
