@@ -55,7 +55,7 @@ func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
 	case err != nil && codes.Of(err) == codes.ContentDamaged:
 		return fail(err, "", "generation %d is not completely on the device", s.Generation)
 	case fault.Distrusted(err):
-		return fail(fault.ErrRejected, "choose another generation, or publish a new one", "generation %d does not pass the trust policy of now: %w", s.Generation, err)
+		return fail(fault.ErrRejected, "choose another generation, or publish a new one", "generation %d does not pass the present trust policy: %w", s.Generation, err)
 	case err != nil:
 		return fail(err, "", "cannot verify generation %d again", s.Generation)
 	}

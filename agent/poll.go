@@ -219,7 +219,7 @@ func (l *loop) takeIn(now time.Time, r intake.Result) error {
 func (l *loop) verifiedAgain(now time.Time, r intake.Result) error {
 	if r.NotAgain != nil {
 		if l.poll.again.IsZero() {
-			l.log.Warn("cannot verify the accepted state by the trust policy of now: it runs on, and is verified again later", "generation", l.accepted.Generation, "err", r.NotAgain)
+			l.log.Warn("cannot verify the accepted state by the present trust policy: it runs on, and is verified again later", "generation", l.accepted.Generation, "err", r.NotAgain)
 		}
 		l.poll.again = now.Add(max(healBackoff, l.o.Interval))
 	}
