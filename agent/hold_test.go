@@ -78,12 +78,12 @@ func TestReleaseBeforeTheRollbackIsComplete(t *testing.T) {
 					s.Running.Generation != 1 || s.Committed.Generation != 1 || s.Phase != status.Phase(store.PhaseAwaitingApproval) {
 					t.Errorf("an hour later: phase %s, accepted %+v, running %+v, committed %+v", s.Phase, s.Accepted, s.Running, s.Committed)
 				}
-				want := []string{"rolled-back generation 1: ana", "released generation 2: root"}
+				want := []string{"ana rolled back to generation 1", "root released to generation 2"}
 				if generation == 3 {
 					want = want[:1]
 				}
 				for i, d := range b.w.Extra(t).Decisions {
-					if i >= len(want) || !strings.HasPrefix(d.String(), want[i]+" at ") || d.Digest == "" {
+					if i >= len(want) || !strings.HasSuffix(d.String(), "Z: "+want[i]) || d.Digest == "" {
 						t.Errorf("reported decision %d: %s, want %v", i+1, d, want)
 					}
 				}
