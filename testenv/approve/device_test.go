@@ -86,7 +86,7 @@ func newPress(t *testing.T, name, pool string) *press {
 	p.must(err)
 	_, err = p.Run(ctx, "longshore", "key", "generate", "release")
 	p.must(err)
-	p.decisions = p.Path("panel")
+	p.decisions = filepath.Join(p.disk.Dir, "panel")
 	return p
 }
 
@@ -352,7 +352,7 @@ func (p *press) curl(uid int, args ...string) (string, error) {
 	return p.Box.Output(p.t.Context(), nil, append(argv, args...)...)
 }
 
-// decide puts a decision of the owner into the directory, complete.
+// decide puts a decision of the owner into the directory, complete and durable.
 func (p *press) decide(name string, d control.Decision) {
 	p.t.Helper()
 	data, err := json.Marshal(d)
@@ -360,7 +360,17 @@ func (p *press) decide(name string, d control.Decision) {
 	hidden := filepath.Join(p.decisions, "."+name)
 	p.must(os.WriteFile(hidden, data, 0o644))
 	p.must(os.Chown(hidden, ownerID, ownerID))
+	p.synchronize(hidden)
 	p.must(os.Rename(hidden, filepath.Join(p.decisions, name+".decision")))
+	p.synchronize(p.decisions)
+}
+
+// synchronize writes a file or a directory to the disk.
+func (p *press) synchronize(name string) {
+	p.t.Helper()
+	f, err := os.Open(name)
+	p.must(err)
+	p.must(errors.Join(f.Sync(), f.Close()))
 }
 
 // result waits for what became of a decision.
