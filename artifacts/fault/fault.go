@@ -92,7 +92,7 @@ func Distrusted(err error) bool {
 func Retryable(err error) bool { return errors.Is(err, ErrTemporary) }
 
 // HintNoAnswer is the hint of [NoAnswer].
-const HintNoAnswer = "is the other side up, and does a firewall drop what goes there? where a command has --timeout, a longer one waits longer"
+const HintNoAnswer = "check that the server runs and that no firewall blocks it; if the command has --timeout, use a longer one"
 
 // NoAnswer replaces a timeout by words that do not depend on the layer that noticed it. It wraps cause and ErrTemporary.
 func NoAnswer(cause error) error { return WithHint(&late{cause}, HintNoAnswer) }

@@ -306,7 +306,7 @@ func (p *program) checkConfigCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "check-config",
 		Usage: "check agent.yaml and the files that it names, offline",
-		Description: "Reads agent.yaml, the files that it names and those in registry.certsDir, and reports every error of all of them with its\n" +
+		Description: "Reads agent.yaml, the files that it names and those in registry.certsDir, and reports all errors in all of these files, each with its\n" +
 			"line. The users and groups that agent.yaml names must exist.\n\n" +
 			"Examples:\n  longshore-agent check-config\n  longshore-agent check-config --config ./agent.yaml",
 		Flags:  []cli.Flag{configFlag()},

@@ -22,7 +22,7 @@ func appPushCommand() command {
 		usage: "push an application package",
 		about: "Checks margo.yaml, packs it with the icon and the documents that it names by relative paths, and pushes it under its " +
 			"version. The same input gives the same digest. Push components separately, and first: a parameter that no component takes is " +
-			"rejected, and a note tells which components could not be read. --channel moves a channel to this version, " +
+			"rejected, and a note names components that are not in their registry yet. --channel moves a channel to this version, " +
 			"as app channel set does; if another publisher moves it at the same time, the exit code is 6.",
 		examples: []string{
 			"./line harbor.acme.example/plant/apps/line",

@@ -49,7 +49,7 @@ func Open(u URI, pin string) (*Token, error) {
 	name := u.Module + "\x00" + u.Token()
 	if before, found := rejected.pins[name]; found && before == pin {
 		err := fmt.Errorf("key %s: the token has rejected this PIN, and it is not tried again: %w", u, fault.ErrUnauthenticated)
-		return nil, fault.WithHint(err, "correct the PIN; one in the key's address needs a restart")
+		return nil, fault.WithHint(err, "correct the PIN; if it is in the key's address, restart the program")
 	}
 	context, err := configure(&crypto11.Config{Path: u.Module, TokenLabel: u.token, TokenSerial: u.serial, SlotNumber: u.slot, Pin: pin, MaxSessions: sessions})
 	if err != nil {

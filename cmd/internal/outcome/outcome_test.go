@@ -37,7 +37,7 @@ func TestCodeAndText(t *testing.T) {
 		{"other bytes", fault.ErrDigestMismatch, outcome.Verification, "x: digest mismatch\n"},
 		{"policy", fault.ErrRejected, outcome.Refused, "x: rejected by policy\n"},
 		{"rollback", fault.ErrRollback, outcome.Refused, "x: rollback refused\n"},
-		{"temporary", fmt.Errorf("get a: %w", context.DeadlineExceeded), outcome.Temporary, "x: get a: no answer in time (temporary)\n  hint: is the other side up, and does a firewall drop what goes there? where a command has --timeout, a longer one waits longer\n"},
+		{"temporary", fmt.Errorf("get a: %w", context.DeadlineExceeded), outcome.Temporary, "x: get a: no answer in time (temporary)\n  hint: check that the server runs and that no firewall blocks it; if the command has --timeout, use a longer one\n"},
 		{"told as temporary", fault.ErrTemporary, outcome.Temporary, "x: temporarily unavailable\n"},
 		{"interrupted", fmt.Errorf("get a: %w", context.Canceled), outcome.Interrupted, "x: get a: interrupted\n"},
 		{"interrupted by a signal", fmt.Errorf("get a: interrupt signal received%.0w", context.Canceled), outcome.Interrupted, "x: get a: interrupted\n"},
