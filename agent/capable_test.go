@@ -43,6 +43,25 @@ func plugged(w *agenttest.World, b *box) {
 	w.Edit = func(o *agent.Options) { b.have, o.Machine = o.Capabilities, b.look }
 }
 
+// reportedCapabilities lists, whenever it is called, the bodies of the capabilities reports from now on.
+func reportedCapabilities(w *agenttest.World) func() []string {
+	var mu sync.Mutex
+	var all []string
+	w.Fleet.Fail(func(r agent.Report) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if r.Kind == agent.ReportCapabilities {
+			all = append(all, string(r.Body))
+		}
+		return nil
+	})
+	return func() []string {
+		mu.Lock()
+		defer mu.Unlock()
+		return slices.Clone(all)
+	}
+}
+
 // What is plugged in is reported once, a burst is one report, and what comes and goes between two looks is none.
 func TestHardwareThatChangesIsReportedOnce(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
@@ -55,13 +74,7 @@ func TestHardwareThatChangesIsReportedOnce(t *testing.T) {
 		w.Sync(t, r)
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		var reports []string
-		w.Fleet.Fail(func(r agent.Report) error {
-			if r.Kind == agent.ReportCapabilities {
-				reports = append(reports, string(r.Body))
-			}
-			return nil
-		})
+		capabilities := reportedCapabilities(w)
 		published := len(shelf.published())
 		camera := margo.Peripheral{Type: "camera", Manufacturer: "Acme", Model: "Eye 3"}
 		for _, tc := range []struct {
@@ -88,14 +101,14 @@ func TestHardwareThatChangesIsReportedOnce(t *testing.T) {
 			tc.do()
 			time.Sleep(10 * time.Minute)
 			synctest.Wait()
-			if len(reports) != tc.want || len(shelf.published())-published != tc.want {
+			if reports := capabilities(); len(reports) != tc.want || len(shelf.published())-published != tc.want {
 				t.Fatalf("%s: %d reports and %d in the registry, want %d: %q", tc.name, len(reports), len(shelf.published())-published, tc.want, reports)
 			}
 			if tc.told != "" && !slices.ContainsFunc(eventsOf(t, r.Agent, status.EventRequest{Kind: status.EventCapabilities}), func(e status.Event) bool { return e.Message == tc.told }) {
 				t.Errorf("%s: no event with %q", tc.name, tc.told)
 			}
 		}
-		if !strings.Contains(reports[0], `"Eye 3"`) || !strings.Contains(reports[0], "canbus") || strings.Contains(reports[1], "Eye 3") {
+		if reports := capabilities(); !strings.Contains(reports[0], `"Eye 3"`) || !strings.Contains(reports[0], "canbus") || strings.Contains(reports[1], "Eye 3") {
 			t.Errorf("reports %q", reports)
 		}
 
@@ -105,7 +118,7 @@ func TestHardwareThatChangesIsReportedOnce(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
-		if n := len(reports) - 2; n > 11 {
+		if n := len(capabilities()) - 2; n > 11 {
 			t.Errorf("%d reports in ten minutes", n)
 		}
 	})
@@ -128,13 +141,7 @@ func TestAnInputDeviceIsReportedOnce(t *testing.T) {
 		w.Sync(t, r)
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		var reports []string
-		w.Fleet.Fail(func(r agent.Report) error {
-			if r.Kind == agent.ReportCapabilities {
-				reports = append(reports, string(r.Body))
-			}
-			return nil
-		})
+		capabilities := reportedCapabilities(w)
 		for i, do := range []func() error{
 			func() error {
 				return errors.Join(os.MkdirAll(filepath.Join(root, device, "capabilities"), 0o700), os.MkdirAll(filepath.Join(root, filepath.Dir(link)), 0o700),
@@ -149,7 +156,7 @@ func TestAnInputDeviceIsReportedOnce(t *testing.T) {
 			}
 			time.Sleep(10 * time.Minute)
 			synctest.Wait()
-			if plugged := i == 0; len(reports) != i+1 || strings.Contains(reports[i], `"keyboard"`) != plugged {
+			if plugged, reports := i == 0, capabilities(); len(reports) != i+1 || strings.Contains(reports[i], `"keyboard"`) != plugged {
 				t.Fatalf("plugged in %v: reports %q", plugged, reports)
 			}
 		}

@@ -202,7 +202,8 @@ func (x *Directory) take(ctx context.Context, root *os.Root, name string, d Oper
 		return err
 	}
 	if err := x.replace(root, strings.TrimSuffix(name, decisionSuffix)+resultSuffix, append(data, '\n')); err != nil {
-		return err
+		// The decision is taken: if the file stayed, it would be taken again and again, over later ones.
+		x.Log.Warn("the result of a decision in a file cannot be written", "file", filepath.Join(x.Path, name), "err", err)
 	}
 	if err := root.RemoveAll(name); err != nil {
 		return err

@@ -261,6 +261,32 @@ func TestDecisionFilesAreDurable(t *testing.T) {
 	}
 }
 
+// A decision counts once, also where its result cannot be written, and does not hold up others.
+func TestDecisionsWithoutResults(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testenv.Unavailable(t, "files in the directory must be root's")
+	}
+	dir := t.TempDir()
+	for _, name := range []string{"a", "b"} {
+		if err := os.WriteFile(filepath.Join(dir, name+".decision"), fmt.Appendf(nil, `{"deployment": "vision", "id": %q, "verdict": "approved"}`, changeID), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "a.result", "x"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := &recorded{}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		(&control.Directory{Path: dir, Log: slog.New(slog.DiscardHandler), Now: time.Now}).Run(ctx, r)
+	})
+	left, err := filepath.Glob(filepath.Join(dir, "*.decision"))
+	if err != nil || len(left) > 0 || len(r.made) != 2 {
+		t.Errorf("%d decisions were taken, %v are left (%v)", len(r.made), left, err)
+	}
+}
+
 // A directory in which others could decide decides nothing. That is told once, and what is in it counts when it was put right.
 func TestDecisionsOfADirectoryOfOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -291,20 +317,19 @@ func TestDecisionsOfADirectoryOfOthers(t *testing.T) {
 			r := &recorded{}
 			synctest.Test(t, func(t *testing.T) {
 				d := &control.Directory{Path: dir, Owner: 4711, Name: "panel", Log: slog.New(slog.NewTextHandler(&log, nil)), Now: time.Now}
-				ctx, stop := context.WithCancel(t.Context())
-				done := make(chan struct{})
-				go func() { d.Run(ctx, r); close(done) }()
-				time.Sleep(time.Minute)
-				synctest.Wait()
+				run := func() {
+					ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+					defer stop()
+					d.Run(ctx, r)
+				}
+				run()
 				if told := log.String(); len(r.made) > 0 || strings.Count(told, x.want) != 1 || !strings.Contains(told, dir) {
 					t.Errorf("decided %+v, told\n%s", r.made, told)
 				}
 				if err := x.mend(dir); err != nil {
 					t.Error(err)
 				}
-				time.Sleep(time.Minute)
-				stop()
-				<-done
+				run()
 			})
 			if len(r.made) != 1 {
 				t.Errorf("when it was put right: decided %+v, told\n%s", r.made, &log)
