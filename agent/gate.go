@@ -145,6 +145,9 @@ func (l *loop) gateChanges(now time.Time) {
 	var automatic []plan.Change
 	g.at = time.Time{}
 	for i, c := range slices.Concat(target, l.openChanges(l.acceptedDesired)) {
+		if _, both := records[c.ID]; both && i >= len(target) {
+			continue
+		}
 		r, ok := g.records[c.ID]
 		if !ok {
 			r = store.Change{ID: c.ID, Deployment: c.Deployment, Since: now}

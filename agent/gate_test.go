@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -391,6 +392,37 @@ func TestAutomaticApprovalCountsTheTimeThatPassed(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A change that two states ask for, of which the newer one is still being loaded, is one change: it is approved once, and remembered as begun.
+func TestChangeOfTwoStates(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		m.Pulling = func(ctx context.Context, i workload.Image, _ func(done, total int64)) error {
+			if i.Tag == "3" {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		}
+		w.Edit = func(o *agent.Options) {
+			o.Approvals, o.Probation = approval.Policy{Kinds: updates.Kinds, AutomaticAfter: time.Hour}, 10*time.Minute
+		}
+		b := &bench{t, w, m, w.Start(t)}
+		w.Publish(t, 1, anApp(1, "web:1"))
+		time.Sleep(11 * time.Minute)
+		w.Committed(t, b.r, 1)
+		w.Publish(t, 2, anApp(1, "web:2"))
+		c := b.waiting("app-1", codes.ApprovalNeeded)
+		w.Publish(t, 3, anApp(1, "web:2"), anApp(2, "web:3"))
+		b.reaches(store.PhaseDownloading, 3)
+		time.Sleep(59 * time.Minute)
+		w.Wait(t, "the update", func() bool { return b.runs("web:2") })
+		all, err := b.r.Changes(t.Context())
+		at := slices.IndexFunc(all, func(x status.Change) bool { return x.ID == c.ID })
+		if err != nil || at < 0 || all[at].Begun.IsZero() {
+			t.Errorf("Changes = %+v, %v: the update has begun", all, err)
+		}
+		b.decidedAutomatically("app-1", c.ID, "automaticAfter 1h")
+	})
 }
 
 // Two people decide differently at once: one of them is told, and what the other one decided happens, once.
