@@ -6,6 +6,7 @@ import (
 	"encoding"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash"
 	"net/url"
@@ -97,10 +98,15 @@ func (u *upload) recall(ctx context.Context) bool {
 	if err == nil {
 		err = u.settle(ctx)
 	}
-	if u.recalled = err == nil; err != nil {
+	if u.recalled = err == nil; !u.recalled && !passing(ctx, err) {
 		u.forget()
 	}
 	return u.recalled
+}
+
+// passing reports whether an error says nothing of the session, which may be continued later.
+func passing(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, fault.ErrTemporary) || errors.Is(err, fault.ErrUnauthenticated) || errors.Is(err, fault.ErrDenied)
 }
 
 // settle polls until the registry has processed a chunk that was in progress when an earlier run ended: two requests that write

@@ -52,7 +52,7 @@ func (b *builder) passed(ctx context.Context, p Part, v Verdict) error {
 			}
 		}
 		k.Data = nil
-		if !slices.ContainsFunc(b.kept, func(o Kept) bool { return string(o.About) == string(k.About) }) {
+		if !slices.ContainsFunc(b.kept, k.same) {
 			b.kept = append(b.kept, k)
 		}
 	}

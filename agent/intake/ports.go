@@ -3,6 +3,7 @@ package intake
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -56,6 +57,10 @@ type Kept struct {
 	About json.RawMessage    `json:"about"` // what the verifier wants to know of it again
 	Blob  ocispec.Descriptor `json:"blob"`
 	Data  []byte             `json:"-"` // of Blob; nil: it is on the device
+}
+
+func (k Kept) same(o Kept) bool {
+	return string(k.About) == string(o.About) && k.Blob.Digest == o.Blob.Digest && maps.Equal(k.Blob.Annotations, o.Blob.Annotations)
 }
 
 // Reverifier is a [Verifier] that holds an artifact against the trust policy as it is now, by what verdicts kept, also of other artifacts: it
