@@ -18,7 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// DecisionRequest is what somebody at the device decides about a change.
+// DecisionRequest is a decision of a person at the device about a change.
 type DecisionRequest struct {
 	Deployment string        // name or id
 	ID         digest.Digest // of the change that was looked at
@@ -35,7 +35,7 @@ type DecisionRequest struct {
 const MaxPostponed = 90 * 24 * time.Hour
 
 // Decide records a decision about a change that waits. fault.ErrNotFound: no change of the deployment waits; fault.ErrConflict: it is another
-// change, it has begun, or somebody else has decided otherwise meanwhile.
+// change, it has begun, or another decision was made meanwhile.
 func (a *Agent) Decide(ctx context.Context, r DecisionRequest) (status.Change, error) {
 	return ask(ctx, a, func(l *loop) (status.Change, error) { return l.decide(r) })
 }
@@ -57,7 +57,7 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 		return status.Change{}, fault.WithHint(fmt.Errorf("the change of %s was %s by %s meanwhile, at %s%s: %w", c.Name, r.Decision.Verdict, r.Decision.By,
 			r.Decision.At.UTC().Format(time.RFC3339), reasonText(r.Decision.Reason), fault.ErrConflict), "look at it again: longshore-agent changes")
 	case d.By == "":
-		return status.Change{}, fmt.Errorf("decide on %s: nobody is named as who decides: %w", c.Name, fault.ErrInvalid)
+		return status.Change{}, fmt.Errorf("decide on %s: the request does not name who decides: %w", c.Name, fault.ErrInvalid)
 	case d.Verdict == store.Rejected && d.Reason == "":
 		return status.Change{}, fmt.Errorf("reject the change of %s: a reason is needed: %w", c.Name, fault.ErrInvalid)
 	case d.Verdict == store.Postponed && !d.Until.After(now):

@@ -41,7 +41,7 @@ func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
 		return status.Hold{}, fault.WithHint(fmt.Errorf("roll back: %w: %w", fmt.Errorf(format, args...), kind), hint)
 	}
 	if r.By == "" {
-		return fail(fault.ErrInvalid, "", "nobody is named as who decides")
+		return fail(fault.ErrInvalid, "", "the request does not name who decides")
 	}
 	if l.accepted == nil || l.target == nil {
 		return fail(fault.ErrNotFound, "", "the device has accepted no state")
@@ -151,7 +151,7 @@ func (l *loop) release(by, via string) (status.Hold, error) {
 		return status.Hold{}, fmt.Errorf("release: the device is not held at a generation: %w", fault.ErrNotFound)
 	}
 	if by == "" {
-		return status.Hold{}, fmt.Errorf("release: nobody is named as who decides: %w", fault.ErrInvalid)
+		return status.Hold{}, fmt.Errorf("release: the request does not name who decides: %w", fault.ErrInvalid)
 	}
 	desired, err := l.intake.Load(l.ctx, *l.accepted, true)
 	if err != nil {

@@ -5,8 +5,8 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"slices"
-	"strings"
-	"time"
+
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
 
 // PlannedWave is one step of a plan's publication.
@@ -120,7 +120,7 @@ func WaveLines(waves []PlannedWave) []string {
 		if !w.Unwatched {
 			then = fmt.Sprintf(", then %d of them well", Share(w.Required(), len(w.Devices)))
 			if w.Soak > 0 {
-				then += " for " + Brief(w.Soak)
+				then += " for " + schedule.Brief(w.Soak)
 			}
 		}
 		out = append(out, fmt.Sprintf("wave %s: %s%s", name, Counted(len(w.Devices), "device"), then))
@@ -137,16 +137,4 @@ func (w PlannedWave) Required() int {
 		return 100
 	}
 	return w.Success
-}
-
-// Brief is a duration without what is zero at its end: 30m, 1h.
-func Brief(d time.Duration) string {
-	s := d.String()
-	if strings.HasSuffix(s, "m0s") {
-		s = strings.TrimSuffix(s, "0s")
-	}
-	if strings.HasSuffix(s, "h0m") {
-		s = strings.TrimSuffix(s, "0m")
-	}
-	return s
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
 
 // Policy says which changes need an approval, of deployments and of the trust policy. The zero value: none.
@@ -109,19 +110,13 @@ func (q Question) decision() *plan.Wait {
 	return w
 }
 
-// Automatic is the approval of a change that nobody decided on in [Policy].AutomaticAfter; nil: it has none.
+// Automatic returns the approval of a change on which nobody has decided within [Policy].AutomaticAfter; nil: there is none.
 func (q Question) Automatic() *store.Decision {
 	if q.Policy.AutomaticAfter == 0 || q.Record.Decision.Counts(q.Now) || !q.Policy.Needs(q.Change) || q.counted().Before(q.automaticAt()) {
 		return nil
 	}
-	after := q.Policy.AutomaticAfter.String()
-	for _, zero := range []string{"m0s", "h0m"} {
-		if strings.HasSuffix(after, zero) {
-			after = after[:len(after)-2]
-		}
-	}
 	return &store.Decision{
-		Verdict: store.Approved, By: "automaticAfter " + after, Via: "automatic", At: q.Now, Until: q.Policy.Expiry(store.Approved, q.Now),
+		Verdict: store.Approved, By: "automaticAfter " + schedule.Brief(q.Policy.AutomaticAfter), Via: "automatic", At: q.Now, Until: q.Policy.Expiry(store.Approved, q.Now),
 	}
 }
 

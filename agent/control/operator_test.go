@@ -294,8 +294,8 @@ func TestDecisionsOfADirectoryOfOthers(t *testing.T) {
 	}
 	good := fmt.Sprintf(`{"deployment": "vision", "id": %q, "verdict": "approved"}`, changeID)
 	for name, x := range map[string]struct {
-		spoil, mend func(dir string) error
-		want        string
+		spoil, repair func(dir string) error
+		want          string
 	}{
 		"of a stranger": {
 			func(dir string) error { return os.Chown(dir, 4712, 0) }, func(dir string) error { return os.Chown(dir, 4711, 0) }, "neither root nor approvals.owner",
@@ -326,7 +326,7 @@ func TestDecisionsOfADirectoryOfOthers(t *testing.T) {
 				if told := log.String(); len(r.made) > 0 || strings.Count(told, x.want) != 1 || !strings.Contains(told, dir) {
 					t.Errorf("decided %+v, told\n%s", r.made, told)
 				}
-				if err := x.mend(dir); err != nil {
+				if err := x.repair(dir); err != nil {
 					t.Error(err)
 				}
 				run()

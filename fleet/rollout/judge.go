@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/fleet"
 )
 
@@ -367,7 +368,7 @@ func judge(w artifacts.RolloutWave, t WaveCount, now time.Time) verdict {
 	v := verdict{state: artifacts.WavePublished}
 	if w.Deadline > 0 && t.Well+t.Waiting < want { // people and windows at devices have no deadline
 		if v.until = w.Published.Add(w.Deadline); !now.Before(v.until) {
-			v.state, v.reason = artifacts.WaveFailed, fmt.Sprintf("%s after %s, %d must be", t, fleet.Brief(w.Deadline), want)
+			v.state, v.reason = artifacts.WaveFailed, fmt.Sprintf("%s after %s, %d must be", t, schedule.Brief(w.Deadline), want)
 		}
 	}
 	return v
