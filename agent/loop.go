@@ -75,8 +75,8 @@ type loop struct {
 	unsavedSecurity []*securityEvent // that could not be saved yet
 	securityAt      time.Time        // of them; zero: there are none
 
-	reconcileNow chan struct{} // to call the mender now
-	unrepaired   error         // what the mender could not repair
+	reconcileNow chan struct{} // to wake the reconciler of networks now
+	unrepaired   error         // what that reconciler could not repair
 	unrepairedAt time.Time
 
 	poll       poll

@@ -276,7 +276,7 @@ func ReadChart(data []byte) (*Chart, error) {
 	return c, errors.Join(missing...)
 }
 
-// isSubchart tells whether a file makes a dependency present: its folder's Chart.yaml, or its packed chart.
+// isSubchart reports whether a file makes a dependency present: its folder's Chart.yaml, or its packed chart.
 func isSubchart(chart, dependency, name string) bool {
 	at, ok := strings.CutPrefix(name, chart+"/charts/")
 	if !ok {

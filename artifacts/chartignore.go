@@ -52,7 +52,7 @@ func readIgnore(fsys fs.FS) (ignoreRules, error) {
 	return rules, nil
 }
 
-// ignores tells whether a file, or a directory with all that is below it, is left out.
+// ignores reports whether a file, or a directory with all that is below it, is left out.
 func (rules ignoreRules) ignores(name string, dir bool) bool {
 	for _, r := range rules {
 		at := name

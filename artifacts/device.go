@@ -58,7 +58,7 @@ func (d DeviceID) Tag() string {
 	return tag
 }
 
-// Covers tells whether a deployment that is assigned to another id belongs into this device's state: to the device, to one
+// Covers reports whether a deployment that is assigned to another id belongs into this device's state: to the device, to one
 // behind it, or ("press-07/*") to any behind it. Documents of the 1.0.0 line name no device, and every device covers them.
 func (d DeviceID) Covers(assigned string) bool {
 	return assigned == "" || assigned == string(d) || strings.HasPrefix(assigned, string(d)+"/")

@@ -28,7 +28,7 @@ const (
 	RolloutDone       RolloutPhase = "done" // every wave has passed
 )
 
-// Over tells whether the rollout will do nothing more by itself.
+// Over reports whether the rollout will do nothing more by itself.
 func (p RolloutPhase) Over() bool { return p != RolloutRunning && p != RolloutGoingBack }
 
 // WaveState is what one wave of a rollout is at.

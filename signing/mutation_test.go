@@ -115,7 +115,7 @@ func TestNoMutationOfABundleSaysSomethingElse(t *testing.T) {
 	}
 }
 
-// same holds a bundle against the key, and tells whether it is good. One that is good must say what the seed says.
+// same holds a bundle against the key, and reports whether it is good. One that is good must say what the seed says.
 func same(t testing.TB, key Key, subject digest.Digest, seed, data []byte) bool {
 	t.Helper()
 	e, said, err := OpenBundle(data, subject)

@@ -8,7 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-// Verifier is who may vouch for an artifact: a [Key], or an identity or an X.509 authority (signing/keyless). It is safe
+// Verifier verifies who signed an artifact: a [Key], or an identity or an X.509 authority (signing/keyless). It is safe
 // for concurrent use, and opens no connection.
 type Verifier interface {
 	// VerifierName is how people call it; it need not be unique.

@@ -70,7 +70,7 @@ func eachReport(ctx context.Context, from *registry.Repository, carry func(tag s
 	return out, nil
 }
 
-// HandReports hands the reports of devices in to somebody who takes each once: stored is false for one that is not newer than what is
+// HandReports hands the reports of devices in to a function that takes each once: stored is false for one that is not newer than what is
 // there. A report is left out if hand returns fault.ErrDenied or fault.ErrInvalid; after fault.ErrNotFound, which means that the device's gateway
 // is unknown, it is handed in once more when the others are there. An error that says when to try again is about this report, such as the
 // device's quota: the others are handed in, and it is returned at the end. Another error ends it. What was handed in is returned with an error, too.

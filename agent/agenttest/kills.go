@@ -252,7 +252,7 @@ func approveAll(t *testing.T, r *Running) {
 	}
 }
 
-// wentBack tells whether an application's update was undone.
+// wentBack reports whether an application's update was undone.
 func wentBack(s status.Status) bool {
 	return len(s.Deployments) == 1 && s.Deployments[0].Error != nil && strings.Contains(s.Deployments[0].Error.Message, "rolled back to")
 }

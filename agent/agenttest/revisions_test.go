@@ -64,7 +64,7 @@ func revisions(t *testing.T, f func(t *testing.T, w *agenttest.World, m *runtime
 	})
 }
 
-// isOf tells whether a container is of one of the images.
+// isOf reports whether a container is of one of the images.
 func isOf(o workload.Observation, names ...string) bool {
 	for _, n := range names {
 		if strings.HasSuffix(o.Image, digest.FromString(n).String()) {

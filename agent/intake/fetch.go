@@ -22,7 +22,7 @@ type fetcher struct {
 	sizes      map[digest.Digest]int64 // of what is named by digest only, as far as known; grows
 }
 
-// manifest brings an artifact's manifest. d's size may be 0: not known. keep says whether it may stay on the device yet.
+// manifest brings an artifact's manifest. d's size may be 0: not known. keep reports whether it may stay on the device yet.
 func (c *fetcher) manifest(ctx context.Context, repository string, d ocispec.Descriptor, keep bool) (ocispec.Descriptor, []byte, error) {
 	if err := hashable(d.Digest); err != nil {
 		return d, nil, fmt.Errorf("manifest %s@%s: %w", repository, d.Digest, err)

@@ -29,7 +29,7 @@ var (
 type Memory struct {
 	// Now stamps starts and exits. nil: they have no time.
 	Now func() time.Time
-	// Images says whether an image can be pulled; nil: every one can.
+	// Images reports whether an image can be pulled; nil: every one can.
 	Images func(workload.Image) error
 	// VolumeFile is called before a file of a volume is read: an error keeps it from that. nil: none does.
 	VolumeFile func() error

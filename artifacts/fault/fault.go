@@ -88,7 +88,7 @@ func Distrusted(err error) bool {
 	return false
 }
 
-// Retryable tells whether the same call may work later with nothing changed.
+// Retryable reports whether the same call may work later with nothing changed.
 func Retryable(err error) bool { return errors.Is(err, ErrTemporary) }
 
 // HintNoAnswer is the hint of [NoAnswer].

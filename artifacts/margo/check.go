@@ -11,7 +11,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Check tells whether a device fits. Nil constraints fit every device. The error is a fault.ErrUnfit and names each
+// Check reports whether a device fits. Nil constraints fit every device. The error is a fault.ErrUnfit and names each
 // requirement that is not met, with its path.
 func (c *DeviceConstraints) Check(d *DeviceCapabilities) error {
 	if c == nil {
@@ -185,7 +185,7 @@ func (e MatchExpression) holds(v any, found bool) bool {
 	return false
 }
 
-// itemHolds tells whether one element of a list satisfies all (ContainsAll) or any (ContainsAny) of the expressions.
+// itemHolds reports whether one element of a list satisfies all (ContainsAll) or any (ContainsAny) of the expressions.
 func (e MatchExpression) itemHolds(item any) bool {
 	if len(e.ItemSelector.MatchExpressions) == 0 {
 		return false

@@ -108,11 +108,11 @@ func unique(nodes []*strict.Node, what string) {
 	}
 }
 
-// ValidComponentName tells whether s can name a component: lower-case letters, digits, dashes.
+// ValidComponentName reports whether s can name a component: lower-case letters, digits, dashes.
 func ValidComponentName(s string) bool { return componentFormat.MatchString(s) }
 
-// ValidRevision tells whether s is a component's revision: SemVer 2.0 without a leading v, "_" in place of "+".
+// ValidRevision reports whether s is a component's revision: SemVer 2.0 without a leading v, "_" in place of "+".
 func ValidRevision(s string) bool { return revisionFormat.MatchString(s) }
 
-// ValidDigest tells whether d has the one form that the specification allows: sha256 in lower-case hexadecimal.
+// ValidDigest reports whether d has the one form that the specification allows: sha256 in lower-case hexadecimal.
 func ValidDigest(d digest.Digest) bool { return digestFormat.MatchString(d.String()) }

@@ -41,7 +41,7 @@ const (
 	markHint    = "save the file as UTF-8 without a byte order mark"
 )
 
-// open starts a document with the checks that come before reading; its err tells whether there is use in reading on.
+// open starts a document with the checks that come before reading; its err reports whether there is use in reading on.
 func open(file string, data []byte, yaml bool, limit int) *document {
 	d := &document{file: file, yaml: yaml}
 	switch bad := invalidUTF8(data); {

@@ -88,10 +88,10 @@ func (a authorityAt) VerifierName() string { return a.options.Name }
 
 // Verify verifies a signature with the authority.
 func (a authorityAt) Verify(_ context.Context, e *signing.Evidence) (signing.Verification, error) {
-	return guarded(func() (signing.Verification, error) { return a.vouch(e) })
+	return guarded(func() (signing.Verification, error) { return a.verify(e) })
 }
 
-func (a authorityAt) vouch(e *signing.Evidence) (signing.Verification, error) {
+func (a authorityAt) verify(e *signing.Evidence) (signing.Verification, error) {
 	leaf, err := signer(e)
 	if err != nil {
 		return signing.Verification{}, err

@@ -245,11 +245,11 @@ func legacyEntry(said string) (*protorekor.TransparencyLogEntry, error) {
 
 // guarded turns a panic into an error: the libraries below read untrusted input, and decoders of log entries have
 // panicked on malformed entries.
-func guarded(vouch func() (signing.Verification, error)) (v signing.Verification, err error) {
+func guarded(verify func() (signing.Verification, error)) (v signing.Verification, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			v, err = signing.Verification{}, fmt.Errorf("cannot be read: %v", r)
 		}
 	}()
-	return vouch()
+	return verify()
 }

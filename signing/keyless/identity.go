@@ -77,10 +77,10 @@ func (i *Identity) VerifierName() string { return i.options.Name }
 
 // Verify verifies a signature with the identity.
 func (i *Identity) Verify(_ context.Context, e *signing.Evidence) (signing.Verification, error) {
-	return guarded(func() (signing.Verification, error) { return i.vouch(e) })
+	return guarded(func() (signing.Verification, error) { return i.verify(e) })
 }
 
-func (i *Identity) vouch(e *signing.Evidence) (signing.Verification, error) {
+func (i *Identity) verify(e *signing.Evidence) (signing.Verification, error) {
 	leaf, err := signer(e)
 	if err != nil {
 		return signing.Verification{}, err

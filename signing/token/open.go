@@ -18,7 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Built tells whether this build can load PKCS#11 modules.
+// Built reports whether this build can load PKCS#11 modules.
 const Built = true
 
 const (

@@ -9,7 +9,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Built tells whether this build can load PKCS#11 modules.
+// Built reports whether this build can load PKCS#11 modules.
 const Built = false
 
 // Token is a token that is open. This build has none.

@@ -88,7 +88,7 @@ type SignerResult struct {
 	Signatures []signing.Signature `json:"signatures,omitempty"`
 }
 
-// Holds tells whether enough count.
+// Holds reports whether enough count.
 func (t *Tally) Holds() bool { return t.Err == nil }
 
 // Names are the signers that count, in the quorum's order.

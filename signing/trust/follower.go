@@ -151,7 +151,7 @@ func (f *Follower) look() {
 	f.file.err, f.file.sum = err, total()
 }
 
-// travels tells whether what is kept counts, beside the file.
+// travels reports whether what is kept counts, beside the file.
 func (f *Follower) travels() bool {
 	return f.kept != nil && f.came != nil && f.file.policy != nil && f.file.policy.Anchor() != "" &&
 		f.kept.Anchor == f.file.policy.Anchor() && f.kept.Version > f.file.policy.Version

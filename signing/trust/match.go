@@ -16,7 +16,7 @@ func (r *Rule) kinds() []string {
 	return r.Artifacts
 }
 
-// keptElsewhere tells whether the rule says that signatures of what is in a repository are in another one.
+// keptElsewhere reports whether the rule says that signatures of what is in a repository are in another one.
 func (r *Rule) keptElsewhere(repository string) bool {
 	return r.Signatures != "" && r.Signatures != repository
 }

@@ -198,7 +198,7 @@ func (p *Policy) Publishable(now time.Time) error {
 	return nil
 }
 
-// proposable tells whether a policy may be published after another; nil: as the first one.
+// proposable reports whether a policy may be published after another; nil: as the first one.
 func (p *Policy) proposable(ctx context.Context, now time.Time, repository string, m Moves, before *Published) error {
 	if err := p.Publishable(now); err != nil {
 		return err
@@ -384,7 +384,7 @@ func Newest(ctx context.Context, now time.Time, at Place) (*Published, error) {
 	return p, nil
 }
 
-// Signed tells whether enough of the signers that the version names have signed it, and of those that the version before it in
+// Signed reports whether enough of the signers that the version names have signed it, and of those that the version before it in
 // the repository names, if that is there.
 func (p *Published) Signed(ctx context.Context, now time.Time, at Place) error {
 	former, err := p.Former(ctx, at)

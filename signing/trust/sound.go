@@ -77,7 +77,7 @@ func names(all []*Signer) string {
 	return strings.Join(out, ", ")
 }
 
-// Expired tells whether the policy's own date has passed.
+// Expired reports whether the policy's own date has passed.
 func (p *Policy) Expired(now time.Time) bool { return !p.Expires.IsZero() && !now.Before(p.Expires) }
 
 // lasting lists the different signers of a quorum that can sign now or later.

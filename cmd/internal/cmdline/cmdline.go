@@ -166,7 +166,7 @@ func checkFlags(path string, c *cli.Command, given []string) error {
 	return nil
 }
 
-// together tells whether a word is several short flags without values of a command that takes them so: "-it".
+// together reports whether a word is several short flags without values of a command that takes them so: "-it".
 func together(c *cli.Command, written string) bool {
 	letters, short := strings.CutPrefix(written, "-")
 	if !c.UseShortOptionHandling || !short || len(letters) < 2 {

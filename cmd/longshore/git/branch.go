@@ -158,7 +158,7 @@ func (b *Branch) has(ctx context.Context, commit string) bool {
 	return err == nil
 }
 
-// Contains tells whether a commit is another one or in its history. One that nobody knows is in none.
+// Contains reports whether a commit is another one or in its history. One that nobody knows is in none.
 func (b *Branch) Contains(ctx context.Context, history, commit string) (bool, error) {
 	if !commitFormat.MatchString(commit) || !b.has(ctx, commit) {
 		return false, ctx.Err()
@@ -170,7 +170,7 @@ func (b *Branch) Contains(ctx context.Context, history, commit string) (bool, er
 	return err == nil, err
 }
 
-// Shallow tells whether a part of the history is not there, because the repository itself has not got it.
+// Shallow reports whether a part of the history is not there, because the repository itself has not got it.
 func (b *Branch) Shallow(ctx context.Context) bool {
 	out, err := b.git.run(ctx, maxLocal, b.dir, nil, "--git-dir", b.repo, "rev-parse", "--is-shallow-repository")
 	return err == nil && strings.TrimSpace(string(out)) == "true"

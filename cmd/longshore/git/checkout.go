@@ -119,7 +119,7 @@ func (c *Checkout) UncommittedOf(used []string) []string {
 	})
 }
 
-// covers tells whether git means a file by a name: its own, or that of a folder that it is in.
+// covers reports whether git means a file by a name: its own, or that of a folder that it is in.
 func covers(name, file string) bool {
 	return name == file || name == "./" || strings.HasSuffix(name, "/") && strings.HasPrefix(file, name)
 }

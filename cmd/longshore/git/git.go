@@ -55,7 +55,7 @@ type status struct {
 
 func (s *status) Error() string { return s.said }
 
-// exited tells whether git ended with a status that answers a question.
+// exited reports whether git ended with a status that answers a question.
 func exited(err error, code int) bool {
 	var s *status
 	return errors.As(err, &s) && s.code == code

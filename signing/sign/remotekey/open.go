@@ -34,7 +34,7 @@ type Key interface {
 	io.Closer
 }
 
-// Is tells whether what a person gave for a key is the address of one, and not the name of a file.
+// Is reports whether what a person gave for a key is the address of one, and not the name of a file.
 func Is(ref string) bool {
 	if strings.HasPrefix(ref, token.Scheme) {
 		return true

@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/signing/token"
 )
 
-// HasPKCS11 tells whether this build can load PKCS#11 modules.
+// HasPKCS11 reports whether this build can load PKCS#11 modules.
 const HasPKCS11 = token.Built
 
 func openPKCS11(u token.URI, o Options) (Key, error) {

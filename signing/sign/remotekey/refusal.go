@@ -51,7 +51,7 @@ func kindOf(code int) error {
 	return nil
 }
 
-// unreached tells whether there was no answer.
+// unreached reports whether there was no answer.
 func unreached(err error) bool {
 	var network net.Error
 	var request *url.Error
