@@ -34,6 +34,7 @@ type Authority struct {
 
 // Login is one credential for pulling that all devices get.
 type Login struct {
+	Host         string // of the registry; "": that of the repository of states
 	Username     string
 	PasswordFile string
 }
@@ -128,6 +129,14 @@ func (s *Settings) registry(n *strict.Node, path func(*strict.Node, string) stri
 	s.CAFile = path(n.Get("caFile"), "")
 	if l := n.Get("login"); l != nil {
 		s.Login = &Login{Username: l.Need("username").Filled(), PasswordFile: path(l.Need("passwordFile"), "")}
+		if h := l.Get("host"); h != nil {
+			if s.Login.Host = h.Filled(); !fleet.IsRepository(s.Login.Host + "/x") {
+				h.HintFaultf("write it like harbor.example or harbor.example:5000", "not the name of a registry")
+			}
+		}
+		if s.Login.Host == "" && s.Registry == "" && s.Margo {
+			l.HintFaultf("devices get components and images there", "without source.registry it needs host, the name of the registry")
+		}
 		l.Close()
 	}
 	if h := n.Get("harbor"); h != nil {
@@ -145,6 +154,9 @@ func (s *Settings) registry(n *strict.Node, path func(*strict.Node, string) stri
 
 // Host is the registry that a pull credential is for.
 func (s *Settings) Host() string {
+	if s.Login != nil && s.Login.Host != "" {
+		return s.Login.Host
+	}
 	if s.Registry != "" {
 		host, _, _ := strings.Cut(s.Registry, "/")
 		return host

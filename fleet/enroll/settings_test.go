@@ -38,6 +38,10 @@ func TestParseSettings(t *testing.T) {
 		"as little as possible": {"url: https://fleet\nsource: {margo: true}\n", enroll.Settings{
 			URL: "https://fleet", Lifetime: enroll.DefaultLifetime, Authority: enroll.Authority{Dir: "/etc/longshore/ca", Manager: "main"}, Margo: true,
 		}, ""},
+		"a login": {"url: https://fleet\nsource: {margo: true}\nregistry: {login: {host: 'harbor.acme.example:5000', username: edge, passwordFile: /p}}\n", enroll.Settings{
+			URL: "https://fleet", Lifetime: enroll.DefaultLifetime, Authority: enroll.Authority{Dir: "/etc/longshore/ca", Manager: "main"}, Margo: true,
+			Login: &enroll.Login{Host: "harbor.acme.example:5000", Username: "edge", PasswordFile: "/p"},
+		}, "harbor.acme.example:5000"},
 	} {
 		got, err := enroll.ParseSettings("/etc/longshore/enroll.yaml", []byte(tt.text))
 		if err != nil {
@@ -79,7 +83,7 @@ func FuzzParseSettings(f *testing.F) {
 		if u, err := url.Parse(s.URL); err != nil || u.Scheme != "https" || u.Hostname() == "" || s.Lifetime < time.Minute || s.Registry == "" && !s.Margo || s.Login != nil && s.Harbor != nil {
 			t.Errorf("ParseSettings = %+v", s)
 		}
-		if strings.ContainsAny(s.Registry, " \t\n@") || s.Registry != "" && s.Host() == "" {
+		if strings.ContainsAny(s.Registry, " \t\n@") || (s.Registry != "" || s.Login != nil || s.Harbor != nil) && s.Host() == "" {
 			t.Errorf("repository %q of %q", s.Registry, s.Host())
 		}
 	})

@@ -84,15 +84,21 @@ func (p *plant) serve() {
 		at[i] = fmt.Sprintf("127.0.0.1:%d", port)
 	}
 	p.url, p.open = "https://"+at[0], "http://"+at[1]
-	p.write("enroll.yaml", "url: %s\ntrust: trust.yaml\nlifetime: 1m\nauthority: {trustDomain: plant.acme.example}\nsource: {registry: oci://%s/plant/state}\nregistry:\n  caFile: %s\n  login: {username: %s, passwordFile: robot.password}\n",
-		p.url, p.Host, p.Registry.CAFile, p.Registry.Username)
+	p.settings("trust.yaml", "{registry: oci://"+p.Host+"/plant/state}")
 	var err error
 	p.manager, err = p.Box.Start("longshore-fleet", p.Environment(), filepath.Join(p.Bin, "longshore-fleet"), "serve", "--database", p.Path("fleet.db"),
-		"--listen", at[1], "--mtls-listen", at[0], "--enroll", p.Path("enroll.yaml"))
+		"--listen", at[1], "--mtls-listen", at[0], "--enroll", p.Path("enroll.yaml"), "--state", p.Reference("plant/state"), "--state-interval", "1s", "--ca-file", p.Registry.CAFile)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	p.fingerprint = p.logged(p.manager, `fingerprint=(sha256:[0-9a-f]{64})`)
+}
+
+// settings says what the next device receives.
+func (p *plant) settings(trust, source string) {
+	p.t.Helper()
+	p.write("enroll.yaml", "url: %s\ntrust: %s\nlifetime: 1m\nauthority: {trustDomain: plant.acme.example}\nsource: %s\nregistry:\n  caFile: %s\n  login: {host: '%s', username: %s, passwordFile: robot.password}\n",
+		p.url, trust, source, p.Registry.CAFile, p.Host, p.Registry.Username)
 }
 
 // logged waits until a process has written something, and returns the part of it in parentheses.
@@ -263,6 +269,9 @@ func (d *device) answers(want string) {
 		if err == nil && !strings.Contains(string(body), want) {
 			err = fmt.Errorf("answer %q, want %q", body, want)
 		}
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, d.Logs())
+		}
 		return err
 	})
 }
@@ -351,7 +360,60 @@ func TestEnrollment(t *testing.T) {
 	p := openPlant(t)
 	t.Run("by an operator", func(t *testing.T) { p := *p; p.t = t; p.byOperator() })
 	t.Run("by a join token", func(t *testing.T) { p := *p; p.t = t; p.byJoinToken() })
+	t.Run("with the state from the manager", func(t *testing.T) { p := *p; p.t = t; p.fromManager() })
 	t.Run("with a key in a token", func(t *testing.T) { p := *p; p.t = t; p.inToken() })
+}
+
+// The manager is also where the desired state comes from, and the registry has only what that names. Its State Manifest is unsigned, which the
+// trust policy accepts by the manager's name, and status shows. What runs needs the manager no more, also after a restart.
+func (p *plant) fromManager() {
+	d := p.device("press-10", "en10", "10.212.0.0/16")
+	p.publish(d, "1.0.0", "one")
+	p.write("margo.yaml", "rules:\n  - {scope: margo+%s, allowUnsigned: true}\n  - {scope: %s/plant/components/**, allowUnsigned: true}\n", p.url, p.Host)
+	p.settings("margo.yaml", "{margo: true}")
+	p.write("press-10.join", "%s", p.fleet("join-token", "create", "--device", "press-10", "--trust-bundle", p.Path("ca/bundle.json")))
+	d.Agent = d.enroll("--join-token-file", p.Path("press-10.join"), "--run")
+	d.answers("one")
+	d.settle(1, settled)
+	if file, err := os.ReadFile(d.Path("etc/agent.yaml")); err != nil || !bytes.Contains(file, []byte("margo: "+p.url)) || bytes.Contains(file, []byte("plant/state")) {
+		p.t.Errorf("agent.yaml, %v:\n%s", err, file)
+	}
+	p.publish(d, "1.1.0", "two")
+	d.settle(2, settled)
+	d.answers("two")
+	shown := func(want string) {
+		p.t.Helper()
+		testenv.Eventually(p.t, settled, "status shows "+want, func() error {
+			text, err := d.Control(p.t.Context(), "status")
+			if err == nil && !strings.Contains(text, want) {
+				err = fmt.Errorf("status:\n%s", text)
+			}
+			return err
+		})
+	}
+	shown("accepted unsigned, as the policy allows: state margo+" + p.url)
+
+	running := d.processes()
+	p.manager.Kill()
+	shown("source-unreachable")
+	if err := errors.Join(d.Agent.Stop(), d.Agent.Start()); err != nil {
+		p.t.Fatal(err)
+	}
+	shown("source-unreachable")
+	d.answers("two")
+	if now := d.processes(); now != running {
+		p.t.Errorf("processes without the manager: %s, before %s", now, running)
+	}
+	p.publish(d, "1.2.0", "three")
+	if err := p.manager.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	d.settle(3, settled)
+	d.answers("three")
+	if err := d.Agent.Stop(); err != nil {
+		p.t.Error(err)
+	}
+	p.settings("trust.yaml", "{registry: oci://"+p.Host+"/plant/state}")
 }
 
 // The device's key is in a PKCS#11 token. It is enough for all that the device does: it enrolls, starts again, renews its certificate and
