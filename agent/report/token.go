@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync/atomic"
-	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing/token"
@@ -20,13 +18,6 @@ type tokenKey struct {
 	at     token.URI
 	public *ecdsa.PublicKey
 }
-
-// tokens lets one goroutine at a time use a module: closing the last session unloads the module for the whole process.
-var tokens = struct {
-	free  chan struct{}
-	limit time.Duration               // for an answer; cards need seconds to create a key
-	late  atomic.Pointer[atomic.Bool] // of the call that has not returned: the limit has passed; nil: there is none
-}{free: make(chan struct{}, 1), limit: 30 * time.Second}
 
 // openToken finds the key at an address, or creates it where there is none.
 func openToken(address string, create bool) (*tokenKey, error) {
@@ -53,8 +44,7 @@ func openToken(address string, create bool) (*tokenKey, error) {
 	return &tokenKey{at, public}, nil
 }
 
-// useToken gives the key to do, or the error why it is not found in the open token. A token that does not answer holds up one goroutine,
-// and its caller for a limited time: modules are C, and no call of theirs can be ended.
+// useToken gives the key to do, or the error why it is not found in the open token.
 func useToken[T any](at token.URI, do func(*token.Token, crypto.Signer, error) (T, error)) (none T, err error) {
 	if !token.Built {
 		_, err := token.Open(at, "")
@@ -70,44 +60,15 @@ func useToken[T any](at token.URI, do func(*token.Token, crypto.Signer, error) (
 	if err != nil {
 		return none, err
 	}
-	silent := fault.WithHint(fmt.Errorf("key %s: the token does not answer: %w", at, fault.ErrTemporary), "plug the token in again; if that does not help, restart the agent")
-	if late := tokens.late.Load(); late != nil && late.Load() {
-		return none, silent
-	}
-	over := time.NewTimer(tokens.limit)
-	defer over.Stop()
-	select {
-	case tokens.free <- struct{}{}:
-		over.Reset(tokens.limit)
-	case <-over.C:
-		return none, silent
-	}
-	type result struct {
-		value T
-		err   error
-	}
-	late := new(atomic.Bool)
-	tokens.late.Store(late)
-	done := make(chan result, 1)
-	go func() {
-		var r result
+	return token.Call(at, token.Wait, func() (value T, err error) {
 		t, err := token.Open(at, pin)
-		if r.err = err; err == nil {
-			key, err := t.Key(at)
-			r.value, err = do(t, key, err)
-			r.err = errors.Join(err, t.Close())
+		if err != nil {
+			return value, err
 		}
-		tokens.late.Store(nil)
-		<-tokens.free
-		done <- r
-	}()
-	select {
-	case r := <-done:
-		return r.value, r.err
-	case <-over.C:
-		late.Store(true)
-		return none, silent
-	}
+		key, err := t.Key(at)
+		value, err = do(t, key, err)
+		return value, errors.Join(err, t.Close())
+	}, func(T) {})
 }
 
 // Public implements crypto.Signer: an *ecdsa.PublicKey on P-256.

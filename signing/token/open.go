@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ThalesIgnite/crypto11"
 	"github.com/miekg/pkcs11"
@@ -27,7 +28,10 @@ const (
 )
 
 // Token is a token that is open. Close it when it is not needed any more.
-type Token struct{ context *crypto11.Context }
+type Token struct {
+	context *crypto11.Context
+	closed  atomic.Bool
+}
 
 // rejected has the PIN that each token has rejected last: tokens lock themselves after a few wrong ones. A process has each module once,
 // whoever opens it: closing the last session unloads the module for the whole process.
@@ -59,7 +63,7 @@ func Open(u URI, pin string) (*Token, error) {
 		return nil, fmt.Errorf("key %s: %w", u, named(err))
 	}
 	delete(rejected.pins, name)
-	return &Token{context}, nil
+	return &Token{context: context}, nil
 }
 
 // configure opens a session, and a pool of one more: where the token allows only one, crypto11 panics.
@@ -117,8 +121,13 @@ func (t *Token) Create(u URI) (crypto.Signer, error) {
 	return &signer{pair, u}, nil
 }
 
-// Close ends the session with the token.
-func (t *Token) Close() error { return t.context.Close() }
+// Close ends the session with the token. It may be called again.
+func (t *Token) Close() error {
+	if t.closed.Swap(true) {
+		return nil
+	}
+	return t.context.Close()
+}
 
 // signer names its errors.
 type signer struct {

@@ -7,11 +7,14 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing/sign/remotekey"
 	"github.com/longshore-dev/longshore/signing/sign/remotekey/remotekeytest"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 func TestVaultAddress(t *testing.T) {
@@ -86,4 +89,45 @@ func TestSigner(t *testing.T) {
 	if err := good(); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("with another key: %v", err)
 	}
+}
+
+// A service that takes the question and does not answer is an error after a limited time, although Vault's client knows no other limit than
+// its own, and is good again once it answers.
+func TestSilentService(t *testing.T) {
+	const secret = "hvs.of-this-test"
+	s := remotekeytest.Transit(t, secret)
+	there, silent, release := s.Config.Handler, atomic.Bool{}, make(chan struct{})
+	s.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if silent.Load() {
+			<-release
+		}
+		there.ServeHTTP(w, r)
+	})
+	t.Setenv("VAULT_ADDR", s.URL)
+	t.Setenv("VAULT_TOKEN", secret)
+	t.Setenv("VAULT_MAX_RETRIES", "0")
+	t.Setenv("HOME", t.TempDir())
+	o := remotekey.Options{Wait: 2 * time.Second}
+	signer, err := remotekey.NewSigner(t.Context(), "hashivault://release", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sign := func() error {
+		_, err := signer.SignMessage(nil, []byte("certificate"), crypto.SHA256)
+		return err
+	}
+	quiet := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, fault.ErrTemporary) || !strings.Contains(err.Error(), "the key service does not answer") || !strings.Contains(fault.Hint(err), "can be reached") {
+			t.Errorf("%s: %v (%s)", what, err, fault.Hint(err))
+		}
+	}
+	silent.Store(true)
+	quiet("a signature", sign())
+	quiet("the next one", sign())
+	_, err = remotekey.NewSigner(t.Context(), "hashivault://release", o)
+	quiet("opening it", err)
+	silent.Store(false)
+	close(release)
+	testenv.Eventually(t, time.Minute, "it signs again", sign)
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/sigstore/sigstore/pkg/signature"
 
@@ -35,6 +36,16 @@ func openPKCS11(u token.URI, o Options) (Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("key %s: %w", u, err)
 	}
+	h, err := token.Call(u, o.wait(), func() (*held, error) { return hold(u, pin) }, func(h *held) { _ = h.token.Close() })
+	if err != nil {
+		return nil, err
+	}
+	h.wait = o.wait()
+	return h, nil
+}
+
+// hold opens the token of a key, and finds the key.
+func hold(u token.URI, pin string) (*held, error) {
 	opened, err := token.Open(u, pin)
 	if err != nil {
 		return nil, err
@@ -47,7 +58,7 @@ func openPKCS11(u token.URI, o Options) (Key, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("key %s: %w", u, err), opened.Close())
 	}
-	return &held{opened, key, hash}, nil
+	return &held{at: u, token: opened, key: key, hash: hash}, nil
 }
 
 func pinOf(u token.URI, o Options) (string, error) {
@@ -84,6 +95,8 @@ func hashOf(pub crypto.PublicKey) (crypto.Hash, error) {
 
 // held is a key in a token.
 type held struct {
+	at    token.URI
+	wait  time.Duration
 	token *token.Token
 	key   crypto.Signer
 	hash  crypto.Hash
@@ -94,14 +107,17 @@ func (h *held) PublicKey(...signature.PublicKeyOption) (crypto.PublicKey, error)
 	return h.key.Public(), nil
 }
 
-// SignMessage implements signature.Signer.
+// SignMessage implements signature.Signer. A signature that comes too late closes the session: nobody uses it any more.
 func (h *held) SignMessage(message io.Reader, _ ...signature.SignOption) ([]byte, error) {
 	sum := h.hash.New()
 	if _, err := io.Copy(sum, message); err != nil {
 		return nil, err
 	}
-	return h.key.Sign(rand.Reader, sum.Sum(nil), h.hash)
+	return token.Call(h.at, h.wait, func() ([]byte, error) { return h.key.Sign(rand.Reader, sum.Sum(nil), h.hash) }, func([]byte) { _ = h.token.Close() })
 }
 
 // Close ends the session with the token.
-func (h *held) Close() error { return h.token.Close() }
+func (h *held) Close() error {
+	_, err := token.Call(h.at, h.wait, func() (none struct{}, err error) { return none, h.token.Close() }, func(struct{}) {})
+	return err
+}

@@ -8,10 +8,13 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sigstore/sigstore/pkg/signature"
 	"github.com/sigstore/sigstore/pkg/signature/kms/cliplugin/handler"
@@ -202,6 +205,69 @@ func TestSignerTriesAPINOnce(t *testing.T) {
 		if tt.in != (err == nil) || !tt.in && (!errors.Is(err, fault.ErrUnauthenticated) || strings.Contains(err.Error(), "not tried again") == tt.tried) {
 			t.Errorf("%d, PIN %s: %v", i, tt.pin, err)
 		}
+	}
+}
+
+// A token that does not answer, at a signature or when it is opened, is an error after a limited time, and is good again once it answers.
+func TestSilentToken(t *testing.T) {
+	if !remotekey.HasPKCS11 {
+		testenv.Unavailable(t, "this build has no cgo: install gcc")
+	}
+	soft := testenv.SoftHSM(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	soft.Import(t, "ca", 1, key)
+	headers, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/miekg/pkcs11").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	module, silent := filepath.Join(t.TempDir(), "module.so"), filepath.Join(t.TempDir(), "silent")
+	if out, err := exec.CommandContext(t.Context(), "gcc", "-shared", "-fPIC", "-I", strings.TrimSpace(string(headers)), "-o", module, "../../token/testdata/module.c", "-ldl").CombinedOutput(); err != nil {
+		t.Fatalf("gcc: %v\n%s", err, out)
+	}
+	t.Setenv("LONGSHORE_TOKEN_SILENT", silent)
+	address := strings.Replace(soft.URI("ca"), soft.Module, module, 1)
+	o := remotekey.Options{PIN: func(string) ([]byte, error) { return []byte(soft.PIN), nil }, Wait: 2 * time.Second}
+	signer, err := remotekey.NewSigner(t.Context(), address, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sign := func() error {
+		_, err := signer.SignMessage(nil, []byte("certificate"), crypto.SHA256)
+		return err
+	}
+	again := func() {
+		t.Helper()
+		if err := os.Remove(silent); err != nil {
+			t.Fatal(err)
+		}
+		testenv.Eventually(t, time.Minute, "it signs again", sign)
+	}
+	quiet := func(what string, err error) {
+		t.Helper()
+		if !errors.Is(err, fault.ErrTemporary) || strings.Count(fmt.Sprint(err), "the token does not answer") != 1 || fault.Hint(err) == "" {
+			t.Errorf("%s: %v (%s)", what, err, fault.Hint(err))
+		}
+	}
+	for range 2 {
+		if err := os.WriteFile(silent, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			quiet("a signature", sign())
+		}
+		again()
+	}
+	if err := errors.Join(signer.Close(), os.WriteFile(silent, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = remotekey.NewSigner(t.Context(), address, o)
+	quiet("opening it", err)
+	again()
+	if err := errors.Join(signer.Close(), signer.Close()); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -8,15 +8,11 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	"github.com/sigstore/sigstore/pkg/signature/options"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
-
-// signWait is how long a key service may take for a signature.
-const signWait = 20 * time.Second
 
 // Signer is a key at a distance as crypto/x509 uses keys: it signs whole messages, of which the key's side or this one makes the hash.
 // After a failure the key is opened anew for the next message: a token that was away, or a login that was replaced, needs no restart. A
@@ -73,11 +69,9 @@ func (s *Signer) SignMessage(_ io.Reader, message []byte, _ crypto.SignerOpts) (
 		}
 		s.key = key
 	}
-	ctx, cancel := context.WithTimeout(s.ctx, signWait)
-	defer cancel()
-	signature, err := s.key.SignMessage(bytes.NewReader(message), options.WithContext(ctx))
+	signature, err := s.key.SignMessage(bytes.NewReader(message), options.WithContext(s.ctx))
 	if err != nil {
-		err = errors.Join(err, s.key.Close())
+		_ = s.key.Close() // why there is no signature counts
 		s.key = nil
 	}
 	return signature, err
