@@ -91,13 +91,6 @@ func (in *Intake) Check(ctx context.Context, q Query) (out Result) {
 	if err == nil || found.Resolved.Digest != "" && !found.older(q) {
 		return found
 	}
-	ref := "resolve " + in.o.Repository + ":" + in.o.Tag
-	if margo.IsManager(in.o.Repository) {
-		ref = "look for a state"
-	}
-	if found.Resolved.Digest != "" {
-		ref += fmt.Sprintf(", of which a mirror shows generation %d, older than what this device has accepted", found.Generation)
-	}
 	code := sourceCode(err, codes.StateNotFound)
 	switch { // a manager that names no state that could be looked at
 	case errors.Is(err, fault.ErrUnsigned):
@@ -105,7 +98,10 @@ func (in *Intake) Check(ctx context.Context, q Query) (out Result) {
 	case errors.Is(err, fault.ErrTooLarge) && margo.IsManager(in.o.Repository):
 		code = codes.StateTooLarge
 	}
-	out.Err = codes.Wrap(code, fmt.Errorf("%s: %w", ref, err))
+	if found.Resolved.Digest != "" {
+		err = fmt.Errorf("%w; a mirror shows generation %d, older than what this device has accepted", err, found.Generation)
+	}
+	out.Err = codes.Wrap(code, err)
 	return out
 }
 

@@ -317,7 +317,7 @@ func (b *builder) pin(ctx context.Context, repository, tag string, unpinned, mis
 	}
 	d, err := b.in.o.Source.Resolve(ctx, repository, tag)
 	if err != nil {
-		return "", codes.Wrap(sourceCode(err, missing), fmt.Errorf("resolve %s: %w", ref, err))
+		return "", codes.Wrap(sourceCode(err, missing), err)
 	}
 	if err := hashable(d.Digest); err != nil {
 		return "", codes.Wrap(missing, fmt.Errorf("resolve %s: %w", ref, err)) // a tag can move: asked again

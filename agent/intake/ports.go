@@ -13,7 +13,7 @@ import (
 )
 
 // Source reads artifacts by reference from wherever they are: a registry, its mirrors, a layout.
-// Errors wrap the sentinels of artifacts/fault; bytes are bounded and hashed before they are returned.
+// Errors say what was asked and wrap the sentinels of artifacts/fault; bytes are bounded and hashed before they are returned.
 type Source interface {
 	// Resolve asks what a tag points at: one HEAD when all is well. repository has no scheme.
 	Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error)

@@ -197,7 +197,7 @@ func (s *Source) signed(ctx context.Context, tag string, d ocispec.Descriptor, e
 		case found:
 			return nil
 		case err != nil && !errors.Is(err, fault.ErrNotFound):
-			return fmt.Errorf("resolve %s:%s: %w", s.states, t, err)
+			return err
 		case read != nil:
 			return fmt.Errorf("read %s:%s: %w", s.states, t, read)
 		}

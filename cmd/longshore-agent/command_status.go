@@ -69,7 +69,11 @@ func (p *program) sync(c *cli.Context) error {
 		return err
 	}
 	if err := p.render(c, r, func(w io.Writer) {
-		fmt.Fprintf(w, "%s   generation %d\n", r.Outcome, r.Generation)
+		fmt.Fprint(w, r.Outcome)
+		if r.Generation > 0 {
+			fmt.Fprintf(w, "   generation %d", r.Generation)
+		}
+		fmt.Fprintln(w)
 	}); err != nil {
 		return err
 	}

@@ -165,7 +165,7 @@ func refused(r *status.RefusedRevision) string {
 	case r.Paused:
 		return out + ": its update is paused"
 	case r.Waiting:
-		return out + fmt.Sprintf(": no room for it; generation %d runs on", r.RunningGeneration)
+		return out + fmt.Sprintf(": cannot start now; generation %d runs on", r.RunningGeneration)
 	}
 	return out + fmt.Sprintf(": did not run; generation %d runs in its place", r.RunningGeneration)
 }
