@@ -31,6 +31,7 @@ type mistake struct {
 	exit         int // of the script's last command
 	// problem is the cause and the advice in an answer with a form of its own, such as a status.
 	problem []string
+	before  func(w *writer) // what goes wrong around them; nil: nothing
 }
 
 // mistakes are the most frequent ones. FULL is a directory on a full disk, CLOSED an address where nothing listens.
@@ -84,11 +85,21 @@ func TestMistakes(t *testing.T) {
 	w.published()
 	w.mistaken()
 	prelude := `asNobody() { setpriv --reuid 65534 --regid 65534 --clear-groups env PATH="$PWD/bin:$PATH" "$@"; }` + "\n"
+	w.make("mistakes.golden", prelude, mistakes())
+}
+
+// make makes mistakes, and holds what is said to a golden file.
+func (w *writer) make(golden, prelude string, all []mistake) {
+	t := w.t
+	t.Helper()
 	var b strings.Builder
-	for _, m := range mistakes() {
+	for _, m := range all {
 		script := m.script
 		for from, to := range w.stands {
 			script = strings.ReplaceAll(script, from, to)
+		}
+		if m.before != nil {
+			m.before(w)
 		}
 		out, err := w.shell(prelude + script + "\necho exit $?")
 		out = w.reader(out)
@@ -113,7 +124,7 @@ func TestMistakes(t *testing.T) {
 		}
 		fmt.Fprintf(&b, "# %s\n$ %s\n%s--- exit %s\n\n", m.name, w.reader(script), said, exit)
 	}
-	file := filepath.Join("testdata", "mistakes.golden")
+	file := filepath.Join("testdata", golden)
 	if os.Getenv("UPDATE_GOLDEN") == "1" {
 		if err := os.MkdirAll("testdata", 0o755); err != nil {
 			t.Fatal(err)
@@ -131,7 +142,63 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-var changes = regexp.MustCompile(`[0-9a-f]{64}|[0-9a-f]{12}…|\b\d+ (?:s|min|h)\b|longshore-agent (?:v\S+|devel)`)
+// deviceMistakes are those that show on a device while it runs. TAKEN is an address that another program listens on, EXPIRED a registry whose
+// certificate a clock in 2024 takes for valid.
+func deviceMistakes() []mistake {
+	const push = "longshore state push -q --device press-07 --key release.key --component harbor.acme.example/plant/components/line-monitor:1.4.0 --set WEB_PORT=TAKEN harbor.acme.example/plant/state"
+	return []mistake{
+		{name: "a volume that is in use is removed", script: "longshore-agent volumes remove line-monitor/readings", exit: 6},
+		{name: "a port that another program has", script: "longshore-agent sync --timeout 60s", exit: 1, problem: []string{"port TAKEN/tcp is in use by program longshore-fleet", "publish another port"}, before: func(w *writer) {
+			w.do("longshore-fleet serve --database taken.db --listen TAKEN >taken.log 2>&1 & for i in $(seq 1200); do curl -s http://TAKEN >&2 && break; sleep 0.05; done; " + push)
+		}},
+		{name: "a port that another program has, afterwards", script: "longshore-agent status", problem: []string{"port TAKEN/tcp is in use by program longshore-fleet", "publish another port"}},
+		{name: "an application is removed, and its volume stays", script: "longshore-agent status", problem: []string{"volumes of removed applications on the disk: 1 (longshore-agent volumes list)"}, before: func(w *writer) {
+			w.do("longshore state remove -q --device press-07 --key release.key harbor.acme.example/plant/state line-monitor && longshore-agent sync --timeout 60s >sync.log")
+		}},
+		{name: "which volumes stay", script: "longshore-agent volumes list", problem: []string{"kept"}},
+		{name: "they are removed", script: "longshore-agent volumes remove line-monitor/readings", problem: []string{"removed   line-monitor"}},
+		{name: "and are gone", script: "longshore-agent volumes remove line-monitor/readings", exit: 4},
+		{name: "clock behind that of the registry", script: "longshore-agent sync --timeout 60s >sync.log; longshore-agent status", problem: []string{"clock-wrong", "set the clock"}, before: func(w *writer) {
+			w.server.Faults.Add(testenv.Rule{Effect: func(rw http.ResponseWriter, r *http.Request, next http.Handler) {
+				rw.Header().Set("Date", time.Now().Add(3*time.Hour).UTC().Format(http.TimeFormat))
+				next.ServeHTTP(rw, r)
+			}})
+		}},
+		{name: "clock wrong, or a certificate that has expired", script: "longshore-agent sync --config late/agent.yaml --timeout 60s", exit: 75, problem: []string{"its certificate has expired or is not yet valid", "clock"}, before: func(w *writer) {
+			w.do(`systemctl stop longshore-agent; longshore-agent init --device press-07 --state oci://EXPIRED/plant/state --key release.pub --ca-file expired.pem \
+				--config-dir late --data-dir late/data --run-dir late/run && { longshore-agent run --config late/agent.yaml >late.log 2>&1 & } &&
+				for i in $(seq 1200); do [ -S late/run/agent.sock ] && break; sleep 0.05; done`)
+		}},
+		{name: "clock wrong, or a certificate that has expired, afterwards", script: "longshore-agent status --config late/agent.yaml", problem: []string{"its certificate has expired or is not yet valid", "clock"}},
+	}
+}
+
+// TestMistakesOnDevice holds what a real device says to testdata/mistakes-device.golden, also of volumes that applications leave.
+func TestMistakesOnDevice(t *testing.T) {
+	w := sit(t, programs(t))
+	w.registry()
+	w.images()
+	w.device()
+	w.published()
+	w.running()
+	w.curl()
+	w.do("longshore-agent sync --timeout 2m")
+	w.stands["TAKEN"], w.stands["EXPIRED"] = freeAddress(t), w.expired()
+	w.make("mistakes-device.golden", "", deviceMistakes())
+}
+
+// do types what must work.
+func (w *writer) do(script string) {
+	w.t.Helper()
+	for from, to := range w.stands {
+		script = strings.ReplaceAll(script, from, to)
+	}
+	if out, err := w.shell(script); err != nil {
+		w.t.Fatalf("%v\n%s", err, out)
+	}
+}
+
+var changes = regexp.MustCompile(`[0-9a-f]{64}|[0-9a-f]{12}…|\b\d+ (?:s|min|h)\b|next try in \d+s|longshore-agent (?:v\d\S+|devel)|process \d+|web ✓ starting|[0-9.]+ [KM]iB *|SIZE +|\d{4}-\d\d-\d\dT[0-9:]{8}Z`)
 
 // reader is a text as everyone gets it, wherever and whenever.
 func (w *writer) reader(text string) string {
@@ -148,6 +215,20 @@ func (w *writer) reader(text string) string {
 			return "DIGEST"
 		case strings.HasSuffix(s, "…"):
 			return "DIGEST…"
+		case strings.HasPrefix(s, "process"):
+			return "process N"
+		case strings.HasPrefix(s, "web"):
+			return "web ✓ healthy"
+		case strings.HasPrefix(s, "next"):
+			return "next try in N s"
+		case strings.HasPrefix(s, "SIZE"):
+			return "SIZE    "
+		case strings.HasSuffix(s, "iB"):
+			return "N KiB"
+		case strings.Contains(s, "iB "):
+			return "N KiB   "
+		case strings.HasSuffix(s, "Z"):
+			return "TIME"
 		}
 		return "N s"
 	})
