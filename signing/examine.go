@@ -27,8 +27,10 @@ type Query struct {
 	Limit int
 	// Stop is called after each referrer and reports whether the result suffices, so that no other is read; nil: all are read.
 	Stop func([]Signature) bool
-	// Keep is given the good ones; nil: nobody is.
-	Keep *Keeper
+	// Keep is given the first good one of each verifier and principal for which Counts reports true; the result is without the predicates of the
+	// others, which may be megabytes. nil: nothing is kept.
+	Keep   *Keeper
+	Counts func(Signature) bool // nil: all do
 }
 
 // Examine reads all possible signatures of subject, or statements of another type about it. An error means
@@ -428,9 +430,16 @@ func (e *examination) hold(ctx context.Context, where string, evidence *Evidence
 			refused, by, vouched = errors.New("signature is of another artifact"), t.VerifierName(), false
 		default:
 			s.Verification, s.By, vouched = v, t.VerifierName(), true
-			e.Keep.add(s, Piece{Repository: e.st.Name(), Subject: e.subject.Digest, Type: e.PredicateType, Where: where, At: s.Digest, Layer: e.layer, Data: e.data})
+			good := s
+			switch {
+			case e.Keep == nil:
+			case e.first(s):
+				e.Keep.add(s, Piece{Repository: e.st.Name(), Subject: e.subject.Digest, Type: e.PredicateType, Where: where, At: s.Digest, Layer: e.layer, Data: e.data})
+			default:
+				good.Predicate = nil
+			}
 			if !slices.ContainsFunc(e.Good, func(o Signature) bool { return o.By == s.By && o.Format == s.Format && o.Digest == s.Digest }) {
-				e.Good = append(e.Good, s)
+				e.Good = append(e.Good, good)
 			}
 			continue
 		}
@@ -443,4 +452,10 @@ func (e *examination) hold(ctx context.Context, where string, evidence *Evidence
 		by = ""
 	}
 	e.note(where, by, refused)
+}
+
+// first reports whether a good signature counts and none of the same signer did before it.
+func (e *examination) first(s Signature) bool {
+	counts := func(o Signature) bool { return e.Counts == nil || e.Counts(o) }
+	return counts(s) && !slices.ContainsFunc(e.Good, func(o Signature) bool { return o.By == s.By && o.Principal == s.Principal && counts(o) })
 }

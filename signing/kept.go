@@ -26,8 +26,8 @@ type Piece struct {
 	Data  []byte             `json:"-"`
 }
 
-// Keeper holds the good signatures that an examination reads, so that those that count can be kept: [Keeper.Pieces]. What others put beside them
-// takes no room. It is of one goroutine.
+// Keeper holds the good signatures that an examination reads, one of each signer, so that those that count can be kept: [Keeper.Pieces]. What others
+// put beside them takes no room. It is of one goroutine.
 type Keeper struct {
 	read []keptPiece
 }
@@ -47,9 +47,6 @@ type signedBy struct {
 func signerOf(s Signature) signedBy { return signedBy{s.Format, s.Digest, s.Fingerprint, s.Principal} }
 
 func (k *Keeper) add(s Signature, p Piece) {
-	if k == nil {
-		return
-	}
 	l := p.Layer
 	p.Layer = ocispec.Descriptor{MediaType: l.MediaType, Digest: l.Digest, Size: l.Size}
 	if s.Format == FormatLegacy {

@@ -102,3 +102,34 @@ func TestKept(t *testing.T) {
 		})
 	}
 }
+
+// However many good statements a signer has made of one type, one of them is kept: no other counts beside it.
+func TestKeptOnce(t *testing.T) {
+	st := signingtest.NewMemory()
+	subject := st.Artifact(t, "hello")
+	const of = "https://plant.example/sbom"
+	two := []Verifier{releaseKey(t), signingtest.OtherSigner(t, sign.Options{}).Key()}
+	for i := range 10 {
+		for _, s := range []*sign.Signer{newSigner(t, sign.Options{Name: "release"}), signingtest.OtherSigner(t, sign.Options{})} {
+			large := sign.Statement{Type: of, Predicate: json.RawMessage(fmt.Sprintf(`"%d%s"`, i, bytes.Repeat([]byte("x"), 1<<20)))}
+			if _, err := s.Attest(t.Context(), st, subject, large); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	var k Keeper
+	found, err := Examine(t.Context(), st, subject, Query{PredicateType: of, Verifiers: two, Keep: &k})
+	if err != nil || len(found.Good) != 20 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	predicates := 0
+	for _, s := range found.Good {
+		predicates += len(s.Predicate)
+	}
+	if n := len(k.Pieces(found.Good)); n != 2 || predicates > 3<<20 {
+		t.Errorf("%d pieces are kept of 2 signers, and %d bytes of predicates", n, predicates)
+	}
+	if len(k.Pieces(found.Good[:1])) != 1 {
+		t.Error("the first is not kept")
+	}
+}

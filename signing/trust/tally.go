@@ -38,6 +38,7 @@ func (p *Policy) count(ctx context.Context, st signing.Source, predicateType str
 	found, err := signing.Examine(ctx, st, about.Subject, signing.Query{
 		PredicateType: predicateType, Verifiers: trustees, Keep: about.Keep,
 		Enough: func(good []signing.Signature) bool { return !about.Thorough && len(c.match(good)) >= q.Need() },
+		Counts: func(s signing.Signature) bool { return c.stateOf(s, c.place(s.By)) == StateCounted },
 	})
 	if err != nil {
 		t.Err = err
