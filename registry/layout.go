@@ -153,6 +153,15 @@ func (l *Layout) Open(ctx context.Context, d digest.Digest) (_ io.ReadSeekCloser
 
 // Put is durable when it returns, and does nothing if the undamaged content exists.
 func (l *Layout) Put(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
+	return l.put(ctx, desc, data, true)
+}
+
+// PutSpare is Put without the reserve.
+func (l *Layout) PutSpare(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
+	return l.put(ctx, desc, data, false)
+}
+
+func (l *Layout) put(ctx context.Context, desc ocispec.Descriptor, data []byte, reserve bool) error {
 	err := l.check(ctx, desc)
 	if err == nil {
 		err = checkContent(desc, data)
@@ -168,7 +177,7 @@ func (l *Layout) Put(ctx context.Context, desc ocispec.Descriptor, data []byte) 
 		return newError("put", desc.Digest.String(), syncFolder(filepath.Dir(file)))
 	}
 	err = l.write(file, data)
-	if errors.Is(err, fault.ErrFull) {
+	if errors.Is(err, fault.ErrFull) && reserve {
 		err = l.writeReserved(file, data)
 	}
 	l.reserve()

@@ -62,6 +62,10 @@ func TestLayoutOnAFullDisk(t *testing.T) {
 		}
 	}
 	fill()
+	spare := randomBytes(300_000)
+	if err := l.PutSpare(t.Context(), storetest.BlobOf(spare), spare); !errors.Is(err, fault.ErrFull) {
+		t.Errorf("PutSpare takes what is reserved: %v", err)
+	}
 	put(300_000, nil)
 	l = openLayout(t, dir)
 	put(400_000, nil)
