@@ -119,12 +119,12 @@ func (a *Agent) collectGarbage(ctx context.Context, w retained) error {
 				continue
 			}
 		}
-		signatures, err := a.intake.Signatures(ctx, s)
-		if err != nil {
-			known = false
-		}
+		signatures := a.intake.Signatures(ctx, s) // of a damaged list no others: they are of no use without it
 		blobs = append(append(blobs, d.Blobs...), signatures...)
 		images = append(images, d.Images()...)
+	}
+	if err := ctx.Err(); err != nil { // what could not be read for that may be needed
+		return err
 	}
 	if known && !w.only {
 		slices.Sort(blobs)

@@ -21,14 +21,46 @@ type RollbackRequest struct {
 	To      uint64 // 0: the one that ran completely before
 	By, Via string
 	Reason  string
+	Over    digest.Digest // the accepted state that was looked at; another one is a conflict. "": the one of now
 }
 
 // RollBack brings the device back to a generation that ran completely here and is still on its disk, and holds it there until another state
 // is accepted or [Agent.Release] is called. From now on its revisions are the good ones: what comes next is a change against them.
 // fault.ErrNotFound: the device has no such generation; fault.ErrRejected: the trust policy does not accept its signatures any more, or has
-// revoked it or a key that signed a part of it; fault.ErrConflict: the device runs it already.
-func (a *Agent) RollBack(ctx context.Context, r RollbackRequest) (status.Hold, error) {
-	return ask(ctx, a, func(l *loop) (status.Hold, error) { return l.rollBackByHand(r) })
+// revoked it or a key that signed a part of it; fault.ErrConflict: the device runs it already, or has accepted another state than was looked at.
+func (a *Agent) RollBack(ctx context.Context, r RollbackRequest) (h status.Hold, err error) {
+	for range rollBackTries {
+		var s store.State
+		s, err = ask(ctx, a, func(l *loop) (store.State, error) {
+			s, err := l.rollBackTo(r)
+			if err == nil {
+				r.Over = l.accepted.Digest
+			}
+			return s, err
+		})
+		if err != nil {
+			return h, err
+		}
+		v := verified{state: s.Digest, policy: a.o.Fingerprint()}
+		v.desired, v.err = a.intake.Reverify(ctx, s) // beside the loop: attestations are megabytes
+		if h, err = ask(ctx, a, func(l *loop) (status.Hold, error) { return l.rollBackByHand(r, v) }); !errors.Is(err, errChanged) {
+			return h, err
+		}
+	}
+	return h, err
+}
+
+const rollBackTries = 3
+
+// errChanged: a state was verified for a rollback, and another one or another policy counts by now.
+var errChanged = fmt.Errorf("roll back: the trust policy or the state changed meanwhile: %w", fault.ErrTemporary)
+
+// verified is a state that was verified again, and by which policy.
+type verified struct {
+	state   digest.Digest
+	policy  string
+	desired *plan.Desired
+	err     error
 }
 
 // Release ends a hold: the accepted state is applied. fault.ErrNotFound: there is none.
@@ -36,21 +68,36 @@ func (a *Agent) Release(ctx context.Context, by, via string) (status.Hold, error
 	return ask(ctx, a, func(l *loop) (status.Hold, error) { return l.release(by, via) })
 }
 
-func (l *loop) rollBackByHand(r RollbackRequest) (status.Hold, error) {
-	fail := func(kind error, hint, format string, args ...any) (status.Hold, error) {
-		return status.Hold{}, fault.WithHint(fmt.Errorf("roll back: %w: %w", fmt.Errorf(format, args...), kind), hint)
-	}
+// rollBackTo is the generation that a request means.
+func (l *loop) rollBackTo(r RollbackRequest) (store.State, error) {
 	if r.By == "" {
-		return fail(fault.ErrInvalid, "", "the request does not name who decides")
+		return store.State{}, fmt.Errorf("roll back: the request does not name who decides: %w", fault.ErrInvalid)
 	}
 	if l.accepted == nil || l.target == nil {
-		return fail(fault.ErrNotFound, "", "the device has accepted no state")
+		return store.State{}, fmt.Errorf("roll back: the device has accepted no state: %w", fault.ErrNotFound)
+	}
+	if r.Over != "" && r.Over != l.accepted.Digest {
+		return store.State{}, fault.WithHint(fmt.Errorf("roll back: generation %d was accepted meanwhile: %w", l.accepted.Generation, fault.ErrConflict), "look at the status again")
 	}
 	s, err := l.earlier(r.To)
 	if err != nil {
+		return store.State{}, err
+	}
+	return *s, nil
+}
+
+func (l *loop) rollBackByHand(r RollbackRequest, v verified) (status.Hold, error) {
+	fail := func(kind error, hint, format string, args ...any) (status.Hold, error) {
+		return status.Hold{}, fault.WithHint(fmt.Errorf("roll back: %w: %w", fmt.Errorf(format, args...), kind), hint)
+	}
+	to, err := l.rollBackTo(r)
+	if err != nil {
 		return status.Hold{}, err
 	}
-	desired, err := l.intake.Reverify(l.ctx, *s)
+	if to.Digest != v.state || l.o.Fingerprint() != v.policy {
+		return status.Hold{}, errChanged
+	}
+	s, desired, err := &to, v.desired, v.err
 	switch {
 	case err != nil && codes.Of(err) == codes.ContentDamaged:
 		return fail(err, "", "generation %d is not completely on the device", s.Generation)

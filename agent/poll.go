@@ -26,6 +26,7 @@ const (
 	phaseMinimum = 0.5
 	maxAsked     = time.Hour // longest pause that a server gets for asking
 	slowCheck    = 5 * time.Minute
+	wholeEvery   = 24 * time.Hour // between two looks at signatures that were kept: megabytes, where there are attestations
 )
 
 // asked is the pause that the server that answered err asks for, as far as it gets it; 0: it did not ask.
@@ -70,6 +71,7 @@ type poll struct {
 	heals      int
 	kept       time.Time // proven times, by the hour
 	again      time.Time // when the accepted state is held against a policy again that did not accept it
+	whole      time.Time // when it is looked whether its signatures on the device are undamaged
 	looked     time.Time // at the freshness of the accepted state, since the start
 	unfresh    error     // why it could not be found out then
 	fresh      bool      // something was examined since the start: until then a refusal of an earlier run means nothing
@@ -108,14 +110,14 @@ func (p *poll) start(l *loop, now time.Time) {
 	q := intake.Query{Accepted: l.accepted, Refused: l.refused, Policy: l.intake.Fingerprint(), Fresh: l.fresh}
 	l.forgetSigners() // after the fingerprint, which looks at the policy
 	q.Anew = l.replaced != nil && !l.trust.current
-	q.LookFresh = l.looksFresh(now, q.Policy)
+	q.LookFresh = l.looksFresh(now, l.o.Fingerprint())
 	if l.accepted != nil && (l.acceptedResolved != nil || l.targetResolved != nil && l.targetResolved.Digest == l.accepted.Digest || l.held() && l.damaged == nil) {
 		q.Loaded = l.accepted.Digest
 	}
 	if r := l.refused; r != nil {
 		q.Retry = p.forced || !p.fresh || r.Policy != q.Policy || r.Temporary && !now.Before(p.heal)
 	}
-	q.Again = p.forced || !now.Before(p.again)
+	q.Again, q.Whole = p.forced || !now.Before(p.again), !p.forced && now.Before(p.whole)
 	q.HoldTrust = l.holdTrust(now)
 	if q.RenewTrust = l.trust.wants(l, now, p.forced); q.RenewTrust {
 		l.trust.busy = true
@@ -214,14 +216,16 @@ func (l *loop) takeIn(now time.Time, r intake.Result) error {
 	return nil
 }
 
-// verifiedAgain takes in by whom the accepted state is signed, now that another policy judges it. One that it does not accept runs on: it may be
-// signed again, so it is looked at again.
+// verifiedAgain takes in by whom the accepted state is signed, now that another policy judges it or its signatures had to be kept again. One that the
+// policy does not accept runs on: it may be signed again, so it is looked at again.
 func (l *loop) verifiedAgain(now time.Time, r intake.Result) error {
 	if r.NotAgain != nil {
 		if l.poll.again.IsZero() {
 			l.log.Warn("cannot verify the accepted state by the present trust policy: it runs on, and is verified again later", "generation", l.accepted.Generation, "err", r.NotAgain)
 		}
-		l.poll.again = now.Add(max(healBackoff, l.o.Interval))
+		l.poll.again, l.poll.whole = now.Add(max(healBackoff, l.o.Interval)), time.Time{}
+	} else if !now.Before(l.poll.whole) {
+		l.poll.whole = now.Add(wholeEvery)
 	}
 	if r.Again == nil {
 		return nil

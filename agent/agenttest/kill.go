@@ -154,6 +154,10 @@ func (c killContent) Put(ctx context.Context, d ocispec.Descriptor, data []byte)
 	return c.k.around("put", func() error { return c.Content.Put(ctx, d, data) })
 }
 
+func (c killContent) PutSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	return c.k.around("put", func() error { return c.Content.PutSpare(ctx, d, data) })
+}
+
 func (c killContent) Retain(ctx context.Context, keep []digest.Digest) error {
 	return c.k.around("retain", func() error { return c.Content.Retain(ctx, keep) })
 }

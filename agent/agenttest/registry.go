@@ -249,6 +249,11 @@ func (c *Content) Put(ctx context.Context, d ocispec.Descriptor, data []byte) er
 	return nil
 }
 
+// PutSpare implements [intake.Content].
+func (c *Content) PutSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	return c.Put(ctx, d, data)
+}
+
 // Retain implements [intake.Content].
 func (c *Content) Retain(ctx context.Context, keep []digest.Digest) error {
 	c.mu.Lock()
@@ -273,6 +278,17 @@ func (c *Content) Damage(pick func(digest.Digest) bool) {
 	defer c.mu.Unlock()
 	for d, data := range c.data {
 		if pick == nil || pick(d) {
+			c.data[d] = append(slices.Clone(data), 'x')
+		}
+	}
+}
+
+// DamageText changes every kept blob whose text pick tells.
+func (c *Content) DamageText(pick func(string) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for d, data := range c.data {
+		if pick(string(data)) {
 			c.data[d] = append(slices.Clone(data), 'x')
 		}
 	}

@@ -255,6 +255,10 @@ func (f folder) Put(_ context.Context, d ocispec.Descriptor, data []byte) error 
 	return os.WriteFile(filepath.Join(string(f), d.Digest.Encoded()), data, 0o600)
 }
 
+func (f folder) PutSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	return f.Put(ctx, d, data)
+}
+
 func (folder) Yield(do func() error) error { return do() }
 
 func (f folder) Retain(_ context.Context, keep []digest.Digest) error {

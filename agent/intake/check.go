@@ -31,7 +31,8 @@ type Query struct {
 	Fresh      *store.Fresh   // of Accepted
 	LookFresh  bool           // look for a newer freshness statement about Accepted
 	Retry      bool           // hold Refused against the checks again
-	Again      bool           // hold Accepted against the policy again, if that is another one now
+	Again      bool           // hold Accepted against the policy again, if that is another one now, or what counted is not kept
+	Whole      bool           // what counted is known to be undamaged on the device
 	RenewTrust bool           // ask for the next trust policy first
 	Anew       bool           // the database took the place of a damaged one, and the next trust policy was not asked for since
 	Policy     string         // [Intake.Fingerprint] when the rest was copied
@@ -63,8 +64,8 @@ type Result struct {
 	Fresh       *store.Fresh // of State, or of the accepted one with LookedFresh
 	LookedFresh bool         // at the freshness of the accepted one
 
-	Again    *store.State // the accepted one, as another policy judges it; nil: nothing new
-	NotAgain error        // that policy does not accept it, or the source could not say
+	Again    *store.State // the accepted one, as the policy judges it now, with what counted; nil: nothing new
+	NotAgain error        // that policy does not accept it, the source could not say, or what counted cannot be kept
 	Unfresh  error        // a [codes.Error]: it is not fresh, or the source could not say
 }
 
@@ -124,7 +125,7 @@ func (in *Intake) look(ctx context.Context, q *Query, d ocispec.Descriptor, begu
 		}
 		if q.LookFresh {
 			out.LookedFresh = true
-			out.Fresh, out.Unfresh = in.freshness(ctx, ocispec.Descriptor{MediaType: q.Accepted.MediaType, Digest: d.Digest, Size: q.Accepted.Size}, q.Accepted.Generation, q.Fresh, q.Policy)
+			out.Fresh, out.Unfresh = in.freshness(ctx, ocispec.Descriptor{MediaType: q.Accepted.MediaType, Digest: d.Digest, Size: q.Accepted.Size}, q.Accepted.Generation, q.Fresh, in.o.Fingerprint())
 		}
 		return out
 	case q.Refused != nil && q.Refused.Digest == d.Digest && !q.Retry:
@@ -150,6 +151,7 @@ func (in *Intake) look(ctx context.Context, q *Query, d ocispec.Descriptor, begu
 
 // examine is checks 2 to 9 of a state that was not seen before, in order.
 func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, out *Result) error {
+	policy := in.o.Fingerprint()
 	c := fetcher{in: in, repository: in.o.Repository, sizes: map[digest.Digest]int64{}}
 	if q.Accepted != nil {
 		maps.Copy(c.sizes, q.Accepted.Sizes)
@@ -192,7 +194,7 @@ func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, ou
 	if err := in.admit(q, x, d.Digest, name, floor); err != nil {
 		return err
 	}
-	if out.Fresh, err = in.freshness(ctx, desc, x.Generation, nil, q.Policy); err != nil {
+	if out.Fresh, err = in.freshness(ctx, desc, x.Generation, nil, policy); err != nil {
 		return err
 	}
 	if err := c.keep(ctx, desc, data); err != nil {
@@ -215,7 +217,7 @@ func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, ou
 			out.State.Sizes[blob] = n
 		}
 	}
-	return b.judged(ctx, out.State, q.Policy)
+	return b.judged(ctx, out.State, policy)
 }
 
 // open reads what a state's digest names, but for windows: its artifact's manifest, or a State Manifest that a manager serves.

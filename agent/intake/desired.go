@@ -32,6 +32,7 @@ type builder struct {
 	signers  []store.Signer
 	parts    []Part // that the policy is asked about
 	kept     []Kept // of parts
+	unkept   error  // why something that counted is not on the device; nil: all of it is
 }
 
 // build reads and checks all that the state's manifest names.

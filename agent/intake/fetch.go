@@ -104,7 +104,7 @@ func (c *fetcher) sized(d ocispec.Descriptor) ocispec.Descriptor {
 
 func (c *fetcher) keep(ctx context.Context, d ocispec.Descriptor, data []byte) error {
 	if err := c.in.o.Content.Put(ctx, d, data); err != nil {
-		return fmt.Errorf("keep %s on the device: %w", d.Digest, errors.Join(err, errLocal))
+		return fmt.Errorf("keep %s %w: %w", d.Digest, errLocal, err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -25,7 +26,7 @@ const (
 	maxKept  = 16 << 20 // of the list: some 20,000 signatures
 )
 
-// haveKept reports whether what a verdict remembers is on the device.
+// haveKept reports whether what counted is on the device, undamaged.
 func (in *Intake) haveKept(ctx context.Context, kept []Kept) bool {
 	return !slices.ContainsFunc(kept, func(k Kept) bool {
 		_, err := in.o.Content.Get(ctx, k.Blob)
@@ -47,37 +48,60 @@ func (b *builder) passed(ctx context.Context, p Part, v Verdict) error {
 	}
 	for _, k := range v.Kept {
 		if k.Data != nil {
-			if err := b.c.keep(ctx, ocispec.Descriptor{MediaType: k.Blob.MediaType, Digest: k.Blob.Digest, Size: k.Blob.Size}, k.Data); err != nil {
-				return codes.Wrap(codes.Of(err), err)
-			}
+			b.spare(ctx, ocispec.Descriptor{MediaType: k.Blob.MediaType, Digest: k.Blob.Digest, Size: k.Blob.Size}, k.Data)
 		}
 		k.Data = nil
 		if !slices.ContainsFunc(b.kept, k.same) {
 			b.kept = append(b.kept, k)
 		}
 	}
+	return interrupted(ctx)
+}
+
+// spare keeps what a state can do without: a disk that is full must not keep away the state that frees it.
+func (b *builder) spare(ctx context.Context, d ocispec.Descriptor, data []byte) {
+	if b.unkept != nil {
+		return // all of it is needed
+	}
+	if err := b.in.o.Content.PutSpare(ctx, d, data); err != nil {
+		b.unkept = fmt.Errorf("keep %s %w: %w", d.Digest, errLocal, err)
+	}
+}
+
+// interrupted says that a check took too long, or that the agent ends; nil: neither.
+func interrupted(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return codes.Wrap(codes.SourceUnreachable, err)
+	}
 	return nil
 }
 
-// judged completes a state with what the policy says about its parts, which b has taken in.
+// judged completes a state with what a policy says about its parts, which b has taken in. The state names the policy only if all that counted is
+// kept and the policy is still the same: otherwise it is verified again later, see [Intake.verifyAgain].
 func (b *builder) judged(ctx context.Context, s *store.State, policy string) error {
-	s.Policy, s.Signatures = policy, ""
+	s.Policy, s.Signatures = "", ""
 	s.Signers = b.signers[:min(len(b.signers), maxSigners)]
-	if s.Insecure = b.insecure; len(b.kept) == 0 {
-		return nil
-	}
+	s.Insecure = b.insecure
 	data, err := json.Marshal(b.kept)
 	if err != nil {
 		return codes.Wrap(codes.Internal, err)
 	}
 	d := ocispec.Descriptor{MediaType: typeKept, Digest: digest.FromBytes(data), Size: int64(len(data))}
-	if s.Sizes == nil {
-		s.Sizes = map[digest.Digest]int64{}
+	if len(b.kept) > 0 {
+		b.spare(ctx, d, data)
 	}
-	s.Signatures, s.Sizes[d.Digest] = d.Digest, d.Size
-	if err := b.c.keep(ctx, d, data); err != nil {
-		return codes.Wrap(codes.Of(err), err)
+	switch err := interrupted(ctx); {
+	case err != nil:
+		return err
+	case b.unkept != nil || b.in.o.Fingerprint() != policy:
+		return nil
+	case len(b.kept) > 0:
+		if s.Sizes == nil {
+			s.Sizes = map[digest.Digest]int64{}
+		}
+		s.Signatures, s.Sizes[d.Digest] = d.Digest, d.Size
 	}
+	s.Policy = policy
 	return nil
 }
 
@@ -98,9 +122,9 @@ func (in *Intake) kept(ctx context.Context, s store.State) ([]Kept, error) {
 	return kept, nil
 }
 
-// Signatures are the names of what was kept of a state's signatures: nothing else names them.
-func (in *Intake) Signatures(ctx context.Context, s store.State) ([]digest.Digest, error) {
-	kept, err := in.kept(ctx, s)
+// Signatures are the names of what was kept of a state's signatures: nothing else names them. Of a list that is damaged it is the list.
+func (in *Intake) Signatures(ctx context.Context, s store.State) []digest.Digest {
+	kept, _ := in.kept(ctx, s)
 	var out []digest.Digest
 	if s.Signatures != "" {
 		out = append(out, s.Signatures)
@@ -108,7 +132,7 @@ func (in *Intake) Signatures(ctx context.Context, s store.State) ([]digest.Diges
 	for _, k := range kept {
 		out = append(out, k.Blob.Digest)
 	}
-	return out, err
+	return out
 }
 
 // Reverify reads a state that was accepted from the device, and holds it and all its parts against the trust policy as it is now, by what counted
@@ -123,25 +147,38 @@ func (in *Intake) Reverify(ctx context.Context, s store.State) (*plan.Desired, e
 	if err != nil {
 		return nil, err
 	}
-	if !in.haveKept(ctx, kept) {
-		return nil, codes.Errorf(codes.ContentDamaged, "read the signatures of generation %d: %w", s.Generation, fault.ErrNotFound)
+	var lost error // a file that is missing or damaged
+	read := func(ctx context.Context, blob ocispec.Descriptor) ([]byte, error) {
+		data, err := in.o.Content.Get(ctx, blob)
+		if err != nil {
+			lost = err
+		}
+		return data, err
 	}
 	for _, p := range b.parts {
-		err := v.Reverify(ctx, p, kept, in.o.Content.Get)
-		if errors.Is(err, fault.ErrUnsigned) && len(kept) == 0 {
+		err := v.Reverify(ctx, p, kept, read)
+		switch {
+		case err == nil:
+			continue
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case lost != nil:
+			return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read the signatures of generation %d: %w", s.Generation, lost))
+		case errors.Is(err, fault.ErrUnsigned) && s.Policy == "":
+			err = fmt.Errorf("the device has no signatures of it: they could not be kept when it was verified: %w", err)
+		case errors.Is(err, fault.ErrUnsigned) && len(kept) == 0:
 			err = fmt.Errorf("the device has no signatures of it, because the policy asked for none when it was verified: %w", err)
 		}
-		if err != nil {
-			return nil, codes.Wrap(verdictCode(p.Kind, err), err)
-		}
+		return nil, codes.Wrap(verdictCode(p.Kind, err), err)
 	}
 	return d, nil
 }
 
 // verifyAgain holds the accepted state against another trust policy than the one it was accepted by: it may have been signed again, by signers who
-// count now, and whose signatures a rollback by hand needs later.
+// count now. It also brings again what counted and is not on the device: a rollback by hand needs it later.
 func (in *Intake) verifyAgain(ctx context.Context, q *Query) (*store.State, error) {
-	if _, ok := in.o.Verifier.(Reverifier); !ok || q.Accepted.Policy == q.Policy {
+	policy := in.o.Fingerprint()
+	if _, ok := in.o.Verifier.(Reverifier); !ok || q.Accepted.Policy == policy && (q.Whole || in.hasAll(ctx, *q.Accepted)) {
 		return nil, nil
 	}
 	_, b, err := in.load(ctx, *q.Accepted, true)
@@ -163,8 +200,17 @@ func (in *Intake) verifyAgain(ctx context.Context, q *Query) (*store.State, erro
 	}
 	s.Sizes = maps.Clone(s.Sizes)
 	delete(s.Sizes, q.Accepted.Signatures)
-	if in.Fingerprint() != q.Policy {
-		return nil, nil // it changed again
+	if err := b.judged(ctx, &s, policy); err != nil || b.unkept != nil {
+		return nil, codes.Wrap(codes.Of(cmp.Or(err, b.unkept)), cmp.Or(err, b.unkept))
 	}
-	return &s, b.judged(ctx, &s, q.Policy)
+	if s.Policy == "" {
+		return nil, nil // the policy changed again
+	}
+	return &s, nil
+}
+
+// hasAll reports whether all that counted when a state was accepted is on the device, undamaged.
+func (in *Intake) hasAll(ctx context.Context, s store.State) bool {
+	kept, err := in.kept(ctx, s)
+	return err == nil && in.haveKept(ctx, kept)
 }

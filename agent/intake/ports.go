@@ -64,7 +64,7 @@ func (k Kept) same(o Kept) bool {
 }
 
 // Reverifier is a [Verifier] that holds an artifact against the trust policy as it is now, by what verdicts kept, also of other artifacts: it
-// asks nobody. read reads a Blob from the device.
+// asks nobody. read reads a Blob from the device; its digest has been checked.
 type Reverifier interface {
 	Reverify(ctx context.Context, part Part, kept []Kept, read func(ctx context.Context, blob ocispec.Descriptor) ([]byte, error)) error
 }
@@ -83,6 +83,8 @@ type Content interface {
 	Get(ctx context.Context, d ocispec.Descriptor) ([]byte, error)
 	// Put is durable when it returns, and does nothing when the content is there.
 	Put(ctx context.Context, d ocispec.Descriptor, data []byte) error
+	// PutSpare is Put for what a state can do without: it leaves the disk space that is kept for Put.
+	PutSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error
 	// Retain removes everything but keep.
 	Retain(ctx context.Context, keep []digest.Digest) error
 	// Yield calls do and returns its error; meanwhile the disk space that is kept for Put is free for what do needs.

@@ -137,7 +137,7 @@ func (p *page) rollBack(w http.ResponseWriter, r *http.Request, id string, s *se
 		p.result(w, r, id, flash{Text: p.Messages.Text("result.reason"), Bad: true})
 		return
 	}
-	h, err := p.Device.RollBack(r.Context(), agent.RollbackRequest{By: s.by(), Via: via, Reason: why})
+	h, err := p.Device.RollBack(r.Context(), agent.RollbackRequest{By: s.by(), Via: via, Reason: why, Over: digest.Digest(r.PostFormValue("state"))})
 	if err != nil {
 		p.failed(w, r, id, err)
 		return

@@ -379,7 +379,7 @@ func decisionCases() map[string]decisionCase {
 			decision(store.Postponed, "shift", time.Now().Add(8*time.Hour).Truncate(time.Second)), "is postponed until",
 		},
 		"postpone until":         {"", url.Values{"verdict": {"postponed"}, "for": {"until"}, "until": {later.Format("2006-01-02T15:04")}}, decision(store.Postponed, "", later), "is postponed until"},
-		"roll back":              {"/rollback", url.Values{"state": {state.String()}, "reason": {"noise"}}, agent.RollbackRequest{By: who.By, Via: "panel", Reason: "noise"}, "back to generation 1"},
+		"roll back":              {"/rollback", url.Values{"state": {state.String()}, "reason": {"noise"}}, agent.RollbackRequest{By: who.By, Via: "panel", Reason: "noise", Over: state}, "back to generation 1"},
 		"release":                {"/release", url.Values{}, [2]string{who.By, "panel"}, "leaves generation 1"},
 		"reject, no why":         {"", url.Values{"verdict": {"rejected"}, "reason": {" "}}, nil, "Say why"},
 		"roll back no why":       {"/rollback", url.Values{"state": {state.String()}}, nil, "Say why"},

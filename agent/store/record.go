@@ -32,7 +32,7 @@ type State struct {
 	SignedBy   []string      `json:"signedBy,omitempty"`
 	Insecure   []string      `json:"insecure,omitempty"` // what was taken without a signature although one is the rule
 	Signers    []Signer      `json:"signers,omitempty"`  // who signed what of it, as the policy was then
-	Policy     string        `json:"policy,omitempty"`   // fingerprint of policy and configuration by which the rest is
+	Policy     string        `json:"policy,omitempty"`   // fingerprint of the trust policy by which the rest is; "": Signatures could not be kept
 	// Signatures is the list of all signatures that counted, of its parts too, to verify it again; "": none was asked for.
 	Signatures digest.Digest `json:"signatures,omitempty"`
 	// Sizes of the components' manifests, which nothing that is signed has: with them they are found on the device.
