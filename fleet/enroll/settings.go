@@ -43,7 +43,7 @@ type Login struct {
 type Harbor struct {
 	URL          string
 	Project      string
-	Username     string // of an account that may create robot accounts in the project
+	Username     string // of a user that administers the project
 	PasswordFile string
 	CAFile       string // "": the system's authorities
 }

@@ -39,7 +39,7 @@ type Options struct {
 	URL      string // of Harbor
 	Host     string // of the registry, as references name it
 	Name     string // of the project
-	Username string // may create robot accounts in the project
+	Username string // of an administrator of the project; Harbor lets no robot account set the secrets of others
 	Password string
 	CA       []byte                                // PEM of authorities beside the system's; nil: none
 	Proxy    func(*http.Request) (*url.URL, error) // as http.ProxyFromEnvironment; nil: none
@@ -250,7 +250,7 @@ func (p *Project) failed(method, path string, res *http.Response, answer []byte)
 	err := fmt.Errorf("registry %s: %s %s: %s%s", p.o.URL, method, path, res.Status, strings.ToValidUTF8(detail, "?"))
 	switch code := res.StatusCode; {
 	case code == http.StatusUnauthorized || code == http.StatusForbidden:
-		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrConfig), "the account of Longshore must be allowed to create, update, list and delete robot accounts in project "+p.o.Name)
+		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrConfig), "use a user that administers project "+p.o.Name+": Harbor lets no robot account set the secrets of others")
 	case code == http.StatusNotFound:
 		return fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrConfig), "is "+p.o.Name+" a project there?")
 	case code == http.StatusTooManyRequests || code >= 500:

@@ -81,6 +81,14 @@ func TestFailures(t *testing.T) {
 			t.Errorf("%s: Withdraw: %v, want %v", name, err, tt.is)
 		}
 	}
+	h.Down(false)
+	p := project(t, h, func(o *harbor.Options) { o.Username = harbortest.Robot })
+	if _, err := p.Give(t.Context(), "press-07", handle); err != nil {
+		t.Errorf("a robot account creates one: %v", err)
+	}
+	if _, err := p.Give(t.Context(), "press-07", handle); !errors.Is(err, fault.ErrConfig) || !strings.Contains(fault.Hint(err), "use a user that administers project plant") {
+		t.Errorf("a robot account sets the secret of another one: %v (%s)", err, fault.Hint(err))
+	}
 	if _, err := harbor.New(harbor.Options{URL: "harbor.acme.example"}); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("New: %v", err)
 	}

@@ -1,4 +1,5 @@
-// Package harbortest is a Harbor for tests: the part of its API v2.0 that is about robot accounts of projects, as Harbor 2.x answers it.
+// Package harbortest simulates Harbor for tests: the part of its API v2.0 that is about robot accounts of projects. It was written after
+// Harbor's own handlers of 2.2 to 2.14 (src/server/v2.0/handler/robot.go) and has not been compared with a running Harbor.
 package harbortest
 
 import (
@@ -18,12 +19,13 @@ import (
 const (
 	Username  = "admin"
 	Password  = "Harbor12345"
+	Robot     = "robot$ci" // with the same password; it creates accounts, and may not set the secret of another one
 	Project   = "plant"
 	projectID = 7
 )
 
-// Robot is a robot account.
-type Robot struct {
+// Account is a robot account.
+type Account struct {
 	ID          int64        `json:"id"`
 	Name        string       `json:"name"`
 	Description string       `json:"description"`
@@ -52,13 +54,13 @@ type Harbor struct {
 
 	mu     sync.Mutex
 	next   int64
-	robots map[int64]*Robot
+	robots map[int64]*Account
 	down   bool
 }
 
 // Start runs a Harbor until the test ends.
 func Start(t testing.TB) *Harbor {
-	h := &Harbor{robots: map[int64]*Robot{}, next: 1}
+	h := &Harbor{robots: map[int64]*Account{}, next: 1}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/v2.0/projects/{name}", h.project)
 	mux.HandleFunc("POST /api/v2.0/robots", h.create)
@@ -72,7 +74,7 @@ func Start(t testing.TB) *Harbor {
 		switch {
 		case h.down:
 			fail(w, http.StatusServiceUnavailable, "SERVICE_UNAVAILABLE", "down")
-		case user != Username || password != Password:
+		case user != Username && user != Robot || password != Password:
 			fail(w, http.StatusUnauthorized, "UNAUTHORIZED", "unauthorized")
 		default:
 			mux.ServeHTTP(w, r)
@@ -91,10 +93,10 @@ func (h *Harbor) Down(down bool) {
 }
 
 // Robots are the accounts by their names.
-func (h *Harbor) Robots() map[string]Robot {
+func (h *Harbor) Robots() map[string]Account {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	out := map[string]Robot{}
+	out := map[string]Account{}
 	for _, r := range h.robots {
 		out[r.Name] = *r
 	}
@@ -123,7 +125,7 @@ func (h *Harbor) project(w http.ResponseWriter, r *http.Request) {
 var robotName = regexp.MustCompile(`^[a-z0-9]+(?:[._-][a-z0-9]+)*$`)
 
 func (h *Harbor) create(w http.ResponseWriter, r *http.Request) {
-	var in Robot
+	var in Account
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 		fail(w, http.StatusUnprocessableEntity, "UNPROCESSABLE_ENTITY", err.Error())
 		return
@@ -132,7 +134,7 @@ func (h *Harbor) create(w http.ResponseWriter, r *http.Request) {
 	case !robotName.MatchString(in.Name):
 		fail(w, http.StatusBadRequest, "BAD_REQUEST", "robot name is not in lower case or contains illegal characters")
 		return
-	case in.Level != "project" || in.Duration < -1 || len(in.Permissions) != 1 || len(in.Permissions[0].Access) == 0:
+	case in.Level != "project" || in.Duration < -1 || in.Duration == 0 || len(in.Permissions) != 1 || len(in.Permissions[0].Access) == 0:
 		fail(w, http.StatusBadRequest, "BAD_REQUEST", "bad request permission")
 		return
 	case in.Permissions[0].Kind != "project" || in.Permissions[0].Namespace != Project:
@@ -181,7 +183,7 @@ func number(r *http.Request, name string, fallback int) int {
 }
 
 // find finds the account that a path names; nil: it was answered.
-func (h *Harbor) find(w http.ResponseWriter, r *http.Request) *Robot {
+func (h *Harbor) find(w http.ResponseWriter, r *http.Request) *Account {
 	id, err := strconv.ParseInt(r.PathValue("id"), 10, 64)
 	x := h.robots[id]
 	if err != nil || x == nil {
@@ -192,6 +194,10 @@ func (h *Harbor) find(w http.ResponseWriter, r *http.Request) *Robot {
 }
 
 func (h *Harbor) refresh(w http.ResponseWriter, r *http.Request) {
+	if user, _, _ := r.BasicAuth(); user == Robot {
+		fail(w, http.StatusForbidden, "FORBIDDEN", user)
+		return
+	}
 	if x := h.find(w, r); x != nil {
 		x.Secret = secret()
 		answer(w, http.StatusOK, map[string]string{"secret": x.Secret})
