@@ -23,7 +23,7 @@ func (p *program) backupCommand() *cli.Command {
 				return outcome.Usagef("backup", "backup needs one FILE")
 			}
 			file := c.Args().First()
-			err := store.Backup(c.Context, c.String("database"), file)
+			err := store.Backup(c.Context, c.String("database"), file, p.now())
 			if err != nil {
 				return err
 			}
@@ -51,15 +51,15 @@ func (p *program) restoreCommand() *cli.Command {
 				return outcome.Usagef("restore", "restore needs one FILE")
 			}
 			file := c.Args().First()
-			devices, err := store.Restore(c.Context, file, c.String("database"))
+			r, err := store.Restore(c.Context, file, c.String("database"))
 			if err != nil {
 				return err
 			}
-			info, err := os.Stat(file)
-			if err != nil {
-				return err
+			made := ""
+			if !r.Made.IsZero() {
+				made = " of " + r.Made.UTC().Format(time.RFC3339)
 			}
-			fmt.Fprintf(p.stdout, "restored %s with %d devices from %s of %s\n", c.String("database"), devices, file, info.ModTime().UTC().Format(time.RFC3339))
+			fmt.Fprintf(p.stdout, "restored %s with %d devices from %s%s\n", c.String("database"), r.Devices, file, made)
 			_, err = fmt.Fprintln(p.stderr, "devices that were removed since this backup are enrolled again: remove them again before you start the server")
 			return err
 		},

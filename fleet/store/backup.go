@@ -9,15 +9,16 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Backup writes a consistent copy of a database into a file, which it replaces as a whole. Other processes may read and write the
-// database meanwhile. fault.ErrNotFound: there is no database.
-func Backup(ctx context.Context, database, file string) (err error) {
+// Backup writes a consistent copy of a database into a file, which it replaces as a whole; now is kept in it. Other processes may read and
+// write the database meanwhile. fault.ErrNotFound: there is no database.
+func Backup(ctx context.Context, database, file string, now time.Time) (err error) {
 	database, err = filepath.Abs(database)
 	if err != nil {
 		return fmt.Errorf("back up: %w", err)
@@ -45,6 +46,9 @@ func Backup(ctx context.Context, database, file string) (err error) {
 	if err == nil {
 		err = sound(ctx, copied)
 	}
+	if err == nil {
+		err = date(ctx, copied, now)
+	}
 	if err != nil {
 		return fault.WithHint(fmt.Errorf("back up %s: %w", database, err), "is it a database of longshore-fleet, and is there room for the copy?")
 	}
@@ -54,11 +58,29 @@ func Backup(ctx context.Context, database, file string) (err error) {
 	return nil
 }
 
-// Restore puts a backup in the place of a database that no process has open, at once or not at all; it returns the number of its
-// devices. Devices are asked for what they have reported since the backup: the next capabilities of each are answered as new.
+// date writes into a copy when it was made: the file's own times change when it is copied.
+func date(ctx context.Context, copied string, now time.Time) error {
+	db, err := connect(copied, 1, "mode=rw")
+	if err != nil {
+		return err
+	}
+	_, err = db.ExecContext(ctx, "CREATE TABLE IF NOT EXISTS backup (made INTEGER NOT NULL); DELETE FROM backup; INSERT INTO backup VALUES (?)", now.Unix())
+	if err == nil {
+		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=DELETE") // one file
+	}
+	return errors.Join(err, db.Close())
+}
+
+// Restored is what a backup had.
+type Restored struct {
+	Devices int
+	Made    time.Time // when the backup was made; zero: by an older version, which did not note it
+}
+
+// Restore puts a backup in the place of a database that no process has open, at once or not at all. Devices are asked for what they have reported since the backup: the next capabilities of each are answered as new.
 // fault.ErrInvalid: the file is damaged, or no backup; fault.ErrUnsupported: of a newer version; fault.ErrConflict: the database is open.
-func Restore(ctx context.Context, file, database string) (devices int, err error) {
-	fail := func(err error) (int, error) { return 0, fmt.Errorf("restore %s: %w", file, err) }
+func Restore(ctx context.Context, file, database string) (r Restored, err error) {
+	fail := func(err error) (Restored, error) { return Restored{}, fmt.Errorf("restore %s: %w", file, err) }
 	if database, err = filepath.Abs(database); err != nil {
 		return fail(err)
 	}
@@ -74,7 +96,7 @@ func Restore(ctx context.Context, file, database string) (devices int, err error
 	if err := copyFile(file, copied); err != nil {
 		return fail(err)
 	}
-	if devices, err = prepare(ctx, copied); err != nil {
+	if r, err = prepare(ctx, copied); err != nil {
 		return fail(err)
 	}
 	if err := errors.Join(unused(database), settle(ctx, database)); err != nil {
@@ -83,29 +105,36 @@ func Restore(ctx context.Context, file, database string) (devices int, err error
 	if err := replaceBy(copied, database); err != nil {
 		return fail(err)
 	}
-	return devices, nil
+	return r, nil
 }
 
 // prepare checks a copied backup, brings its tables up to date, and notes that all devices have to report again.
-func prepare(ctx context.Context, copied string) (devices int, err error) {
+func prepare(ctx context.Context, copied string) (r Restored, err error) {
 	if err := sound(ctx, copied); err != nil {
-		return 0, err
+		return r, err
 	}
 	db, err := connect(copied, 1, "mode=rw")
 	if err != nil {
-		return 0, err
+		return r, err
 	}
 	err = migrate(ctx, db, copied)
 	if err == nil {
 		_, err = db.ExecContext(ctx, "UPDATE devices SET restored = 1")
 	}
 	if err == nil {
-		err = db.QueryRowContext(ctx, "SELECT count(*) FROM devices").Scan(&devices)
+		err = db.QueryRowContext(ctx, "SELECT count(*) FROM devices").Scan(&r.Devices)
+	}
+	if err == nil {
+		var made int64
+		if db.QueryRowContext(ctx, "SELECT made FROM backup").Scan(&made) == nil { // else there is no such table
+			r.Made = time.Unix(made, 0)
+		}
+		_, err = db.ExecContext(ctx, "DROP TABLE IF EXISTS backup")
 	}
 	if err == nil {
 		_, err = db.ExecContext(ctx, "PRAGMA journal_mode=DELETE") // one file
 	}
-	return devices, errors.Join(err, db.Close())
+	return r, errors.Join(err, db.Close())
 }
 
 // sound checks that a file is a database of this program, and not damaged.

@@ -212,7 +212,11 @@ func TestBackupAndRestore(t *testing.T) {
 	if err := os.WriteFile(s.Path("fleet.db"), bytes.Repeat([]byte("damaged "), 1<<12), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, code := s.command("restore", file); code != 0 || !strings.Contains(out, "devices from "+file) {
+	older := s.changed(file, "older.db", "DROP TABLE backup") // by a version that did not note the time
+	if out, code := s.command("restore", older); code != 0 || !strings.Contains(out, "devices from "+older+"\n") {
+		t.Fatalf("restore = %d %s", code, out)
+	}
+	if out, code := s.command("restore", file); code != 0 || !strings.Contains(out, "devices from "+file+" of ") {
 		t.Fatalf("restore = %d %s", code, out)
 	}
 	if left, _ := os.ReadDir(s.Dir); strings.Contains(fmt.Sprint(left), ".restore-") || strings.Contains(fmt.Sprint(left), ".backup-") {
@@ -230,6 +234,27 @@ func TestBackupAndRestore(t *testing.T) {
 	}
 }
 
+// changed is a copy of a backup in which a statement was executed.
+func (s *server) changed(backup, name, statement string) string {
+	s.t.Helper()
+	data, err := os.ReadFile(backup)
+	if err == nil {
+		err = os.WriteFile(s.Path(name), data, 0o600)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", "file:"+s.Path(name))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(s.t.Context(), statement); err != nil {
+		s.t.Fatal(err)
+	}
+	return s.Path(name)
+}
+
 type badBackup struct {
 	file, want string
 	code       int
@@ -238,6 +263,7 @@ type badBackup struct {
 // badBackups are files that must not be restored.
 func badBackups(t *testing.T, s *server, good string) map[string]badBackup {
 	t.Helper()
+	change := func(name, statement string) string { return s.changed(good, name, statement) }
 	data, err := os.ReadFile(good)
 	if err != nil {
 		t.Fatal(err)
@@ -247,18 +273,6 @@ func badBackups(t *testing.T, s *server, good string) map[string]badBackup {
 			t.Fatal(err)
 		}
 		return s.Path(name)
-	}
-	change := func(name, statement string) string {
-		file := write(name, data)
-		db, err := sql.Open("sqlite", "file:"+file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer db.Close()
-		if _, err := db.ExecContext(t.Context(), statement); err != nil {
-			t.Fatal(err)
-		}
-		return file
 	}
 	holes := bytes.Clone(data)
 	clear(holes[4096:8192])
