@@ -104,15 +104,22 @@ func (s *Source) Capabilities(ctx context.Context, devices []artifacts.DeviceID)
 // sighting is a report as a rollout judges it. How long ago it was is by two clocks, the device's and ours.
 func sighting(c *artifacts.CurrentState, now time.Time) *rollout.DeviceReport {
 	var about struct {
-		Extra struct {
-			AgentVersion string `json:"agentVersion"`
-			rollout.Waits
-			Progress *artifacts.CurrentProgress `json:"progress"`
-		} `json:"x-longshore-extensions"`
+		Extra map[string]json.RawMessage `json:"x-longshore-extensions"`
+	}
+	_ = json.Unmarshal(c.Capabilities, &about) // as if it had none
+	read := func(member string, v any) bool {
+		return about.Extra[member] == nil || json.Unmarshal(about.Extra[member], v) == nil
 	}
 	s := &rollout.DeviceReport{Heard: c.Time, Ago: max(0, now.Sub(c.Time)), Every: time.Duration(min(c.Every, 1<<31)) * time.Second, Agent: "unknown"}
-	if json.Unmarshal(c.Capabilities, &about) == nil && about.Extra.AgentVersion != "" {
-		s.Agent, s.Waits, s.Progress = about.Extra.AgentVersion, about.Extra.Waits, about.Extra.Progress
+	if version := ""; read("agentVersion", &version) && version != "" {
+		s.Agent = version
+		_ = read("progress", &s.Progress) && read("decisions", &s.Waits.Decisions) // neither fails: what cannot be read of them is left out
+		if !read("hold", &s.Waits.Hold) {
+			s.Waits.Hold = &rollout.Hold{By: "somebody (the report of it cannot be read)"}
+		}
+		if !read("waiting", &s.Waits.Waiting) {
+			s.Waits.Waiting = []rollout.Wait{{Name: "changes", Code: "unreadable", Message: "the report of them cannot be read"}}
+		}
 	}
 	if s.Every > 0 && s.Ago > missed*s.Every {
 		s.OfflineSince = c.Time

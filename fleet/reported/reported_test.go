@@ -86,6 +86,33 @@ func TestLook(t *testing.T) {
 	}
 }
 
+// A hold that cannot be read is one all the same, and hides nothing else.
+func TestLookAtWhatCannotBeRead(t *testing.T) {
+	f, err := fleet.Read(fstest.MapFS{"fleet.yaml": {Data: []byte("fleet: f\nregistry: r.example/p\nreports: {keys: keys}\ndevices: [{id: a}]\n")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for member, want := range map[string]string{
+		`"hold":{"generation":"seven"}`:      "somebody (the report of it cannot be read) keeps it at generation 0",
+		`"waiting":[{"name":7}]`:             "changes: the report of them cannot be read (unreadable)",
+		`"refused":7,"decisions":[{"at":1}]`: "",
+	} {
+		s := &reported.Source{Fleet: f, Now: func() time.Time { return now }, Read: func(context.Context, *fleet.Device) (*artifacts.CurrentState, error) {
+			c := report("a", now.Add(-time.Minute))
+			c.Deployments, c.Committed = nil, nil
+			c.Capabilities = json.RawMessage(`{"x-longshore-extensions":{"agentVersion":"1.2.3","progress":{"phase":"applying","generation":3},` + member + `}}`)
+			return c, nil
+		}}
+		seen, err := s.Look(t.Context(), []artifacts.DeviceID{"a"})
+		if err != nil || seen["a"] == nil || seen["a"].Agent != "1.2.3" || seen["a"].Progress.String() != "generation 3: applying" {
+			t.Fatalf("%s: Look = %+v, %v", member, seen["a"], err)
+		}
+		if fate, why := seen["a"].Of(artifacts.RolloutTarget{Generation: 3, Digest: digest.FromString("3")}); why != want || (fate == rollout.Waiting) != (want != "") {
+			t.Errorf("%s: it is %s: %s", member, fate, why)
+		}
+	}
+}
+
 // posted is an endpoint with fixed answers.
 type posted map[artifacts.DeviceID]*rollout.DeviceReport
 

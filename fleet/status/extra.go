@@ -27,6 +27,7 @@ type Extra struct {
 
 	ReportIntervalSeconds int64 `json:"reportIntervalSeconds,omitempty"` // it reports at least so often; 0: it does not say
 
+	Unreadable []string        `json:"unreadable,omitempty"` // members of the report that cannot be read, but for hold and waiting, which say so
 	StaleSince time.Time       `json:"staleSince,omitzero"`
 	Security   []ExtraSecurity `json:"security,omitempty"` // possible attacks, the last at the end
 }

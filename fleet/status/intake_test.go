@@ -88,6 +88,27 @@ func TestUnreadableDecisions(t *testing.T) {
 	}
 }
 
+// Nor does anything else that cannot be read hide the rest, and it is told: a hold is one all the same.
+func TestUnreadableMembers(t *testing.T) {
+	for member, want := range map[string]string{
+		`"hold":{"generation":"seven"}`: `"hold":{"generation":0,"by":"somebody (`,
+		`"hold":7`:                      `"hold":{"generation":0,"by":"somebody (`,
+		`"waiting":[{"name":"a","until":"soon"},{"name":"b","code":"x"}]`: `"waiting":[{"deployment":"","name":"changes","code":"unreadable"`,
+		`"waiting":{}`:                             `"code":"unreadable"`,
+		`"progress":{"phase":7}`:                   `"agentVersion":"1.2.3"`,
+		`"insecure":{}`:                            `"unreadable":["insecure"]`,
+		`"security":3,"staleSince":"x"`:            `"unreadable":["security","staleSince"]`,
+		`"hold":null,"waiting":null`:               `"agentVersion":"1.2.3"`,
+		`"waiting":[],"progress":null,"unknown":1`: `"agentVersion":"1.2.3"`,
+	} {
+		r := store.Capabilities{Body: []byte(`{"x-longshore-extensions":{"agentVersion":"1.2.3","refused":{"code":"expired"},"reportIntervalSeconds":60,` + member + `}}`)}
+		status.Summarize(&r)
+		if summary := string(r.Summary); !r.Alarm || r.Interval != time.Minute || !strings.Contains(summary, `"code":"expired"`) || !strings.Contains(summary, want) {
+			t.Errorf("%s: alarm %v, interval %v, %s", member, r.Alarm, r.Interval, summary)
+		}
+	}
+}
+
 // FuzzReports holds both bodies to one of the answers of the specification, whatever comes.
 func FuzzReports(f *testing.F) {
 	f.Add([]byte(caps(press)))

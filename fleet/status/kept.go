@@ -3,6 +3,8 @@ package status
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -46,7 +48,7 @@ func Summarize(r *store.Capabilities) {
 	}
 	s := summary{Vendor: cut(doc.Properties.Vendor, maxWord), ModelNumber: cut(doc.Properties.ModelNumber, maxWord), SerialNumber: cut(doc.Properties.SerialNumber, maxWord)}
 	if len(doc.Extra) > 0 && json.Unmarshal(doc.Extra, &s.Extra) != nil {
-		s.Extra = Extra{}
+		s.Extra = readable(doc.Extra)
 	}
 	s.Extra.clip()
 	r.Interval = promised(s.ReportIntervalSeconds)
@@ -56,6 +58,31 @@ func Summarize(r *store.Capabilities) {
 	}
 	r.Summary, r.Alarm = b, s.Refused != nil
 }
+
+// readable is what can be read of an extension: a member that cannot be read must not hide the others. Whatever a hold and changes that wait look
+// like, they are there.
+func readable(data []byte) (x Extra) {
+	var members map[string]json.RawMessage
+	_ = json.Unmarshal(data, &members) // nothing of it can be read
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		one, err := json.Marshal(map[string]json.RawMessage{name: members[name]})
+		with := x
+		switch {
+		case err == nil && json.Unmarshal(one, &with) == nil:
+			x = with
+		case name == "hold":
+			x.Hold = &ExtraHold{By: "somebody (the report of it cannot be read)"}
+		case name == "waiting":
+			x.Waiting = []ExtraWait{{Name: "changes", Code: unreadable, Message: "the report of them cannot be read"}}
+		default:
+			x.Unreadable = append(x.Unreadable, name)
+		}
+	}
+	return x
+}
+
+// unreadable is the code of what a device reports in a form that is not known here.
+const unreadable = "unreadable"
 
 // promised is the interval in which a device says that it reports; 0: it does not say, or promises nothing that can be held.
 func promised(seconds int64) time.Duration {
@@ -86,6 +113,10 @@ func (x *Extra) clip() {
 	}
 	if x.Progress != nil && x.Progress.Phase == "" {
 		x.Progress = nil
+	}
+	x.Unreadable = x.Unreadable[:min(len(x.Unreadable), maxWaiting)]
+	for i := range x.Unreadable {
+		x.Unreadable[i] = cut(x.Unreadable[i], maxWord)
 	}
 	x.Insecure = x.Insecure[:min(len(x.Insecure), maxInsecure)]
 	for i := range x.Insecure {
