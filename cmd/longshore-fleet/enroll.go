@@ -35,6 +35,7 @@ const (
 // enrollment is how this manager enrolls devices.
 type enrollment struct {
 	file      string // enroll.yaml
+	serves    bool   // desired state
 	key       *remoteCAKey
 	authority *ca.Authority
 	manager   identity.Source
@@ -43,9 +44,10 @@ type enrollment struct {
 	log       *slog.Logger
 }
 
-// enrollment reads the settings. manager is the manager's own identity; nil: it is issued by the authority of the settings.
-func (p *program) enrollment(ctx context.Context, file string, manager identity.Source, log *slog.Logger) (_ *enrollment, err error) {
-	e := &enrollment{file: file, manager: manager, now: p.now, log: log}
+// enrollment reads the settings. manager is the manager's own identity; nil: it is issued by the authority of the settings. serves: this
+// server has desired state for devices.
+func (p *program) enrollment(ctx context.Context, file string, manager identity.Source, serves bool, log *slog.Logger) (_ *enrollment, err error) {
+	e := &enrollment{file: file, manager: manager, serves: serves, now: p.now, log: log}
 	policy, err := e.policy()
 	if err != nil {
 		return nil, err
@@ -143,6 +145,9 @@ func (e *enrollment) policy() (*enroll.Policy, error) {
 	}
 	p := &enroll.Policy{Settings: s}
 	at := func(key string, err error) error { return fmt.Errorf("%s: %s: %w", e.file, key, err) }
+	if s.Margo && !e.serves {
+		return nil, fault.WithHint(at("source.margo", fmt.Errorf("this server serves no desired state: %w", fault.ErrConfig)), "start it with --state HOST/PATH, the repository of the states")
+	}
 	if s.Trust != "" {
 		if p.Trust, err = readTrust(s.Trust); err != nil {
 			return nil, at("trust", err)

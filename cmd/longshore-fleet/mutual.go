@@ -95,7 +95,7 @@ func (p *program) mutual(c *cli.Context, log *slog.Logger) (*mutual, error) {
 		m.source = m.svids
 	}
 	if settings != "" {
-		if m.enroll, err = p.enrollment(c.Context, settings, m.source, log); err != nil {
+		if m.enroll, err = p.enrollment(c.Context, settings, m.source, c.IsSet("state"), log); err != nil {
 			return nil, err
 		}
 		m.source = m.enroll.manager
