@@ -148,6 +148,27 @@ func TestDatabaseLostVersions(t *testing.T) {
 	w.complete(line, w.manifest(line, 9))
 }
 
+// A client that was away while there were several manifests gets the newest, whole; what only the ones between named is nobody's, and its
+// late report about the first one takes no version back.
+func TestClientSkipsVersions(t *testing.T) {
+	w := newWorld(t)
+	w.publish("press-07", 1, "web")
+	w.manifest("press-07", 1)
+	for g := range uint64(3) {
+		w.publish("press-07", 2+g, "web", fmt.Sprint("db-", g))
+		w.later()
+	}
+	m := w.manifest("press-07", 4)
+	w.complete("press-07", m)
+	id := m.Deployments[0].DeploymentID
+	body := fmt.Sprintf(`{"deploymentId":%q,"adoptedManifestVersion":1,"status":{"state":"installed"},"components":[]}`, id)
+	if a := w.send("POST", "press-07", "/api/v1/deployments/"+id+"/status", body); a.code != 201 {
+		t.Errorf("POST status = %d %s", a.code, a.body)
+	}
+	w.later()
+	w.complete("press-07", w.manifest("press-07", 4))
+}
+
 // A client whose manifests were numbered above the generation tells the version that it has, and is served what is above it.
 func TestDatabaseLostAdoptedVersion(t *testing.T) {
 	w := newWorld(t)
