@@ -365,14 +365,15 @@ func TestEnrollment(t *testing.T) {
 }
 
 // The manager is also where the desired state comes from, and the registry has only what that names. Its State Manifest is unsigned, which the
-// trust policy accepts by the manager's name, and status shows. What runs needs the manager no more, also after a restart.
+// trust policy accepts by the manager's name, and status shows. What runs needs the manager no more, also after a restart. The manager has it
+// wiped.
 func (p *plant) fromManager() {
 	d := p.device("press-10", "en10", "10.212.0.0/16")
 	p.publish(d, "1.0.0", "one")
 	p.write("margo.yaml", "rules:\n  - {scope: margo+%s, allowUnsigned: true}\n  - {scope: %s/plant/components/**, allowUnsigned: true}\n", p.url, p.Host)
 	p.settings("margo.yaml", "{margo: true}")
 	p.write("press-10.join", "%s", p.fleet("join-token", "create", "--device", "press-10", "--trust-bundle", p.Path("ca/bundle.json")))
-	d.Agent = d.enroll("--join-token-file", p.Path("press-10.join"), "--run")
+	d.Agent = d.enroll("--join-token-file", p.Path("press-10.join"), "--allow-wipe", "--run")
 	d.answers("one")
 	d.settle(1, settled)
 	if file, err := os.ReadFile(d.Path("etc/agent.yaml")); err != nil || !bytes.Contains(file, []byte("margo: "+p.url)) || bytes.Contains(file, []byte("plant/state")) {
@@ -396,7 +397,11 @@ func (p *plant) fromManager() {
 	running := d.processes()
 	p.manager.Kill()
 	shown("source-unreachable")
-	if err := errors.Join(d.Agent.Stop(), d.Agent.Start()); err != nil {
+	if err := d.Agent.Stop(); err != nil {
+		p.t.Fatal(err)
+	}
+	d.configure()
+	if err := d.Agent.Start(); err != nil {
 		p.t.Fatal(err)
 	}
 	shown("source-unreachable")
@@ -410,8 +415,10 @@ func (p *plant) fromManager() {
 	}
 	d.settle(3, settled)
 	d.answers("three")
-	if err := d.Agent.Stop(); err != nil {
-		p.t.Error(err)
+	p.fleet("devices", "remove", "press-10", "--wipe")
+	p.logged(d.Agent, "the device is wiped")
+	if err := errors.Join(d.left(), d.Agent.Stop()); err != nil {
+		p.t.Errorf("after the wipe: %v\n%s", err, d.Logs())
 	}
 	p.settings("trust.yaml", "{registry: oci://"+p.Host+"/plant/state}")
 }
