@@ -2,7 +2,6 @@ package suite
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -108,43 +107,38 @@ type command struct {
 	packages []testPackage
 }
 
-// split divides packages into those whose tests run with the race detector and the others, each in the order in which they start.
-func split(packages []testPackage, o Options) (race, plain []command, err error) {
-	with, without := command{flags: raceArgs()}, command{flags: []string{"-p", "1"}}
+// longest are the packages whose tests take longest, in that order: each has a command of its own, so that two of them can run at a time
+// and the last to start are the shorter ones.
+var longest = []string{
+	"testenv/attack", "testenv/approve", "cmd/longshore", "agent/containerd", "testenv/scenario", "agent/agenttest", "agent", "testenv/docs",
+	"cmd/longshore-agent", "registry", "testenv/demo", "testenv/site", "agent/network", "testenv/soak", "testenv/conformance", "testenv/enroll",
+	"testenv/packaging", "fleet", "fleet/rollout", "signing/sign", "cmd/longshore-fleet", "fleet/desired", "signing/trust", "testenv/conform",
+}
+
+// split returns the commands that test packages, with the race detector where it can find something, in the order in which they start.
+// All packages that are not among the longest share two commands, which together take long: they come first.
+func split(packages []testPackage, o Options) ([]command, error) {
+	race, plain := command{flags: raceArgs()}, command{flags: []string{"-p", "1"}}
+	alone := make([][]command, len(longest))
 	for _, p := range packages {
 		concurrent, err := p.concurrent()
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		some := typed[p.folder()]
-		switch {
-		case o.NoRace || !concurrent || outside(p.folder()) || some != "" && o.Run != "":
-			without.packages = append(without.packages, p)
-		case some != "":
-			race = append(race, command{append(raceArgs(), "-run", some), []testPackage{p}})
-			plain = append(plain, command{[]string{"-skip", some}, []testPackage{p}})
+		shared := &plain
+		if concurrent && !o.NoRace && !outside(p.folder()) && (some == "" || o.Run == "") {
+			shared = &race
+		}
+		switch i := slices.Index(longest, p.folder()); {
+		case i < 0:
+			shared.packages = append(shared.packages, p)
+		case some != "" && shared == &race:
+			alone[i] = []command{{append(raceArgs(), "-run", some), []testPackage{p}}, {[]string{"-skip", some}, []testPackage{p}}}
 		default:
-			with.packages = append(with.packages, p)
+			alone[i] = []command{{shared.flags, []testPackage{p}}}
 		}
 	}
-	order(with.packages)
-	order(without.packages)
-	return append(race, with), append(plain, without), nil
-}
-
-// longest are the packages whose tests take longest, in that order.
-var longest = []string{
-	"cmd/longshore", "agent/containerd", "testenv/attack", "registry", "testenv/docs", "testenv/scenario", "agent/network", "testenv/site",
-	"agent/agenttest", "cmd/longshore-agent", "fleet/rollout", "cmd/longshore-fleet", "testenv/soak", "testenv/conformance", "testenv/packaging",
-}
-
-// order puts the packages that take longest first, so that none of them begins when all others have ended.
-func order(packages []testPackage) {
-	place := func(p testPackage) int {
-		if i := slices.Index(longest, p.folder()); i >= 0 {
-			return i
-		}
-		return len(longest)
-	}
-	slices.SortStableFunc(packages, func(a, b testPackage) int { return cmp.Compare(place(a), place(b)) })
+	all := append([]command{race, plain}, slices.Concat(alone...)...)
+	return slices.DeleteFunc(all, func(c command) bool { return len(c.packages) == 0 }), nil
 }

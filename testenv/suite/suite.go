@@ -2,9 +2,9 @@
 // programs.
 //
 // [Run] is what "go run ./cmd/testenv test" and continuous integration do. It prints what it is about to prepare, then one
-// line for each package with what failed in it, and in the end once more what failed, and counts. Two lanes go side by side:
-// the tests with the race detector, and the linters followed by the tests without it, one package at a time each: two processors
-// have no more to give, and three packages at a time failed tests with time limits.
+// line for each package with what failed in it, and in the end once more what failed, and counts. Two lanes go side by side, one package
+// at a time each, and take the next from one queue: two processors have no more to give, and three packages at a time failed tests with
+// time limits.
 package suite
 
 import (
@@ -66,24 +66,33 @@ func check(ctx context.Context, root string, o Options) error {
 	if err != nil {
 		return err
 	}
-	race, plain, err := split(all, o)
+	commands, err := split(all, o)
 	if err != nil {
 		return err
 	}
 	events, merged := io.Pipe()
 	both := &lines{w: merged}
 	var (
-		failed []string // linters
-		errs   [3]error
-		lanes  sync.WaitGroup
+		failed  []string // linters
+		errLint error
+		errs    = make([]error, len(commands))
+		next    = make(chan int, len(commands))
+		lanes   sync.WaitGroup
 	)
-	lanes.Go(func() { errs[0] = tests(ctx, root, race, o, both) })
-	lanes.Go(func() {
-		if !o.NoLint {
-			failed, errs[1] = lint(ctx, root, out)
-		}
-		errs[2] = tests(ctx, root, plain, o, both)
-	})
+	for i := range commands {
+		next <- i
+	}
+	close(next)
+	for lane := range 2 {
+		lanes.Go(func() {
+			if lane == 0 && !o.NoLint {
+				failed, errLint = lint(ctx, root, out)
+			}
+			for i := range next {
+				errs[i] = commands[i].run(ctx, root, o, both)
+			}
+		})
+	}
 	ended := make(chan struct{})
 	go func() { // ends with what it waits for, and this function ends after it
 		lanes.Wait()
@@ -106,7 +115,7 @@ func check(ctx context.Context, root string, o Options) error {
 	for _, f := range failed {
 		fmt.Fprintf(out, "failed: %s\n", f)
 	}
-	return errors.Join(errors.Join(errs[:]...), errScan)
+	return errors.Join(errLint, errors.Join(errs...), errScan)
 }
 
 // reason is the first thing that a failed test said of a place in its code, on one line.
@@ -206,17 +215,6 @@ func Prepare(ctx context.Context, out io.Writer, lenient bool) error {
 }
 
 func since(start time.Time) string { return fmt.Sprintf("%.1f s", time.Since(start).Seconds()) }
-
-// tests runs the commands of a lane, one after the other.
-func tests(ctx context.Context, root string, lane []command, o Options, events io.Writer) error {
-	var errs []error
-	for _, c := range lane {
-		if len(c.packages) > 0 {
-			errs = append(errs, c.run(ctx, root, o, events))
-		}
-	}
-	return errors.Join(errs...)
-}
 
 // environment is ours for go commands. With -trimpath they use what a clone in another folder has compiled.
 func environment(more ...string) []string {

@@ -62,29 +62,37 @@ func TestSplit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	race, plain, err := split(all, Options{})
+	commands, err := split(all, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	commands := func(lane []command, folder string) (found []command) {
-		for _, c := range lane {
-			if slices.ContainsFunc(c.packages, func(p testPackage) bool { return p.folder() == folder }) {
-				found = append(found, c)
+	tested := func(folder string) (n [2]int) { // commands with and without the race detector
+		for _, c := range commands {
+			if !slices.ContainsFunc(c.packages, func(p testPackage) bool { return p.folder() == folder }) {
+				continue
+			}
+			if slices.Contains(c.flags, "-race") {
+				n[0]++
+			} else {
+				n[1]++
 			}
 		}
-		return found
+		return n
 	}
 	for folder, want := range map[string][2]int{
 		"agent": {1, 0}, "agent/containerd": {1, 0}, "fleet/status": {1, 0}, "registry": {1, 0}, "testenv/scenario": {1, 0},
 		"agent/plan": {0, 1}, "artifacts/margo": {0, 1}, "testenv/attack": {0, 1}, "testenv": {0, 1}, "cmd/longshore": {1, 1},
 	} {
-		if got := [2]int{len(commands(race, folder)), len(commands(plain, folder))}; got != want {
+		if got := tested(folder); got != want {
 			t.Errorf("commands with and without the race detector that test %s: %v, want %v", folder, got, want)
 		}
 	}
 	n := 0
-	for _, c := range slices.Concat(race, plain) {
+	for i, c := range commands {
 		n += len(c.packages)
+		if len(c.packages) > 1 && i > 1 {
+			t.Errorf("command %d tests %d packages: those that share a command come first", i, len(c.packages))
+		}
 	}
 	if want := len(all) + len(typed); n != want {
 		t.Errorf("%d packages are tested, want %d", n, want)
