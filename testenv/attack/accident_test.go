@@ -123,7 +123,7 @@ func TestDeadAgent(t *testing.T) {
 		testenv.Unavailable(t, "needs root")
 	}
 	box := openBox(t)
-	w, err := world.New(t.Context(), world.Options{Box: box, Name: "dead", Pool: "10.219.0.0/16"})
+	w, err := world.New(t.Context(), world.Options{Box: box, Name: "dead", Pool: "10.220.0.0/16"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,20 +24,21 @@ import (
 const maxPeak = 128 << 20
 
 // TestAttacks plays attacks to devices side by side: on a registry with the referrers API and on one without, to both those that have
-// to do with signatures and their lists (nightly all); a mirror's; those of people who hold some of the keys.
+// to do with signatures and their lists (nightly all); a mirror's; those of people who hold some of the keys. Those that wait longest are first.
 func TestAttacks(t *testing.T) {
+	t.Parallel()
 	p := newPlant(t)
 	t.Run("on", func(t *testing.T) { // ends before the plant does
 		for n, stage := range []struct {
 			name string
 			play func(t *testing.T, p *plant, n int)
 		}{
+			{"mirror", onMirror},
+			{"first of two mirrors", onFirstMirror},
 			{"distribution", onDistribution(0)},
 			{"distribution, the rest", onDistribution(1)},
 			{"referrers", onReferrers(0)},
 			{"referrers, the rest", onReferrers(1)},
-			{"mirror", onMirror},
-			{"first of two mirrors", onFirstMirror},
 			{"keys", onKeys},
 			{"trust", onTrust},
 			{"freshness", onFresh},

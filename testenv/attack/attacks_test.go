@@ -172,7 +172,7 @@ func replays() []attack {
 		}},
 		{"state of another device", one(codes.WrongDevice), func(t *testing.T, d *device) func() {
 			undo := d.hijack(t)
-			d.must(t, "longshore", "state", "push", "--device", "press-99", "--key", d.path("release.key"), "--generation", strconv.Itoa(1000+d.pushed),
+			d.must(t, "longshore", "state", "push", "--device", "press-99", "--key", d.signer("release"), "--generation", strconv.Itoa(1000+d.pushed),
 				"--component", "oci://"+d.host+"/plant/components/line:"+d.versions["line"], d.host+"/plant/state")
 			d.retag(t, "press-99")
 			return undo
@@ -520,7 +520,7 @@ func (d *device) push(t *testing.T, repo *registry.Repository, m *ocispec.Manife
 // sign signs a state with one of the keys at hand.
 func (d *device) sign(t *testing.T, key string, state ocispec.Descriptor, flags ...string) {
 	t.Helper()
-	args := append([]string{"sign", "--key", d.path(key + ".key")}, flags...)
+	args := append([]string{"sign", "--key", d.signer(key)}, flags...)
 	d.must(t, "longshore", append(args, d.host+"/plant/state@"+state.Digest.String())...)
 }
 

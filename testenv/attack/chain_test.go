@@ -42,8 +42,8 @@ func (d *device) firstPolicy(t *testing.T, roots []string) string {
 		args = append(args, "--signer", d.path(r+".pub"))
 	}
 	d.must(t, "longshore", append(args, d.host+"/plant/trust")...)
-	d.must(t, "longshore", "trust", "push", "--key", d.path("root-1.key"), d.path("trust.yaml"), d.host+"/plant/trust")
-	d.must(t, "longshore", "trust", "sign", "--key", d.path("root-2.key"), d.host+"/plant/trust")
+	d.must(t, "longshore", "trust", "push", "--key", d.signer("root-1"), d.path("trust.yaml"), d.host+"/plant/trust")
+	d.must(t, "longshore", "trust", "sign", "--key", d.signer("root-2"), d.host+"/plant/trust")
 	data, err := os.ReadFile(d.path("trust.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func (d *device) rotate(t *testing.T, one, other string, changes ...string) {
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.must(t, "longshore", "trust", "push", "--key", d.path(one+".key"), "--key", d.path(other+".key"), file, d.host+"/plant/trust")
+	d.must(t, "longshore", "trust", "push", "--key", d.signer(one), "--key", d.signer(other), file, d.host+"/plant/trust")
 }
 
 // decidesBy waits until the device goes by a version of the policy.
@@ -215,7 +215,7 @@ func (d *device) signedPolicy(t *testing.T, version uint64, policy string, keys 
 		t.Fatal(err)
 	}
 	for _, k := range keys {
-		d.must(t, "longshore", "sign", "--key", d.path(k+".key"), d.host+"/plant/trust@"+desc.Digest.String())
+		d.must(t, "longshore", "sign", "--key", d.signer(k), d.host+"/plant/trust@"+desc.Digest.String())
 	}
 	return desc
 }

@@ -2,14 +2,8 @@ package attack
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -21,8 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/secure-systems-lab/go-securesystemslib/encrypted"
-	"github.com/sigstore/sigstore/pkg/cryptoutils"
 	"go.uber.org/goleak"
 
 	"github.com/longshore-dev/longshore/agent/codes"
@@ -30,20 +22,12 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/sign/remotekey/remotekeytest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-// sideBySide is how many devices are attacked at a time, whatever the machine has: they mostly wait.
-const sideBySide = "6"
-
 func TestMain(m *testing.M) {
-	flag.Parse()
-	if parallel := flag.Lookup("test.parallel"); parallel.Value.String() == parallel.DefValue {
-		if err := flag.Set("test.parallel", sideBySide); err != nil {
-			panic(err)
-		}
-	}
+	testenv.SideBySide(6) // devices are attacked at a time, whatever the machine has: they mostly wait
 	goleak.VerifyTestMain(m, testenv.LeakOptions()...)
 }
 
@@ -58,6 +42,7 @@ type plant struct {
 	box        *testenv.Box
 	bin        string
 	containerd *testenv.Daemon
+	vault      *remotekeytest.Vault // signs: the password of a key file costs a tenth of a second each time, and would be checked hundreds of times
 }
 
 // newPlant builds our programs and starts containerd. It needs root.
@@ -67,6 +52,7 @@ func newPlant(t *testing.T) *plant {
 		testenv.Unavailable(t, "needs root")
 	}
 	p := newOffice(t)
+	p.vault = remotekeytest.Transit(t, password)
 	var err error
 	if p.containerd, err = testenv.StartContainerd(t.Context(), testenv.DaemonOptions{Box: p.box}); err != nil {
 		testenv.Unavailable(t, "%v", err)
@@ -183,30 +169,24 @@ func newPublisher(t *testing.T, p *plant, n int, server *testenv.RegistryServer,
 	return d
 }
 
-// generate makes a pair of keys as "longshore key generate" does, with the cheaper of the costs that cosign's files may have: a password
-// is checked hundreds of times here.
+// generate makes a pair of keys: in the plant's vault, or in files as people have them.
 func (d *device) generate(t *testing.T, name string) {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
+	if d.vault == nil {
+		d.must(t, "longshore", "key", "generate", d.path(name))
+		return
+	}
+	if err := os.WriteFile(d.path(name+".pub"), d.vault.Add(t, string(d.id)+"-"+name), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
+}
+
+// signer is the --key of the private part.
+func (d *device) signer(name string) string {
+	if d.vault == nil {
+		return d.path(name + ".key")
 	}
-	private, err := encrypted.EncryptWithCustomKDFParameters(der, []byte(password), encrypted.Legacy)
-	if err != nil {
-		t.Fatal(err)
-	}
-	public, err := cryptoutils.MarshalPublicKeyToPEM(key.Public())
-	if err != nil {
-		t.Fatal(err)
-	}
-	private = pem.EncodeToMemory(&pem.Block{Type: signing.PEMSigstore, Bytes: private})
-	if err := errors.Join(os.WriteFile(d.path(name+".key"), private, 0o600), os.WriteFile(d.path(name+".pub"), public, 0o644)); err != nil {
-		t.Fatal(err)
-	}
+	return "hashivault://" + string(d.id) + "-" + name
 }
 
 // newDevice is [newPublisher] with a device that runs what it publishes.
@@ -312,10 +292,14 @@ func (d *device) namespace() string { return fmt.Sprintf("%s-%d", d.containerd.N
 func (d *device) path(name string) string { return filepath.Join(d.dir, name) }
 
 func (d *device) environment() []string {
-	return []string{
+	env := []string{
 		"HOME=" + d.path("home"), "DOCKER_CONFIG=" + d.path("home/.docker"), "LONGSHORE_KEY_PASSWORD=" + password, "COSIGN_PASSWORD=" + password,
 		"LONGSHORE_CA_FILE=" + d.registry.CAFile, "NO_COLOR=1", "PATH=" + d.path("bin") + ":" + os.Getenv("PATH"),
 	}
+	if d.vault != nil {
+		env = append(env, "VAULT_ADDR="+d.vault.URL, "VAULT_TOKEN="+password)
+	}
+	return env
 }
 
 // run runs one of our programs to its end.
@@ -363,7 +347,7 @@ func (d *device) release(t *testing.T, app string, image bool, flags ...string) 
 		d.component(t, app)
 	}
 	d.must(t, "longshore", append([]string{
-		"state", "push", "--device", string(d.id), "--key", d.path(d.key + ".key"), "--name", app,
+		"state", "push", "--device", string(d.id), "--key", d.signer(d.key), "--name", app,
 		"--component", "oci://" + d.host + "/plant/components/" + app + ":" + d.versions[app], "--set", fmt.Sprintf("TEXT=%d", d.pushed+1), d.host + "/plant/state",
 	}, flags...)...)
 	for _, key := range d.also {
@@ -425,9 +409,9 @@ func (d *device) vouch(t *testing.T, app string, what ...string) {
 	for _, w := range what {
 		switch w {
 		case "component":
-			d.must(t, "longshore", "sign", "--key", d.path("release.key"), d.componentOf(app))
+			d.must(t, "longshore", "sign", "--key", d.signer("release"), d.componentOf(app))
 		case "image":
-			d.must(t, "longshore", "sign", "--key", d.path("release.key"), fmt.Sprintf("%s/plant/%s:%d", d.host, app, d.images-1))
+			d.must(t, "longshore", "sign", "--key", d.signer("release"), fmt.Sprintf("%s/plant/%s:%d", d.host, app, d.images-1))
 		case "provenance":
 			d.attest(t, "builder", provenance, d.componentOf(app))
 		}
@@ -441,7 +425,7 @@ func (d *device) attest(t *testing.T, key, predicate, reference string) {
 	if err := os.WriteFile(file, []byte(`{"buildType": "https://example.com/by-hand"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	d.must(t, "longshore", "attest", "--key", d.path(key+".key"), "--type", predicate, "--predicate", file, reference)
+	d.must(t, "longshore", "attest", "--key", d.signer(key), "--type", predicate, "--predicate", file, reference)
 }
 
 // open is a repository of the registry, with write access.

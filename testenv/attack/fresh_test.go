@@ -74,7 +74,7 @@ func freezes() []attack {
 // freshen says that the device's tag names its current state, for some time.
 func (d *device) freshen(t *testing.T, key, life string) {
 	t.Helper()
-	d.must(t, "longshore", "freshen", "--key", d.path(key+".key"), "--for", life, d.host+"/plant/state:"+string(d.id))
+	d.must(t, "longshore", "freshen", "--key", d.signer(key), "--for", life, d.host+"/plant/state:"+string(d.id))
 }
 
 // statement is the manifest of a state's freshness statement.

@@ -109,7 +109,7 @@ func insiders() []attack {
 		}},
 		lacking("component that nobody signed", codes.ComponentUnsigned, nil, "component"),
 		lacking("component signed by a stranger", codes.ComponentSignature, func(t *testing.T, d *device) {
-			d.must(t, "longshore", "sign", "--key", d.path("stranger.key"), d.componentOf("line"))
+			d.must(t, "longshore", "sign", "--key", d.signer("stranger"), d.componentOf("line"))
 		}, "component"),
 		lacking("image that nobody signed", codes.ImageUnsigned, nil, "image"),
 		lacking("component without its provenance", codes.AttestationMissing, nil, "provenance"),

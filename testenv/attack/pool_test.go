@@ -47,7 +47,7 @@ spec: {applicationId: small, deploymentProfile: {type: compose, components: [{na
 	runs := func(generation uint64, n int) {
 		t.Helper()
 		begin := time.Now()
-		must(t, fmt.Sprintf("generation %d", generation), w.Settled(t.Context(), generation, settleLimit))
+		must(t, fmt.Sprintf("generation %d", generation), w.Settled(t.Context(), generation, 4*settleLimit)) // it has 34 updates
 		s, err := w.Status(t.Context())
 		must(t, "status", err)
 		if got := len(world.Processes(s)); got != n || len(s.Problems) > 0 {
