@@ -27,7 +27,10 @@ import (
 	"github.com/longshore-dev/longshore/testenv/world"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m, testenv.LeakOptions()...) }
+func TestMain(m *testing.M) {
+	testenv.SideBySide(2) // devices, which mostly wait
+	goleak.VerifyTestMain(m, testenv.LeakOptions()...)
+}
 
 const (
 	limit = time.Minute

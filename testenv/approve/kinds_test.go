@@ -39,6 +39,7 @@ type road struct {
 
 // Every kind of change waits, and is made once it is approved, by every road: another road for each kind, nightly all of them.
 func TestKinds(t *testing.T) {
+	t.Parallel()
 	p := newPress(t, "kinds", "10.210.0.0/16")
 	p.apps["line"] = "    environment: {GREETING: \"${GREETING:-none}\"}\n    deploy: {update_config: {monitor: 200ms}}\n"
 	p.boot()

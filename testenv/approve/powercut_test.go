@@ -87,6 +87,7 @@ func (p *press) process(app string) uint32 {
 // The power goes at every stage of a change that somebody approved, beside one that nobody did: the first is made once, who approved it is
 // known, the second stays unmade. A run takes each stage with another kind of change and another road, nightly with all of them.
 func TestPowerCuts(t *testing.T) {
+	t.Parallel()
 	p := newPress(t, "cuts", "10.207.0.0/16")
 	p.apps["line"] = "    stop_grace_period: 1s\n    environment: {GREETING: \"${GREETING:-none}\"}\n    deploy: {update_config: {monitor: 3s}}\n"
 	p.boot()

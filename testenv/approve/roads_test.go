@@ -23,6 +23,7 @@ import (
 
 // One device and everybody who may decide on its changes, or tries to.
 func TestRoads(t *testing.T) {
+	t.Parallel()
 	p := newPress(t, "roads", "10.206.0.0/16")
 	p.apps["line"] = "    volumes: [\"update-lock:/lock\"]\nvolumes: {update-lock: {}}\n"
 	p.boot()

@@ -13,6 +13,7 @@ import (
 
 // Versions of the trust policy wait at the device. What they allow counts once somebody has approved them, what they revoke counts at once.
 func TestTrustPolicy(t *testing.T) {
+	t.Parallel()
 	p := newPress(t, "trust", "10.208.0.0/16")
 	ctx := t.Context()
 	desk := func(args ...string) {

@@ -427,7 +427,7 @@ func (p *plant) fromManager() {
 // gets new states. A wrong PIN is told by name.
 func (p *plant) inToken() {
 	soft := testenv.SoftHSM(p.t)
-	d := p.device("press-09", "en9", "10.208.0.0/16")
+	d := p.device("press-09", "en9", "10.212.0.0/16")
 	d.Env = append(d.Env, "SOFTHSM2_CONF="+os.Getenv("SOFTHSM2_CONF"))
 	d.Bin = d.Path("bin")
 	if err := testenv.BuildOwnWithC(p.t.Context(), d.Bin, "longshore-agent"); err != nil {
@@ -557,7 +557,7 @@ func (p *plant) byOperator() {
 
 // Nobody is asked. The device permits a wipe: nothing of it is left, also if the wipe is killed.
 func (p *plant) byJoinToken() {
-	d := p.device("press-08", "en8", "10.206.0.0/16")
+	d := p.device("press-08", "en8", "10.211.0.0/16")
 	p.publish(d, "1.0.0", "one")
 	p.write("press-08.join", "%s", p.fleet("join-token", "create", "--device", "press-08", "--trust-bundle", p.Path("ca/bundle.json")))
 	flags := []string{"--join-token-file", p.Path("press-08.join"), "--allow-wipe", "--run"}
