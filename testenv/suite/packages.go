@@ -101,6 +101,14 @@ var typed = map[string]string{
 		"TestSitePruneBesideMirror|TestStateProposalByTwoAtOnce|TestStatePruneBesideOthers|TestVerifyChain)$",
 }
 
+// simulated are tests in whose bubbles days and months pass: the detector makes them four times slower, and an agent does nothing in a
+// month that the other tests of these packages, with the detector, do not have it do in an hour.
+var simulated = map[string]string{
+	"agent": "^(TestAYearWithAClockThatJumps|TestAutomaticApprovalCountsTheTimeThatPassed|TestChangesAreMadeInTheirWindow|" +
+		"TestEverythingIsReportedWithinAnInterval|TestPollsWithJitter|TestSevenDaysWithoutTheEndpoint)$",
+	"agent/agenttest": "^(TestManagerAwayForAMonth)$",
+}
+
 // command is one go test command.
 type command struct {
 	flags    []string
@@ -125,18 +133,21 @@ func split(packages []testPackage, o Options) ([]command, error) {
 		if err != nil {
 			return nil, err
 		}
-		some := typed[p.folder()]
+		some, long := typed[p.folder()], simulated[p.folder()]
 		shared := &plain
 		if concurrent && !o.NoRace && !outside(p.folder()) && (some == "" || o.Run == "") {
 			shared = &race
 		}
-		switch i := slices.Index(longest, p.folder()); {
+		i, only := slices.Index(longest, p.folder()), []testPackage{p}
+		switch {
 		case i < 0:
 			shared.packages = append(shared.packages, p)
 		case some != "" && shared == &race:
-			alone[i] = []command{{append(raceArgs(), "-run", some), []testPackage{p}}, {[]string{"-skip", some}, []testPackage{p}}}
+			alone[i] = []command{{append(raceArgs(), "-run", some), only}, {[]string{"-skip", some}, only}}
+		case long != "" && shared == &race && o.Run == "":
+			alone[i] = []command{{append(raceArgs(), "-skip", long), only}, {[]string{"-run", long}, only}}
 		default:
-			alone[i] = []command{{shared.flags, []testPackage{p}}}
+			alone[i] = []command{{shared.flags, only}}
 		}
 	}
 	all := append([]command{race, plain}, slices.Concat(alone...)...)

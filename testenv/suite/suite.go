@@ -246,8 +246,8 @@ func (c command) run(ctx context.Context, root string, o Options, events io.Writ
 	if o.Nightly {
 		proc.Env = append(proc.Env, "LONGSHORE_NIGHTLY=1")
 	}
-	if slices.Contains(c.flags, "-race") {
-		proc.Env = append(proc.Env, "CGO_ENABLED=1")
+	if slices.Contains(c.flags, "-race") { // the little that agents in memory have alive would be collected all the time
+		proc.Env = append(proc.Env, "CGO_ENABLED=1", "GOGC=400")
 	}
 	proc.Stderr = o.Out
 	proc.Cancel = func() error { return proc.Process.Signal(syscall.SIGINT) } // go test then ends its children

@@ -80,7 +80,7 @@ func TestSplit(t *testing.T) {
 		return n
 	}
 	for folder, want := range map[string][2]int{
-		"agent": {1, 0}, "agent/containerd": {1, 0}, "fleet/status": {1, 0}, "registry": {1, 0}, "testenv/scenario": {1, 0},
+		"agent": {1, 1}, "agent/containerd": {1, 0}, "fleet/status": {1, 0}, "registry": {1, 0}, "testenv/scenario": {1, 0},
 		"agent/plan": {0, 1}, "artifacts/margo": {0, 1}, "testenv/attack": {0, 1}, "testenv": {0, 1}, "cmd/longshore": {1, 1},
 	} {
 		if got := tested(folder); got != want {
@@ -94,15 +94,17 @@ func TestSplit(t *testing.T) {
 			t.Errorf("command %d tests %d packages: those that share a command come first", i, len(c.packages))
 		}
 	}
-	if want := len(all) + len(typed); n != want {
+	if want := len(all) + len(typed) + len(simulated); n != want {
 		t.Errorf("%d packages are tested, want %d", n, want)
 	}
-	for _, folder := range slices.Concat(longest, slices.Collect(maps.Keys(typed))) {
+	parts := maps.Clone(typed)
+	maps.Copy(parts, simulated)
+	for _, folder := range slices.Concat(longest, slices.Collect(maps.Keys(parts))) {
 		if !slices.ContainsFunc(all, func(p testPackage) bool { return p.folder() == folder }) {
 			t.Errorf("%s has no tests", folder)
 		}
 	}
-	for folder, some := range typed {
+	for folder, some := range parts {
 		for _, name := range strings.Split(strings.Trim(some, "^()$"), "|") {
 			if text, err := exec.Command("grep", "-q", "--include=*_test.go", "-r", "^func "+name+"(t ", filepath.Join(root, folder)).CombinedOutput(); err != nil {
 				t.Errorf("%s has no test %s: %v %s", folder, name, err, text)
