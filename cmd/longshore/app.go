@@ -120,23 +120,24 @@ func helpFlag() cli.Flag {
 
 // describe adds its variable to the description of a flag.
 func describe(f cli.Flag) {
-	suffix := " [$" + variable(f) + "]"
+	// Each command line describes all flags of all commands: Names would match a regular expression for each of them.
+	described := func(name string) string { return " [$" + variableOf(name) + "]" }
 	switch f := f.(type) {
 	case *cli.StringFlag:
-		f.Usage += suffix
+		f.Usage += described(f.Name)
 	case *cli.StringSliceFlag:
-		f.Usage += suffix
+		f.Usage += described(f.Name)
 	case publicKeyFiles:
-		f.Usage += suffix
+		f.Usage += " [$" + variable(f) + "]"
 	case *cli.BoolFlag:
-		f.Usage += suffix
+		f.Usage += described(f.Name)
 		f.DisableDefaultText = true
 	case *cli.Uint64Flag:
-		f.Usage += suffix
+		f.Usage += described(f.Name)
 	case *cli.IntFlag:
-		f.Usage += suffix
+		f.Usage += described(f.Name)
 	case *cli.DurationFlag:
-		if f.Usage += suffix; f.Value == 0 {
+		if f.Usage += described(f.Name); f.Value == 0 {
 			f.DefaultText = "never"
 		}
 	}

@@ -31,7 +31,12 @@ func variable(f cli.Flag) string {
 	if _, ok := f.(publicKeyFiles); ok {
 		return "LONGSHORE_PUBLIC_KEY"
 	}
-	return "LONGSHORE_" + strings.ToUpper(strings.ReplaceAll(f.Names()[0], "-", "_"))
+	return variableOf(f.Names()[0])
+}
+
+// variableOf is the environment variable of a flag that has this name.
+func variableOf(flag string) string {
+	return "LONGSHORE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 // environment returns the variable of a flag, and its value; --help has none.
