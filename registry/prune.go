@@ -134,17 +134,13 @@ func (r *Repository) removable(d digest.Digest) (*remotePlace, error) {
 	return p, checkDigest(d)
 }
 
-// Depth of referrers of referrers, and suffixes of older cosign's tags. An SBOM does not name
-// its subject: another tag may name the same SBOM.
+// Depth of referrers of referrers, and suffixes of older cosign's tags. A signature is of one subject. An attestation may be about
+// several, and an SBOM does not name its subject: other tags may name the same one.
 const maxNested = 4
 
 const signatureTag = ".sig"
 
-var (
-	ownTags    = []string{signatureTag, ".att"}
-	sharedTags = []string{".sbom"}
-	legacyTags = slices.Concat(ownTags, sharedTags)
-)
+var legacyTags = []string{signatureTag, ".att", ".sbom"}
 
 // RemoveReferrers removes everything that refers to a digest, which itself may be removed already: signatures, attestations,
 // statements, and their referrers; the list under the fallback tag, and artifacts under cosign's older tags. tags are
@@ -153,6 +149,14 @@ var (
 func (r *Repository) RemoveReferrers(ctx context.Context, subject digest.Digest, tags map[string]bool) (int, error) {
 	p, err := r.removable(subject)
 	n := 0
+	if err == nil && tags == nil {
+		var list []string
+		list, err = r.Tags(ctx)
+		tags = map[string]bool{}
+		for _, tag := range list {
+			tags[tag] = true
+		}
+	}
 	if err == nil {
 		n, err = p.removeReferrers(ctx, subject, tags, maxNested)
 	}
@@ -188,15 +192,26 @@ func (p *remotePlace) removeReferrers(ctx context.Context, subject digest.Digest
 		n++
 	}
 	fallback := fallbackTag(subject)
-	for _, tag := range []string{fallback, fallback + ownTags[0], fallback + ownTags[1]} {
-		if tags != nil && !tags[tag] {
+	for _, suffix := range append([]string{""}, legacyTags...) {
+		tag := fallback + suffix
+		if !tags[tag] {
 			continue
 		}
 		there, err := p.resolveAt(p.reading(ctx, a), a, tag)
 		if errors.Is(err, fault.ErrNotFound) || err == nil && there.Digest == subject {
 			continue
 		}
-		if err == nil && tag != fallback && depth > 1 { // such as the signature of an attestation
+		shared := false
+		if err == nil && suffix != "" && suffix != signatureTag {
+			shared, err = p.shared(ctx, there.Digest, tag, tags)
+		}
+		if shared && err == nil {
+			if err := p.remove(ctx, tag); err != nil && !errors.Is(err, fault.ErrUnsupported) && !errors.Is(err, fault.ErrInvalid) { // some registries delete no tags
+				return n, err
+			}
+			continue
+		}
+		if err == nil && suffix != "" && depth > 1 { // such as the signature of an attestation
 			var more int
 			more, err = p.removeReferrers(ctx, there.Digest, tags, depth-1)
 			n += more
@@ -210,46 +225,25 @@ func (p *remotePlace) removeReferrers(ctx context.Context, subject digest.Digest
 		if err != nil {
 			return n, err
 		}
-		if tag != fallback {
+		if suffix != "" {
 			n++
-		}
-	}
-	for _, suffix := range sharedTags {
-		tag := fallback + suffix
-		if !tags[tag] {
-			continue
-		}
-		there, err := p.resolveAt(p.reading(ctx, a), a, tag)
-		if errors.Is(err, fault.ErrNotFound) {
-			continue
-		}
-		if err == nil {
-			err = p.remove(ctx, tag)
-		}
-		if errors.Is(err, fault.ErrUnsupported) || errors.Is(err, fault.ErrInvalid) {
-			continue
-		}
-		shared := false
-		if err == nil && depth > 1 {
-			shared, err = p.shared(ctx, there.Digest, tag, tags)
-		}
-		if err == nil && depth > 1 && !shared {
-			var more int
-			more, err = p.removeReferrers(ctx, there.Digest, tags, depth-1)
-			n += more
-		}
-		if err != nil {
-			return n, err
 		}
 	}
 	return n, nil
 }
 
-// shared reports whether another of the tags that several subjects may share names a manifest.
+// shared reports whether an attestation or SBOM is also of something else: another tag names it, or it refers to a manifest by itself.
 func (p *remotePlace) shared(ctx context.Context, d digest.Digest, tag string, tags map[string]bool) (bool, error) {
 	a := p.upstream()
+	_, data, err := p.manifestAt(p.reading(ctx, a), a, d.String(), MaxForeignManifest)
+	if err != nil && !errors.Is(err, fault.ErrNotFound) {
+		return false, err
+	}
+	if _, err := subjectOf(data); err == nil {
+		return true, nil
+	}
 	for other := range tags {
-		if other == tag || !slices.ContainsFunc(sharedTags, func(suffix string) bool { return strings.HasSuffix(other, suffix) }) {
+		if other == tag || strings.HasSuffix(other, signatureTag) {
 			continue
 		}
 		there, err := p.resolveAt(p.reading(ctx, a), a, other)

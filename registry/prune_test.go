@@ -83,6 +83,7 @@ func TestRemoveManifest(t *testing.T) {
 			}
 			old, _ := storetest.Put(t, repo, "old", nil, "press-07.v1")
 			now, nowData := storetest.Put(t, repo, "now", nil, "press-07.v2")
+			removed := []ocispec.Descriptor{old}
 			sign := func(subject ocispec.Descriptor, content string) ocispec.Descriptor {
 				d, _ := storetest.Put(t, repo, content, &subject, "")
 				return d
@@ -101,6 +102,22 @@ func TestRemoveManifest(t *testing.T) {
 			sbomSig, _ := storetest.Put(t, repo, "signature of the sbom", nil, "sha256-"+sbom.Digest.Encoded()+".sig")
 			own, _ := storetest.Put(t, repo, "sbom of the signature", nil, "sha256-"+attSig.Digest.Encoded()+".sbom")
 			ownSig, _ := storetest.Put(t, repo, "signature of that", nil, "sha256-"+own.Digest.Encoded()+".sig")
+			// What others name, too: an attestation about both states, a document with a tag of its own, and one that refers to the other state.
+			shares := func(content, suffix string, of *ocispec.Descriptor, also ...string) (d, sig ocispec.Descriptor) {
+				third, _ := storetest.Put(t, repo, "shares its "+content, nil, "")
+				d, data := storetest.Put(t, repo, content, of, "")
+				for _, tag := range append(also, "sha256-"+third.Digest.Encoded()+suffix) {
+					if err := repo.PushManifest(t.Context(), d, data, tag); err != nil {
+						t.Fatal(err)
+					}
+				}
+				sig, _ = storetest.Put(t, repo, "signature of "+content, nil, "sha256-"+d.Digest.Encoded()+".sig")
+				removed = append(removed, third)
+				return d, sig
+			}
+			both, bothSig := shares("attestation of both", ".att", nil, "sha256-"+now.Digest.Encoded()+".att")
+			named, namedSig := shares("sbom with a tag", ".sbom", nil, "line-monitor-sbom")
+			refers, refersSig := shares("sbom of the other", ".sbom", &now)
 			list, err := repo.Tags(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -110,11 +127,13 @@ func TestRemoveManifest(t *testing.T) {
 				tags[tag] = true
 			}
 			for range 2 { // gone is no error
-				if err := repo.RemoveManifest(t.Context(), old.Digest, "press-07.v1"); err != nil {
-					t.Fatal(err)
-				}
-				if _, err := repo.RemoveReferrers(t.Context(), old.Digest, tags); err != nil {
-					t.Fatal(err)
+				for _, d := range removed {
+					if err := repo.RemoveManifest(t.Context(), d.Digest, "press-07.v1"); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := repo.RemoveReferrers(t.Context(), d.Digest, tags); err != nil {
+						t.Fatal(err)
+					}
 				}
 			}
 			for name, d := range map[string]ocispec.Descriptor{"state": old, "signature": one, "second": two, "nested": nested, "legacy": sig, "attestation": att, "its signature": attSig, "the signature of its sbom": ownSig} {
@@ -131,12 +150,15 @@ func TestRemoveManifest(t *testing.T) {
 					t.Errorf("the tag %s is there", tag)
 				}
 			}
-			for name, d := range map[string]ocispec.Descriptor{"state": now, "signature": stays, "sbom": sbom, "its signature": sbomSig} {
+			for name, d := range map[string]ocispec.Descriptor{
+				"state": now, "signature": stays, "sbom": sbom, "its signature": sbomSig, "attestation": both, "the signature of the attestation": bothSig,
+				"sbom with a tag": named, "the signature of that": namedSig, "sbom that refers to it": refers, "the signature of that one": refersSig,
+			} {
 				if _, _, err := repo.Manifest(t.Context(), d.Digest); err != nil {
 					t.Errorf("%s of what stays: %v", name, err)
 				}
 			}
-			if left, err := repo.Referrers(t.Context(), now); err != nil || len(left) != 1 {
+			if left, err := repo.Referrers(t.Context(), now); err != nil || len(left) != 2 {
 				t.Errorf("referrers of what stays: %v, %v", left, err)
 			}
 			if err := repo.PushManifest(t.Context(), now, nowData, "press-07.v3"); err != nil {
