@@ -300,7 +300,7 @@ func (x *collector) device(ctx context.Context, file string) (bool, error) {
 
 // take compares a report with those of earlier runs.
 func (x *collector) take(tag string, r *current.Report) error {
-	note, err := x.seen.Take(r)
+	note, err := x.seen.Take(r, x.now())
 	if note != "" {
 		x.log.Warn("new database", "device", tag, "note", note)
 	}

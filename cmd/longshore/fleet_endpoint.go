@@ -138,7 +138,7 @@ func (c *call) readReports(f *fleet.Fleet, seen *current.Watch) func(context.Con
 		}
 		r, err := current.Read(ctx, repo.Upstream(), d.ID.Tag(), keys) // a mirror may show an old report
 		if err == nil {
-			note, err := seen.Take(r)
+			note, err := seen.Take(r, c.now())
 			if err != nil {
 				tell(fmt.Sprintf("the report of %s does not count: %v", d.ID, err))
 				return nil, err

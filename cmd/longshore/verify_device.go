@@ -216,7 +216,7 @@ func (c *call) fresh(r *current.Report) (notes []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	more, err := memory.Take(r)
+	more, err := memory.Take(r, c.now())
 	if err != nil {
 		return nil, err
 	}

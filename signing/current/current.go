@@ -88,8 +88,8 @@ type Seen struct {
 	Counter   uint64        `json:"counter"`
 	Digest    digest.Digest `json:"digest"`              // of the artifact
 	Statement digest.Digest `json:"statement,omitempty"` // that is signed
-	Time      time.Time     `json:"time"`
-	Earlier   []string      `json:"earlier,omitempty"` // epochs before, the last at the end
+	Time      time.Time     `json:"time"`                // by the device's clock, and no later than when it was taken
+	Earlier   []string      `json:"earlier,omitempty"`   // epochs before, the last at the end
 }
 
 const maxEarlier = 64 // epochs that are remembered of one device
@@ -117,9 +117,12 @@ func (m Memory) Encode() ([]byte, error) {
 
 // Take compares a report with the newest one before, and stores it. An error wraps fault.ErrRollback: it is older than a
 // verified one, by the device's clock if it is of another database, or fault.ErrConflict: another one with the same number was verified. notes are not errors: a gap, a new
-// database.
-func (m Memory) Take(r *Report) (notes []string, err error) {
+// database. at is the time of this machine.
+func (m Memory) Take(r *Report, at time.Time) (notes []string, err error) {
 	now := Seen{Epoch: r.Epoch, Counter: r.Counter, Digest: r.Digest, Statement: r.Statement, Time: r.Time}
+	if now.Time.After(at) { // its clock is wrong: a new database with the right one must not seem to be older for ever
+		now.Time = at.UTC()
+	}
 	before, known := m[r.Device]
 	switch {
 	case !known:
@@ -138,7 +141,9 @@ func (m Memory) Take(r *Report) (notes []string, err error) {
 		return nil, fault.WithHint(fmt.Errorf("report %d of %s was seen with other content, %s: %w", r.Counter, r.Device, before.Digest, fault.ErrConflict),
 			"find out who has the device's key: a copy of its disk runs on a second device, or the key was stolen")
 	default:
-		now.Earlier = before.Earlier
+		if now.Earlier = before.Earlier; r.Counter == before.Counter && before.Time.Before(now.Time) {
+			now.Time = before.Time
+		}
 		notes = append(notes, gap(before.Counter, r.Counter)...)
 	}
 	m[r.Device] = now
@@ -162,11 +167,11 @@ func NewWatch(data []byte) *Watch {
 }
 
 // Take is [Memory.Take]. note is not an error: the device has a new database. Missed reports are counted.
-func (w *Watch) Take(r *Report) (note string, err error) {
+func (w *Watch) Take(r *Report, at time.Time) (note string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before, known := w.memory[r.Device]
-	notes, err := w.memory.Take(r)
+	notes, err := w.memory.Take(r, at)
 	if err != nil || !known {
 		return "", err
 	}

@@ -104,7 +104,7 @@ func TestMemory(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		notes, err := m.Take(r)
+		notes, err := m.Take(r, time.Unix(1900000000, 0))
 		data, wrong := m.Encode() // as between two runs
 		if wrong != nil {
 			t.Fatal(wrong)
@@ -147,7 +147,7 @@ func TestMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if notes, err := m.Take(r); err != nil || notes != nil {
+	if notes, err := m.Take(r, time.Unix(1900000000, 0)); err != nil || notes != nil {
 		t.Errorf("the same report once more: %q, %v", notes, err)
 	}
 	if _, err := current.After(r, 3); !errors.Is(err, fault.ErrRollback) {
@@ -159,6 +159,35 @@ func TestMemory(t *testing.T) {
 	for _, bad := range []string{"null", "[]", "{", `{"press-07":1}`} {
 		if m, err := current.ParseMemory("seen.json", []byte(bad)); !errors.Is(err, fault.ErrInvalid) {
 			t.Errorf("ParseMemory(%q) = %v, %v", bad, m, err)
+		}
+	}
+}
+
+// A clock that was far ahead does not keep the reports of a new database away for ever: a report is no later than when it was taken.
+func TestClockAhead(t *testing.T) {
+	st, m := signingtest.NewMemory(), current.Memory{}
+	press := newDevice(t, "press-07")
+	now, taken := press.at, press.at.Add(-time.Minute)
+	for _, tt := range []struct {
+		epoch  string
+		signed time.Time
+		want   error
+	}{
+		{firstEpoch, now.AddDate(60, 0, 0), nil},
+		{nextEpoch, now.Add(-time.Hour), fault.ErrRollback},
+		{firstEpoch, now.AddDate(60, 0, 0), nil}, // is taken once more, later
+		{nextEpoch, now.Add(time.Minute), nil},
+		{firstEpoch, now.AddDate(60, 0, 0), fault.ErrRollback},
+	} {
+		press.epoch, press.at = tt.epoch, tt.signed
+		press.report(t, st, "press-07", 7)
+		r, err := current.Read(t.Context(), st, "press-07", []signing.Key{press.key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken = taken.Add(time.Minute)
+		if _, err := m.Take(r, taken); !errors.Is(err, tt.want) || tt.want == nil && err != nil {
+			t.Errorf("report of %s signed at %s: %v, want %v", tt.epoch, tt.signed, err, tt.want)
 		}
 	}
 }
@@ -194,7 +223,7 @@ func TestWatch(t *testing.T) {
 			t.Fatal(err)
 		}
 		w = current.NewWatch(data)
-		note, err := w.Take(r)
+		note, err := w.Take(r, time.Unix(1900000000, 0))
 		if !errors.Is(err, tt.err) || (tt.err == nil) != (err == nil) || !strings.Contains(note, tt.note) || tt.note == "" && note != "" || w.Missed("press-07") != tt.missed || w.AllMissed() != tt.missed {
 			t.Errorf("report %d: %q, %v, %d missed", tt.counter, note, err, w.Missed("press-07"))
 		}
