@@ -193,13 +193,16 @@ func (l *loop) currentState(last *artifacts.CurrentState, due bool) (*artifacts.
 		Deployments: []artifacts.CurrentDeployment{},
 	}
 	if r := l.refused; r != nil {
-		c.Refused = &artifacts.CurrentRefusal{Generation: r.Generation, Digest: r.Digest, Code: r.Code, Message: cut(r.Message), Since: r.Since.UTC()}
+		c.Refused = &artifacts.CurrentRefusal{Generation: r.Generation, Digest: r.Digest, Code: r.Code, Message: cut(r.Message, maxSentence), Since: r.Since.UTC()}
 	}
 	for _, d := range status.ByName(l.reportedStatus) {
 		c.Deployments = append(c.Deployments, l.currentDeployment(d))
 	}
 	err := l.o.Store.View(func(tx *store.Tx) (err error) {
-		c.Capabilities, err = l.capabilitiesBody(tx)
+		turned, err := tx.Transitions()
+		if err == nil {
+			c.Capabilities, err = l.capabilitiesBody(tx, &turned)
+		}
 		return err
 	})
 	if err != nil || !due && last != nil && sameCurrent(last, c) {
@@ -269,13 +272,13 @@ func cutError(e *margo.StatusError) *margo.StatusError {
 	if e == nil {
 		return nil
 	}
-	return &margo.StatusError{Code: e.Code, Source: cut(e.Source), Message: cut(e.Message)}
+	return &margo.StatusError{Code: e.Code, Source: cut(e.Source, maxSentence), Message: cut(e.Message, maxSentence)}
 }
 
-// cut keeps messages short: what others wrote may be in them.
-func cut(s string) string {
-	if len(s) > maxSentence {
-		s = s[:maxSentence] + "…"
+// cut keeps messages short, in bytes: what others wrote may be in them.
+func cut(s string, most int) string {
+	if len(s) > most {
+		s = s[:most] + "…"
 	}
 	return strings.ToValidUTF8(s, "")
 }

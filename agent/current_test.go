@@ -184,7 +184,7 @@ func TestCurrentStateNumbersGoOn(t *testing.T) {
 		s := &shelf{}
 		publishing(w, s)
 		for generation := range 3 {
-			w.Publish(t, uint64(generation+1), anApp(1, fmt.Sprintf("web:%d", generation%2+1)))
+			w.Publish(t, uint64(generation+1), anApp(1, fmt.Sprintf("web:%d", 2-generation%2)))
 			r := w.Start(t)
 			w.Sync(t, r)
 			time.Sleep(time.Minute)
@@ -215,4 +215,75 @@ func TestCurrentStateNumbersGoOn(t *testing.T) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// A device reaches only a registry, which nobody reads for weeks: every transition is in the newest report, in order, across restarts. A
+// report has a bounded number of them, and says where they begin. They have the numbers of the reports to a fleet endpoint, if there is one.
+func TestTransitionsAreInTheReport(t *testing.T) {
+	for _, both := range []bool{false, true} {
+		inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+			s, e := &shelf{}, &answering{}
+			w.Edit = func(o *agent.Options) {
+				if o.Publisher, o.PublishInterval = s, time.Hour; both {
+					o.Reporter = e
+				}
+			}
+			line := anApp(1, "web:1")
+			w.Publish(t, 1, line)
+			r := w.Start(t)
+			w.Sync(t, r)
+			want := strings.Fields("pending@1 installing@1 installed@1")
+			last := func() (artifacts.CurrentTransitions, []string) {
+				t.Helper()
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				all := s.published()
+				newest := all[len(all)-1]
+				turned := newest.Transitions()
+				if n := len(newest.Capabilities); n > 24<<10 {
+					t.Errorf("%d transitions in %d bytes of capabilities", len(turned.List), n)
+				}
+				var out []string
+				for i, x := range turned.List {
+					out = append(out, fmt.Sprintf("%s@%d", x.State, x.Generation))
+					if x.Deployment != line.DeploymentID() || x.Sequence >= newest.Sequence || (x.Error != nil) != (x.State == margo.StateFailed) || i > 0 && x.At.Before(turned.List[i-1].At) {
+						t.Errorf("transition %+v", x)
+					}
+					if both && !slices.ContainsFunc(e.taken, func(r agent.Report) bool { return r.Sequence == x.Sequence && r.Kind == store.KindStatus }) {
+						t.Errorf("the endpoint has no report %d", x.Sequence)
+					}
+				}
+				return turned, out
+			}
+			s.set(fmt.Errorf("push: %w", fault.ErrTemporary))
+			for generation := uint64(2); generation < 20; generation++ {
+				if err := m.Exit(w.Observe(t)["app-1/web"].ID, 1); err != nil { // it has no restart policy
+					t.Fatal(err)
+				}
+				time.Sleep(time.Minute)
+				want = append(want, fmt.Sprintf("failed@%d", generation-1))
+				line = anApp(1, fmt.Sprintf("web:%d", 2-generation%2))
+				w.Publish(t, generation, line)
+				w.Sync(t, r)
+				time.Sleep(time.Hour)
+				for _, state := range []string{"pending", "installing", "installed"} {
+					want = append(want, fmt.Sprintf("%s@%d", state, generation))
+				}
+				r.Stop(t)
+				r = w.Start(t)
+				if generation != 10 {
+					continue
+				}
+				s.set(nil)
+				if turned, got := last(); turned.After != 0 || !slices.Equal(got, want) {
+					t.Errorf("after %d: %v, want %v", turned.After, got, want)
+				}
+			}
+			turned, got := last()
+			if len(got) != artifacts.MaxTransitions || !slices.Equal(got, want[len(want)-len(got):]) || turned.After == 0 || turned.After >= turned.List[0].Sequence {
+				t.Errorf("%d after %d: %v, want the end of %v", len(got), turned.After, got, want)
+			}
+			s.rising(t)
+		})
+	}
 }

@@ -111,7 +111,7 @@ func reportedDecisions(tx *store.Tx) ([]artifacts.CurrentDecision, error) {
 	var out []artifacts.CurrentDecision
 	for _, d := range all[max(0, len(all)-maxReported):] {
 		out = append(out, artifacts.CurrentDecision{
-			At: d.At.UTC(), Verdict: string(d.Verdict), Deployment: d.Deployment, Generation: d.Generation, Digest: d.Digest, By: d.By, Via: d.Via, Reason: cut(d.Reason),
+			At: d.At.UTC(), Verdict: string(d.Verdict), Deployment: d.Deployment, Generation: d.Generation, Digest: d.Digest, By: d.By, Via: d.Via, Reason: cut(d.Reason, maxSentence),
 		})
 	}
 	return out, err

@@ -38,7 +38,8 @@ type Extra struct {
 	Hold                *status.Hold  `json:"hold,omitempty"`    // somebody at the device keeps it at an earlier generation
 	Waiting             []ExtraWait   `json:"waiting,omitempty"` // changes that are not made yet
 
-	Decisions []artifacts.CurrentDecision `json:"decisions,omitempty"` // of people at the device, the newest few, the last at the end
+	Decisions   []artifacts.CurrentDecision   `json:"decisions,omitempty"`   // of people at the device, the newest few, the last at the end
+	Transitions *artifacts.CurrentTransitions `json:"transitions,omitempty"` // in a current state
 
 	Progress     *status.Progress `json:"progress,omitempty"` // of the change to the accepted state; nil: none was ever found
 	Stale        bool             `json:"stale"`
@@ -79,7 +80,7 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 	if l.o.Reporter == nil {
 		return nil
 	}
-	b, err := l.capabilitiesBody(tx)
+	b, err := l.capabilitiesBody(tx, nil)
 	if err != nil {
 		return err
 	}
@@ -87,8 +88,8 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 	return err
 }
 
-// capabilitiesBody is what the device reports of itself.
-func (l *loop) capabilitiesBody(tx *store.Tx) ([]byte, error) {
+// capabilitiesBody is what the device reports of itself. transitions are for a current state only: an endpoint gets each as a report.
+func (l *loop) capabilitiesBody(tx *store.Tx, transitions *artifacts.CurrentTransitions) ([]byte, error) {
 	x := Extra{AgentVersion: l.o.Version, Stale: l.stale, StaleSince: l.staleSince().UTC(), Insecure: l.insecure(), TrustVersion: l.trust.version}
 	x.ReportIntervalSeconds, x.FullIntervalSeconds = int64(l.o.ReportInterval/time.Second), int64(l.o.FullInterval/time.Second)
 	if l.accepted != nil {
@@ -128,6 +129,9 @@ func (l *loop) capabilitiesBody(tx *store.Tx) ([]byte, error) {
 	}
 	if x.Decisions, err = reportedDecisions(tx); err != nil {
 		return nil, err
+	}
+	if transitions != nil && len(transitions.List) > 0 {
+		x.Transitions = transitions
 	}
 	c := l.device
 	c.Extensions = maps.Clone(c.Extensions)
@@ -300,21 +304,41 @@ func (l *loop) statuses(tx *store.Tx, now time.Time, fresh, removed []store.Stat
 		if err != nil {
 			return err
 		}
-		if l.o.Reporter == nil {
-			continue
+		old, known := l.reportedStatus[s.DeploymentID]
+		x := transition(now, s)
+		if l.o.Reporter != nil {
+			b, err := body(string(l.o.Device), s)
+			if err != nil {
+				return fmt.Errorf("write status of %s: %w", s.DeploymentID, err)
+			}
+			if was, err := body(string(l.o.Device), old); err == nil && bytes.Equal(was, b) {
+				continue // nothing that is in a report has changed
+			}
+			if x.Sequence, err = tx.Append(store.Report{Kind: store.KindStatus, Subject: s.DeploymentID, Body: b, At: now}); err != nil {
+				return err
+			}
 		}
-		b, err := body(string(l.o.Device), s)
-		if err != nil {
-			return fmt.Errorf("write status of %s: %w", s.DeploymentID, err)
-		}
-		if old, err := body(string(l.o.Device), l.reportedStatus[s.DeploymentID]); err == nil && bytes.Equal(old, b) {
-			continue // nothing that is in a report has changed
-		}
-		if _, err := tx.Append(store.Report{Kind: store.KindStatus, Subject: s.DeploymentID, Body: b, At: now}); err != nil {
-			return err
+		if l.o.Publisher != nil && !(known && x.Same(transition(now, old))) {
+			if err := tx.AddTransition(x); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// transition is that a deployment came to where it is now.
+func transition(now time.Time, s store.Status) artifacts.CurrentTransition {
+	x := artifacts.CurrentTransition{At: now.UTC(), Deployment: s.DeploymentID, Generation: s.Generation, State: s.State, Error: cutError(statusError(s))}
+	if x.Error != nil {
+		x.Error.Source, x.Error.Message = cut(x.Error.Source, maxSentence/4), cut(x.Error.Message, maxSentence/4)
+	}
+	return x
+}
+
+// statusError is why a deployment does not run, or does not begin.
+func statusError(s store.Status) *margo.StatusError {
+	return cmp.Or(plan.OverallError(s), plan.PendingReason(s))
 }
 
 // recap reports the newest of everything once more: all that waited has been delivered, and reports were dropped, the endpoint lost some,
@@ -516,7 +540,7 @@ func reportedFor(device, child string) string {
 func body(device string, s store.Status) ([]byte, error) {
 	d := margo.DeploymentStatus{
 		DeploymentID: s.DeploymentID, DeviceID: reportedFor(device, s.Child), AdoptedManifestVersion: s.Generation,
-		Status:     margo.OverallStatus{State: s.State, Error: cmp.Or(plan.OverallError(s), plan.PendingReason(s))},
+		Status:     margo.OverallStatus{State: s.State, Error: statusError(s)},
 		Components: []margo.ComponentStatus{},
 	}
 	for _, c := range s.Components {

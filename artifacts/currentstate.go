@@ -173,6 +173,7 @@ func (c *CurrentState) Encode() ([]byte, error) {
 var (
 	epochFormat   = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	imageFormat   = strict.Short(`^[!-~]+@sha256:[0-9a-f]{64}$`, 1100)
+	runStates     = []string{"pending", "installing", "installed", "failed", "removing", "removed"}
 	sentenceWords = fmt.Sprintf("a text of at most %d bytes", maxCurrentText)
 )
 
@@ -305,7 +306,7 @@ func currentDeployment(n *strict.Node) CurrentDeployment {
 }
 
 func runState(n *strict.Node) margo.State {
-	return margo.State(n.Need("state").OneOf("pending", "installing", "installed", "failed", "removing", "removed"))
+	return margo.State(n.Need("state").OneOf(runStates...))
 }
 
 func statusError(n *strict.Node) *margo.StatusError {

@@ -150,6 +150,8 @@ func FuzzCurrentState(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(statement)
+	f.Add(bytes.Replace(statement, []byte(`"agentVersion":"1"`), []byte(`"transitions":{"after":3,"list":[{"sequence":4,"at":"2026-11-23T12:00:00Z",`+
+		`"deployment":"00000000-0000-4000-8000-000000000001","generation":1,"state":"failed","error":{"code":"exited"}},{"sequence":"5"},null]}`), 1))
 	f.Add([]byte(`{"_type":"https://in-toto.io/Statement/v1","subject":[{"digest":{}}],"predicateType":"https://longshore.dev/current-state/v1","predicate":{"deployments":[{"components":[{"images":[{}]}]}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if c, err := artifacts.PeekCurrentState(data); (c == nil) == (err == nil) {
@@ -158,6 +160,17 @@ func FuzzCurrentState(f *testing.F) {
 		c, err := artifacts.ParseCurrentState("report", data)
 		if err != nil {
 			return
+		}
+		turned := c.Transitions()
+		last := turned.After
+		for _, x := range turned.List {
+			if x.Sequence <= last || x.Sequence >= c.Sequence || x.Deployment == "" || x.State == "" {
+				t.Errorf("transition %+v after %d in report %d", x, last, c.Sequence)
+			}
+			last = x.Sequence
+		}
+		if len(turned.List) > artifacts.MaxTransitions {
+			t.Errorf("%d transitions", len(turned.List))
 		}
 		again, err := c.Encode()
 		if err != nil {

@@ -59,7 +59,7 @@ var (
 func buckets() [][]byte {
 	return [][]byte{
 		bucketMeta, bucketMarks, bucketBad, bucketStatus, bucketOutbox, bucketImages, bucketPins, bucketGood, bucketAgain, bucketTrust,
-		bucketImageInfo, bucketSecurity, bucketChanges, bucketDecided,
+		bucketImageInfo, bucketSecurity, bucketChanges, bucketDecided, bucketTransitions,
 	}
 }
 
