@@ -40,6 +40,7 @@ type CarriedReport struct {
 	Counter uint64             `json:"counter,omitempty"`
 	Outcome string             `json:"outcome"`
 	Reason  string             `json:"reason,omitempty"` // why it was not taken
+	Note    string             `json:"note,omitempty"`   // what the fleet endpoint says of it
 }
 
 // CarryReports copies the reports of devices from one place to another, byte for byte. An older report never replaces a
@@ -74,7 +75,7 @@ func eachReport(ctx context.Context, from *registry.Repository, carry func(tag s
 // there. A report is left out if hand returns fault.ErrDenied or fault.ErrInvalid; after fault.ErrNotFound, which means that the device's gateway
 // is unknown, it is handed in once more when the others are there. An error that says when to try again is about this report, such as the
 // device's quota: the others are handed in, and it is returned at the end. Another error ends it. What was handed in is returned with an error, too.
-func HandReports(ctx context.Context, from *registry.Repository, good func(tag string, bundle []byte) error, hand func(ctx context.Context, bundle []byte) (stored bool, err error)) ([]CarriedReport, error) {
+func HandReports(ctx context.Context, from *registry.Repository, good func(tag string, bundle []byte) error, hand func(ctx context.Context, bundle []byte) (stored bool, note string, err error)) ([]CarriedReport, error) {
 	early := map[string]bool{}
 	var later error
 	one := func(tag string) (CarriedReport, error) {
@@ -82,7 +83,8 @@ func HandReports(ctx context.Context, from *registry.Repository, good func(tag s
 		if err != nil || out.Reason != "" {
 			return out, err
 		}
-		stored, err := hand(ctx, r.bundle)
+		stored, note, err := hand(ctx, r.bundle)
+		out.Note = note
 		early[tag] = errors.Is(err, fault.ErrNotFound)
 		_, again := fault.RetryAfter(err)
 		switch {

@@ -137,6 +137,7 @@ type collected struct {
 	Changed int      `json:"changed"` // with a report that is new here
 	Missing int      `json:"missing"` // without a report
 	Skipped uint64   `json:"skipped"` // reports that newer ones replaced since the run before, by their numbers
+	Notes   []string `json:"notes"`   // that transitions of status are missing, or a report of another database is not stored
 	Failed  []string `json:"failed"`  // why reports were not taken
 
 	err error // of the failed ones
@@ -152,6 +153,11 @@ func (p *program) collected(c *cli.Context, r collected, err error) error {
 		_, err = fmt.Fprintf(p.stdout, "%s: %d with a new report, %d without a report, %d failed\n", fleet.Counted(r.Devices, "device"), r.Changed, r.Missing, len(r.Failed))
 		if err == nil && r.Skipped > 0 {
 			_, err = fmt.Fprintf(p.stdout, "%s replaced by newer ones before they were read\n", fleet.Counted(int(min(r.Skipped, math.MaxInt32)), "report"))
+		}
+	}
+	for _, note := range r.Notes {
+		if err == nil && c.String("output") != "json" {
+			_, err = fmt.Fprintln(p.stdout, note)
 		}
 	}
 	return errors.Join(err, r.err)
@@ -212,16 +218,21 @@ func (x *collector) round(ctx context.Context) (collected, error) {
 	if len(files) == 0 {
 		return collected{}, fault.WithHint(fmt.Errorf("%s: there is no file DEVICE-TAG.pub: %w", x.keys, fault.ErrNotFound), "run longshore-agent key on the device, and write its output to this file")
 	}
-	out := collected{Devices: len(files), Failed: []string{}}
+	out := collected{Devices: len(files), Notes: []string{}, Failed: []string{}}
 	missed := x.seen.AllMissed()
 	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(collectAtOnce)
 	for _, file := range files {
 		g.Go(func() error {
-			changed, err := x.device(ctx, file)
+			changed, note, err := x.device(ctx, file)
 			mu.Lock()
 			defer mu.Unlock()
+			if note != "" {
+				note = strings.TrimSuffix(filepath.Base(file), ".pub") + ": " + note
+				x.log.Warn("report", "note", note)
+				out.Notes = append(out.Notes, note)
+			}
 			switch {
 			case ctx.Err() != nil:
 				return ctx.Err()
@@ -242,6 +253,7 @@ func (x *collector) round(ctx context.Context) (collected, error) {
 	err = g.Wait()
 	out.Skipped = x.seen.AllMissed() - missed
 	slices.Sort(out.Failed)
+	slices.Sort(out.Notes)
 	return out, err
 }
 
@@ -254,11 +266,11 @@ func worse(a, b error) error {
 }
 
 // device takes the report of one device; false: it is not new. fault.ErrNotFound: there is none.
-func (x *collector) device(ctx context.Context, file string) (bool, error) {
+func (x *collector) device(ctx context.Context, file string) (changed bool, note string, err error) {
 	tag := strings.TrimSuffix(filepath.Base(file), ".pub")
 	key, err := reportKeys(x.keys).of(tag)
 	if err != nil {
-		return false, err
+		return false, "", err
 	}
 	var newest, there *current.Report // of all, and of registries: media may be older than others
 	var failed error
@@ -277,25 +289,25 @@ func (x *collector) device(ctx context.Context, file string) (bool, error) {
 		}
 	}
 	if newest == nil {
-		return false, cmp.Or(failed, fmt.Errorf("report of %s: %w", tag, fault.ErrNotFound))
+		return false, "", cmp.Or(failed, fmt.Errorf("report of %s: %w", tag, fault.ErrNotFound))
 	}
 	if there != nil {
 		if err := x.take(tag, there); err != nil {
 			if failed = errors.Join(failed, err); there == newest {
-				return false, failed
+				return false, "", failed
 			}
 		}
 	}
 	if there != newest {
 		if err := x.take(tag, newest); err != nil && !errors.Is(err, fault.ErrRollback) {
-			return false, errors.Join(failed, err)
+			return false, "", errors.Join(failed, err)
 		}
 	}
-	changed, err := status.Collect(ctx, x.db, newest.CurrentState, x.now())
+	changed, note, err = status.Collect(ctx, x.db, newest.CurrentState, x.now())
 	if errors.Is(err, fault.ErrNotFound) { // its gateway may be the next
 		err = fmt.Errorf("%w: %w", fault.ErrTemporary, err)
 	}
-	return changed, errors.Join(failed, err)
+	return changed, note, errors.Join(failed, err)
 }
 
 // take compares a report with those of earlier runs.

@@ -408,7 +408,7 @@ func TestReportsAreHandedIn(t *testing.T) {
 		t.Errorf("the endpoint shows %+v, %v", seen["press-07"], err)
 	}
 	for name, body := range map[string]string{"nothing": "", "not a bundle": "{}", "too large": strings.Repeat(" ", artifacts.MaxCurrentState+1)} {
-		if stored, err := e.Hand(t.Context(), []byte(body)); !errors.Is(err, fault.ErrInvalid) || stored {
+		if stored, _, err := e.Hand(t.Context(), []byte(body)); !errors.Is(err, fault.ErrInvalid) || stored {
 			t.Errorf("%s: %v, %v", name, stored, err)
 		}
 	}

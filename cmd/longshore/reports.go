@@ -70,6 +70,9 @@ func (r reportsResult) text(w io.Writer) {
 		if x.Reason != "" {
 			row(w, x.Outcome, "%s: %s", x.Tag, oneLine(x.Reason))
 		}
+		if x.Note != "" {
+			row(w, "note", "%s: %s", x.Tag, oneLine(x.Note))
+		}
 	}
 }
 

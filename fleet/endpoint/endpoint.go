@@ -359,17 +359,18 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, into an
 // Hand hands in the report of a device that the device has signed, a Sigstore bundle. stored is false if the endpoint has had this
 // one or a newer one before. A report that the endpoint rejects is fault.ErrDenied or fault.ErrInvalid; if it does not know the
 // device's gateway, fault.ErrNotFound; if it takes no reports that are handed in, fault.ErrUnsupported.
-func (c *Client) Hand(ctx context.Context, bundle []byte) (stored bool, err error) {
+func (c *Client) Hand(ctx context.Context, bundle []byte) (stored bool, note string, err error) {
 	var answer struct {
-		Stored *bool `json:"stored"`
+		Stored *bool  `json:"stored"`
+		Note   string `json:"note"`
 	}
 	if err := c.do(ctx, http.MethodPost, "/fleet/v1/reports", bundle, &answer); err != nil {
-		return false, err
+		return false, "", err
 	}
 	if answer.Stored == nil {
-		return false, fault.WithHint(fmt.Errorf("fleet endpoint %s: it does not say what became of a report: %w", c.base, fault.ErrInvalid), "check the address")
+		return false, "", fault.WithHint(fmt.Errorf("fleet endpoint %s: it does not say what became of a report: %w", c.base, fault.ErrInvalid), "check the address")
 	}
-	return *answer.Stored, nil
+	return *answer.Stored, answer.Note, nil
 }
 
 func (c *Client) do(ctx context.Context, method, path string, body []byte, into any) error {

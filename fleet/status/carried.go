@@ -19,7 +19,8 @@ const PathCarried = "/fleet/v1/reports"
 type Carried struct {
 	Device  artifacts.DeviceID `json:"device"`
 	Counter uint64             `json:"counter"`
-	Stored  bool               `json:"stored"` // false: the device has reported the same, or something newer, before
+	Stored  bool               `json:"stored"`         // false: the device has reported the same, or something newer, before
+	Note    string             `json:"note,omitempty"` // that transitions of status are missing, or why it is not stored although it is of another database
 }
 
 // CarriedReports handles POST [PathCarried]: the body is a current state that its device has signed, as a Sigstore bundle. verify returns
@@ -61,7 +62,7 @@ func carried(ctx context.Context, o Options, body io.Reader, verify func(context
 	case err != nil:
 		return nil, broke(err)
 	}
-	stored, err := Collect(ctx, o.Store, c, o.Now())
+	stored, note, err := Collect(ctx, o.Store, c, o.Now())
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
 		return nil, gatewayNotFound("the gateway of " + string(c.Device) + " has not reported its own capabilities yet")
@@ -71,5 +72,8 @@ func carried(ctx context.Context, o Options, body io.Reader, verify func(context
 	if stored && o.Changed != nil {
 		o.Changed()
 	}
-	return &Carried{Device: c.Device, Counter: c.Counter, Stored: stored}, nil
+	if note != "" {
+		o.Logger.Warn("report", "device", c.Device, "note", note)
+	}
+	return &Carried{Device: c.Device, Counter: c.Counter, Stored: stored, Note: note}, nil
 }

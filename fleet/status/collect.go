@@ -13,10 +13,11 @@ import (
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
-// Collect takes a current state that was verified into the store, as if its device had posted it: what is not newer than what is
-// there changes nothing, an older one that is shown again neither. A deployment that it does not have any more is removed. It
-// reports whether anything changed. What an error leaves out is stored when the same report, or the next one, is taken again.
-func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now time.Time) (changed bool, err error) {
+// Collect takes a current state that was verified into the store, as if its device had posted it, and each transition that it reports
+// before: what is not newer than what is there changes nothing, an older one that is shown again neither. A deployment that it does not
+// have any more is removed. It reports whether anything changed. note is not an error: transitions are missing, or it is of another database
+// and is not stored, because it is older than what is there. What an error leaves out is stored when the same report, or the next one, is taken again.
+func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now time.Time) (changed bool, note string, err error) {
 	at := c.Time // when the device spoke, by its own clock: to read it again is no sign of life
 	if at.After(now) {
 		at = now
@@ -27,31 +28,68 @@ func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now 
 	r.Interval = time.Duration(min(c.Every, maxInterval)) * time.Second
 	known, err := s.Device(ctx, r.Device)
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
-		return false, err
+		return false, "", err
 	}
 	if known.Interval > 0 && (known.Interval < r.Interval || r.Interval == 0) { // it posts reports, too, and more often
 		r.Interval = known.Interval
 	}
 	out, err := s.PutCapabilities(ctx, r)
-	if err == nil && out == store.Repeated { // the same report: an error may have left out deployments
-		known, err = s.Device(ctx, r.Device)
-	}
-	if err != nil || out == store.Repeated && known.Stamp != stamp {
-		return false, err
+	transitions := c.Transitions()
+	switch {
+	case err != nil:
+		return false, "", err
+	case out == store.Older:
+		return false, fmt.Sprintf("report %d is of another database of the device, and signed at %s; the device was heard at %s: it is not stored. If the device has a new database, set its clock",
+			c.Counter, c.Time.UTC().Format(time.RFC3339), known.LastHeard.UTC().Format(time.RFC3339)), nil
+	case out == store.Repeated:
+		if known, err = s.Device(ctx, r.Device); err != nil || known.Stamp != stamp {
+			return false, "", err
+		} // the same report: an error may have left out deployments
 	}
 	changed = out != store.Repeated
+	held, _, err := s.Deployments(ctx, store.DeploymentQuery{Device: r.Device, Limit: maxPerDevice})
+	if err != nil {
+		return false, "", err
+	}
+	missing := transitions.After > 0 && known.Stamp.Epoch != "" && (known.Stamp.Epoch != c.Epoch || known.Stamp.Sequence < transitions.After)
+	stored := map[string]store.Stamp{}
+	for _, d := range held {
+		stored[d.ID] = d.Stamp
+		missing = missing && (d.Stamp.Epoch != c.Epoch || d.Stamp.Sequence < transitions.After) // what it posted came in order
+	}
+	if missing {
+		note = fmt.Sprintf("transitions of status are missing before report %d: there were more than %d since the last report that was taken", c.Counter, artifacts.MaxTransitions)
+	}
+	put := func(doc margo.DeploymentStatus, sequence uint64, at time.Time) error {
+		if was := stored[doc.DeploymentID]; was.Epoch == c.Epoch && was.Sequence >= sequence {
+			return nil
+		}
+		body, err := keptOf(&doc)
+		if err != nil {
+			return fmt.Errorf("report on %s: %w", doc.DeploymentID, err)
+		}
+		out, err := s.PutStatus(ctx, store.Status{
+			Device: r.Device, Deployment: doc.DeploymentID, State: doc.Status.State, Body: body,
+			Stamp: store.Stamp{Epoch: c.Epoch, Sequence: sequence}, By: r.Device, At: at,
+		})
+		changed = changed || err == nil && out != store.Repeated
+		return err
+	}
+	for _, x := range transitions.List {
+		when := at
+		if x.At.Before(at) {
+			when = x.At
+		}
+		if err := put(x.Status(c.Device), x.Sequence, when); err != nil {
+			return false, note, err
+		}
+	}
 	there := map[string]bool{}
 	for _, d := range c.Deployments {
 		there[d.ID] = true
-		stored, err := collectStatus(ctx, s, c, d.Status(c.Device), at)
-		if err != nil {
-			return false, err
+		if err := put(d.Status(c.Device), c.Sequence, at); err != nil {
+			return false, note, err
 		}
-		changed = changed || stored
-	}
-	held, _, err := s.Deployments(ctx, store.DeploymentQuery{Device: r.Device, Limit: maxPerDevice})
-	if err != nil {
-		return false, err
 	}
 	for _, d := range held {
 		if there[d.ID] || d.State == margo.StateRemoved {
@@ -65,23 +103,9 @@ func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now 
 			DeploymentID: d.ID, DeviceID: r.Device, AdoptedManifestVersion: k.AdoptedManifestVersion,
 			Status: margo.OverallStatus{State: margo.StateRemoved}, Components: []margo.ComponentStatus{},
 		}
-		stored, err := collectStatus(ctx, s, c, gone, at)
-		if err != nil {
-			return false, err
+		if err := put(gone, c.Sequence, at); err != nil {
+			return false, note, err
 		}
-		changed = changed || stored
 	}
-	return changed, nil
-}
-
-func collectStatus(ctx context.Context, s store.Store, c *artifacts.CurrentState, doc margo.DeploymentStatus, at time.Time) (changed bool, err error) {
-	body, err := keptOf(&doc)
-	if err != nil {
-		return false, fmt.Errorf("report on %s: %w", doc.DeploymentID, err)
-	}
-	out, err := s.PutStatus(ctx, store.Status{
-		Device: string(c.Device), Deployment: doc.DeploymentID, State: doc.Status.State, Body: body,
-		Stamp: store.Stamp{Epoch: c.Epoch, Sequence: c.Sequence}, By: string(c.Device), At: at,
-	})
-	return err == nil && out != store.Repeated, err
+	return changed, note, nil
 }

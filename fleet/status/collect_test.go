@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +30,7 @@ func TestSilenceOfADeviceThatReportsThroughTheRegistry(t *testing.T) {
 		offline bool
 	}{{0, false}, {2 * time.Hour, false}, {3*time.Hour + time.Minute, true}} {
 		s.clock.Store(int64(tc.after / time.Second))
-		if _, err := status.Collect(t.Context(), s.store, c, noon.Add(tc.after)); err != nil {
+		if _, _, err := status.Collect(t.Context(), s.store, c, noon.Add(tc.after)); err != nil {
 			t.Fatal(err)
 		}
 		_, body := s.do(request{method: "GET", path: "/fleet/v1/devices", noToken: true})
@@ -70,16 +72,97 @@ func TestCollectAgainAfterAnError(t *testing.T) {
 	for _, id := range []string{"a3e2f5dc-912e-494f-8395-52cf3769bc00", "a3e2f5dc-912e-494f-8395-52cf3769bc01"} {
 		c.Deployments = append(c.Deployments, artifacts.CurrentDeployment{ID: id, Generation: 1, State: margo.StateInstalled, Since: noon, Components: []artifacts.CurrentComponent{}})
 	}
-	if changed, err := status.Collect(t.Context(), &full{s.store, 1}, c, noon); !errors.Is(err, fault.ErrTemporary) || changed {
+	if changed, _, err := status.Collect(t.Context(), &full{s.store, 1}, c, noon); !errors.Is(err, fault.ErrTemporary) || changed {
 		t.Errorf("a store that fails: %v, %v", changed, err)
 	}
 	for _, want := range []bool{true, false} {
-		if changed, err := status.Collect(t.Context(), s.store, c, noon); err != nil || changed != want {
+		if changed, _, err := status.Collect(t.Context(), s.store, c, noon); err != nil || changed != want {
 			t.Errorf("again: %v, %v, want %v", changed, err, want)
 		}
 		list, _, err := s.store.Deployments(t.Context(), store.DeploymentQuery{Device: press, Limit: 10})
 		if err != nil || len(list) != 2 {
 			t.Errorf("%+v, %v, want two deployments", list, err)
 		}
+	}
+}
+
+// told is a store that notes which statuses it took, in order.
+type told struct {
+	store.Store
+	left  int // it takes so many
+	taken []string
+}
+
+func (s *told) PutStatus(ctx context.Context, r store.Status) (store.Outcome, error) {
+	if s.left--; s.left < 0 {
+		return 0, fault.ErrTemporary
+	}
+	out, err := s.Store.PutStatus(ctx, r)
+	if err == nil && out != store.Repeated {
+		s.taken = append(s.taken, fmt.Sprintf("%d %s@%s", r.Stamp.Sequence, r.State, r.At.Format("15:04")))
+	}
+	return out, err
+}
+
+// Each transition that a report has is taken in order and once, whatever was lost between two reports, also if the store fails in between;
+// it is told when there were more than a report has. An old report changes nothing.
+func TestCollectTransitions(t *testing.T) {
+	s := start(t, nil)
+	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	const id = "a3e2f5dc-912e-494f-8395-52cf3769bc00"
+	turns := []margo.State{margo.StatePending, margo.StateInstalled, margo.StateFailed, margo.StateInstalled, margo.StateFailed, margo.StateInstalled, margo.StateFailed, margo.StateInstalled, margo.StateFailed, margo.StateInstalled}
+	report := func(upTo, after int) *artifacts.CurrentState {
+		x := artifacts.CurrentTransitions{After: uint64(after)}
+		for i := after; i < upTo; i++ {
+			x.List = append(x.List, artifacts.CurrentTransition{Sequence: uint64(10*i + 10), At: noon.Add(time.Duration(i) * time.Minute), Deployment: id, Generation: 1, State: turns[i]})
+		}
+		x.After *= 10
+		list, err := json.Marshal(x)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &artifacts.CurrentState{
+			Device: press, Epoch: epoch, Counter: uint64(upTo), Sequence: uint64(10*upTo + 5), Time: noon.Add(time.Duration(upTo) * time.Minute), Repository: "r.example/state",
+			Capabilities: json.RawMessage(caps(press, `,"x-longshore-extensions":{"transitions":`+string(list)+"}")),
+			Deployments:  []artifacts.CurrentDeployment{{ID: id, Generation: 1, State: turns[upTo-1], Since: noon, Components: []artifacts.CurrentComponent{}}},
+		}
+	}
+	for _, tt := range []struct {
+		name    string
+		c       *artifacts.CurrentState
+		left    int
+		want    string
+		missing bool
+	}{
+		{"first", report(2, 1), 99, "20 installed@12:01 25 installed@12:02", false}, // nobody has missed what was before
+		{"once more", report(2, 1), 0, "", false},
+		{"three later", report(5, 1), 2, "30 failed@12:02 40 installed@12:03", false},
+		{"the rest", report(5, 1), 99, "50 failed@12:04 55 failed@12:05", false},
+		{"an old one", report(3, 0), 0, "", false},
+		{"exactly what it has", report(6, 5), 99, "60 installed@12:05 65 installed@12:06", false},
+		{"more than it has", report(8, 7), 99, "80 installed@12:07 85 installed@12:08", true},
+		{"once more", report(8, 7), 0, "", false},
+		{"more, but it has posted them", report(10, 9), 99, "100 installed@12:09 105 installed@12:10", false},
+	} {
+		if strings.Contains(tt.name, "posted") {
+			posted := store.Status{Device: press, By: press, Deployment: id, State: margo.StateFailed, Body: []byte("{}"), Stamp: store.Stamp{Epoch: epoch, Sequence: 90}, At: noon.Add(8 * time.Minute)}
+			if _, err := s.store.PutStatus(t.Context(), posted); err != nil {
+				t.Fatal(err)
+			}
+		}
+		x := &told{Store: s.store, left: tt.left}
+		_, note, err := status.Collect(t.Context(), x, tt.c, noon.Add(time.Hour))
+		if got := strings.Join(x.taken, " "); got != tt.want || (note != "") != tt.missing || err != nil && !errors.Is(err, fault.ErrTemporary) {
+			t.Errorf("%s: %q, note %q, %v, want %q", tt.name, got, note, err, tt.want)
+		}
+	}
+	list, _, err := s.store.Deployments(t.Context(), store.DeploymentQuery{Device: press, Limit: 10})
+	if err != nil || len(list) != 1 || !list[0].Since.Equal(noon.Add(9*time.Minute)) {
+		t.Errorf("%+v, %v, want that it is installed since the last transition", list, err)
+	}
+	c := report(10, 0)
+	c.Epoch, c.Time = "1b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11", noon
+	if changed, note, err := status.Collect(t.Context(), s.store, c, noon.Add(time.Hour)); err != nil || changed || !strings.Contains(note, "another database") {
+		t.Errorf("a database that is not known, from before: %v, %q, %v", changed, note, err)
 	}
 }

@@ -53,6 +53,9 @@ func (a *api) putCapabilities(w http.ResponseWriter, r *http.Request, c Client) 
 	case err != nil:
 		return broke(err)
 	}
+	if out == store.Older {
+		a.Logger.Warn("capabilities of another database of the device are not stored: they are older than its last report by the clock here", "device", id)
+	}
 	a.accepted(w, "capabilities", out)
 	return nil
 }
@@ -152,7 +155,7 @@ func inconsistent(id string, doc *margo.DeploymentStatus) []margo.ProblemField {
 
 func (a *api) accepted(w http.ResponseWriter, kind string, out store.Outcome) {
 	a.metrics.report(kind, out)
-	if out != store.Repeated {
+	if out != store.Repeated && out != store.Older {
 		a.changed()
 	}
 	if out == store.Created {

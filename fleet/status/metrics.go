@@ -62,7 +62,7 @@ func outcomeName(out store.Outcome) string {
 	switch out {
 	case store.Created:
 		return "created"
-	case store.Repeated:
+	case store.Repeated, store.Older:
 		return "repeated"
 	}
 	return "updated"

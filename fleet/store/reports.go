@@ -44,7 +44,7 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 	}
 	if has && !restored && r.Stamp.Epoch != "" && millis(r.At) < heard {
 		if _, known, err := w.epoch(ctx, r.Device, r.Stamp.Epoch); err != nil || !known {
-			return Repeated, err // of a database before the first report here: it must not be numbered as the newest one
+			return Older, err // of a database before the first report here: it must not be numbered as the newest one
 		}
 	}
 	ordinal, err := w.ordinal(ctx, r.Device, r.Stamp.Epoch)

@@ -9,7 +9,7 @@
 // A report of our agent carries a [Stamp]: the epoch of the agent's database and a sequence number within it. A report
 // that is not newer than what is held about the same subject changes nothing and is answered like an accepted one, so
 // an agent may send whatever it is not sure of again. An epoch seen for the first time is newer than all before it, unless
-// the device registers with it at an earlier time than that of its last report: somebody shows an old report.
+// the device registers with it at an earlier time than that of its last report: somebody shows an old report ([Older]).
 // Reports without a stamp come from other vendors' agents: the last one wins.
 //
 // # Durability
@@ -123,6 +123,7 @@ const (
 	Updated  Outcome = iota // of what was known
 	Created                 // first report of its subject
 	Repeated                // not newer than what is held: nothing changed
+	Older                   // capabilities of an epoch that is not known, from before the device's last report: nothing changed
 )
 
 // Device is the record of a device.
@@ -170,6 +171,7 @@ type Deployment struct {
 	Body     []byte    // the last report
 	Since    time.Time // when the state became this one, as far as is known from reports
 	Reported time.Time // when the last report was accepted
+	Stamp    Stamp     // of the last report; only with [DeploymentQuery.Device]
 }
 
 // DeviceQuery chooses devices.

@@ -56,7 +56,11 @@ func (s *SQLite) Devices(ctx context.Context, q DeviceQuery) (list []Device, mor
 
 // Deployments implements [View].
 func (s *SQLite) Deployments(ctx context.Context, q DeploymentQuery) (list []Deployment, more bool, err error) {
-	query, args := "SELECT device, id, state, since, reported, body FROM deployments WHERE (device, id) > (?, ?)", []any{q.After[0], q.After[1]}
+	stamp := "'', 0"
+	if q.Device != "" {
+		stamp = "coalesce((SELECT e.epoch FROM epochs e WHERE e.device = deployments.device AND e.ordinal = deployments.epoch), ''), sequence"
+	}
+	query, args := "SELECT device, id, state, since, reported, body, "+stamp+" FROM deployments WHERE (device, id) > (?, ?)", []any{q.After[0], q.After[1]}
 	where := func(condition string, value string) {
 		if value != "" {
 			query, args = query+" AND "+condition, append(args, value)
@@ -134,8 +138,9 @@ func scanDevice(r scanner) (Device, error) {
 
 func scanDeployment(r scanner) (Deployment, error) {
 	var d Deployment
-	var since, reported int64
-	err := r.Scan(&d.Device, &d.ID, &d.State, &since, &reported, &d.Body)
+	var since, reported, sequence int64
+	err := r.Scan(&d.Device, &d.ID, &d.State, &since, &reported, &d.Body, &d.Stamp.Epoch, &sequence)
+	d.Stamp.Sequence = uint64(sequence)
 	d.Since, d.Reported = at(since), at(reported)
 	return d, err
 }

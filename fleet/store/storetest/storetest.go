@@ -240,7 +240,7 @@ func epochs(t *testing.T, s store.Store) {
 		put(t, s, r, want)
 	}
 	register("e2", 20, store.Created)
-	register("e1", 10, store.Repeated) // of a database before the first report here
+	register("e1", 10, store.Older) // of a database before the first report here
 	register("e3", 30, store.Updated)
 	register("e1", 40, store.Updated)
 	if d, err := s.Device(t.Context(), "b"); err != nil || d.Stamp != (store.Stamp{Epoch: "e1", Sequence: 1}) {
