@@ -2,8 +2,11 @@
 package site
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,6 +18,8 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/testenv"
 	"github.com/longshore-dev/longshore/testenv/world"
 )
@@ -322,6 +327,89 @@ func (s *site) reportsReturn() {
 		if !strings.Contains(out, "generation 4") {
 			s.Errorf("at the centre %s runs:\n%s", d.Device, out)
 		}
+	}
+	s.endpointHears(stick, keys)
+}
+
+// endpointHears hands the reports in to a fleet endpoint, and collects them from the stick into another one. Both then have every
+// transition of each device, also those of generations that no report was carried of.
+func (s *site) endpointHears(stick, keys string) {
+	s.Helper()
+	serve := func(name string) (url string) {
+		port, err := testenv.FreePort()
+		if err != nil {
+			s.Fatal(err)
+		}
+		at := fmt.Sprintf("127.0.0.1:%d", port)
+		process, err := s.box.Start("longshore-fleet-"+name, nil, filepath.Join(s.box.Dir(), "bin", "longshore-fleet"), "serve", "--database", s.centre.Path(name+".db"), "--listen", at, "--report-keys", keys)
+		if err != nil {
+			s.Fatal(err)
+		}
+		testenv.Eventually(s, settled, "longshore-fleet answers", func() error {
+			res, err := http.Get("http://" + at + "/healthz")
+			if err != nil {
+				log, _ := os.ReadFile(process.LogFile)
+				return fmt.Errorf("%w\n%s", err, log)
+			}
+			return res.Body.Close()
+		})
+		return "http://" + at
+	}
+	s.Cleanup(http.DefaultClient.CloseIdleConnections)
+	handed := serve("handed")
+	for _, want := range []string{"carried", "there"} {
+		var told struct {
+			Reports []struct{ Outcome, Note string }
+		}
+		out := s.does(s.centre, "import", "-o", "json", "--reports", "--endpoint", handed, stick)
+		if err := json.Unmarshal([]byte(out), &told); err != nil || len(told.Reports) != len(s.devices) {
+			s.Fatalf("%v\n%s", err, out)
+		}
+		for _, r := range told.Reports {
+			if r.Outcome != want || r.Note != "" {
+				s.Errorf("handed in: %+v, want %s", r, want)
+			}
+		}
+	}
+	if out, err := s.centre.Run(s.Context(), "longshore-fleet", "collect", "--keys", keys, "--database", s.centre.Path("collected.db"), "oci-layout:"+filepath.Join(stick, "reports")); err != nil {
+		s.Fatalf("%v\n%s", err, out)
+	}
+	for _, url := range []string{handed, serve("collected")} {
+		for _, d := range s.devices {
+			s.hasHistory(url, d.Device)
+		}
+	}
+}
+
+// hasHistory checks what an endpoint knows of a device that has run four generations of one application.
+func (s *site) hasHistory(url, device string) {
+	s.Helper()
+	var got struct {
+		Capabilities json.RawMessage
+		Deployments  []struct {
+			State string
+			Since time.Time
+		} `json:"deploymentDetails"`
+	}
+	res, err := http.Get(url + "/fleet/v1/devices/" + device)
+	if err == nil {
+		err = errors.Join(json.NewDecoder(res.Body).Decode(&got), res.Body.Close())
+	}
+	if err != nil || len(got.Deployments) != 1 {
+		s.Fatalf("%s at %s: %+v, %v", device, url, got, err)
+	}
+	list := (&artifacts.CurrentState{Sequence: math.MaxUint64, Capabilities: got.Capabilities}).Transitions().List
+	var installed []uint64
+	for _, x := range list {
+		if was := len(installed); x.State == margo.StateInstalled && (was == 0 || installed[was-1] != x.Generation) {
+			installed = append(installed, x.Generation)
+		}
+	}
+	now := got.Deployments[0]
+	if fmt.Sprint(installed) != "[1 2 3 4]" || now.State != "installed" || !slices.ContainsFunc(list, func(x artifacts.CurrentTransition) bool {
+		return x.State == margo.StateInstalled && x.At.Truncate(time.Millisecond).Equal(now.Since)
+	}) {
+		s.Errorf("%s at %s: %+v, and %+v", device, url, now, list)
 	}
 }
 
