@@ -26,6 +26,7 @@ type LockReader interface {
 const (
 	lockEvery = 5 * time.Second // between two looks at update locks while a change waits
 	lockLimit = 30 * time.Second
+	ownerAway = time.Minute // without a container, until a component has left its lock behind: one that is replaced is away for a moment
 )
 
 // gate holds back changes that wait for a person, a lock or a window. A change that has begun is never held back again. It is part of the
@@ -40,6 +41,7 @@ type gate struct {
 	locks   map[string][]approval.Lock // by deployment id
 	looked  map[digest.Digest]bool     // changes whose locks were read at lookedAt
 	ignored map[ignoredLock]bool       // locks whose owner is gone, as last told
+	away    map[string]time.Duration   // projects without a container, by [clock.Clock.Elapsed] since when
 	reading bool                       // of locks
 
 	lookedAt, lockAt time.Time
@@ -374,11 +376,11 @@ func (l *loop) readLocks(now time.Time) {
 		}
 		asked[g.changes[i].ID] = true
 		for _, c := range d.Components {
-			places = append(places, place{d.ID, c.Project.Name, c.Name, c.Project.Volume(approval.LockVolume), !l.exists(c.Project.Name)})
+			places = append(places, place{d.ID, c.Project.Name, c.Name, c.Project.Volume(approval.LockVolume), l.gone(c.Project.Name)})
 		}
 	}
 	if len(asked) == 0 {
-		g.locks, g.looked, g.lockAt = nil, nil, time.Time{}
+		g.locks, g.looked, g.lockAt, g.away = nil, nil, time.Time{}, nil
 		return
 	}
 	g.reading, g.lockAt = true, now.Add(lockEvery)
@@ -409,7 +411,7 @@ func (l *loop) readLocks(now time.Time) {
 	})
 }
 
-// ignoredLock is an update lock of a component that has no container.
+// ignoredLock is an update lock of a component that has had no container for a while.
 type ignoredLock struct{ deployment, component, owner, reason string }
 
 // tellIgnored tells of each such lock once.
@@ -429,9 +431,20 @@ func (l *loop) tellIgnored(locks map[ignoredLock]bool) {
 	l.gate.ignored = locks
 }
 
-// exists reports whether there is a container of a project.
-func (l *loop) exists(project string) bool {
-	return slices.ContainsFunc(l.seen.Containers, func(c workload.Observation) bool { return c.Project == project })
+// gone reports whether a project has had no container for [ownerAway].
+func (l *loop) gone(project string) bool {
+	g, now := &l.gate, l.clock.Elapsed()
+	if slices.ContainsFunc(l.seen.Containers, func(c workload.Observation) bool { return c.Project == project }) {
+		delete(g.away, project)
+		return false
+	}
+	if g.away == nil {
+		g.away = map[string]time.Duration{}
+	}
+	if _, known := g.away[project]; !known {
+		g.away[project] = now
+	}
+	return now-g.away[project] >= ownerAway
 }
 
 // lockedBy reports whether a deployment may have an update lock.

@@ -625,6 +625,76 @@ func TestUpdateLock(t *testing.T) {
 	})
 }
 
+// A container that is gone for a moment, because it is replaced, leaves its application locked.
+func TestUpdateLockOfAContainerThatIsReplaced(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		app := func(image string) agenttest.App {
+			a := anApp(1, image)
+			a.Components[0].Compose = "services:\n  web:\n    image: " + w.Image(image).Reference + "\n    volumes: [\"update-lock:/lock\"]\nvolumes: {update-lock: {}}\n"
+			return a
+		}
+		var away atomic.Bool
+		m.Images = func(img workload.Image) error {
+			if away.Load() && img.Digest == w.Image("web:1").Digest {
+				return fault.ErrTemporary
+			}
+			return nil
+		}
+		b := &bench{t, w, m, w.Start(t)}
+		w.Publish(t, 1, app("web:1"))
+		w.Committed(t, b.r, 1)
+		if err := m.Write(app("web:1").Project("app-1")+"/"+approval.LockVolume, `{"reason": "batch 17"}`); err != nil {
+			t.Fatal(err)
+		}
+		w.Publish(t, 2, app("web:2"))
+		b.waiting("app-1", codes.UpdateLocked)
+		b.reaches(store.PhaseAwaitingLock, 2)
+		away.Store(true)
+		for _, c := range w.Observe(t) {
+			m.Lose(c.Image)
+			if err := m.Delete(c.ID); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(20 * time.Second)
+		away.Store(false)
+		w.Wait(t, "its container is there again", func() bool { return len(w.Observe(t)) == 1 })
+		time.Sleep(10 * time.Minute)
+		if !b.runs("web:1") || b.runs("web:2") {
+			t.Errorf("it was changed although it was locked: %+v", w.Observe(t))
+		}
+		b.waiting("app-1", codes.UpdateLocked)
+	})
+}
+
+// What runs is told rightly also if the device's clock is set back while a state is applied.
+func TestRunningWithAClockThatIsSetBack(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		var skew atomic.Int64
+		w.Now = func() time.Time { return time.Now().Add(time.Duration(skew.Load())) }
+		w.Edit = func(o *agent.Options) { o.Approvals = updates }
+		b := &bench{t, w, m, w.Start(t)}
+		w.Publish(t, 1, anApp(1, "web:1"), anApp(2, "broker:1"))
+		w.Committed(t, b.r, 1)
+		w.Publish(t, 2, anApp(1, "web:2"), anApp(2, "broker:2"))
+		b.waiting("app-2", codes.ApprovalNeeded)
+		c := b.waiting("app-1", codes.ApprovalNeeded)
+		if g := b.r.Status().Running.Generation; g != 1 {
+			t.Errorf("generation %d runs while all changes wait", g)
+		}
+		skew.Store(int64(-24 * time.Hour))
+		if err := b.decide(c, store.Approved, "", time.Time{}); err != nil {
+			t.Fatal(err)
+		}
+		w.Wait(t, "web:2 to run", func() bool { return b.runs("web:2") })
+		time.Sleep(10 * time.Minute)
+		for range 2 {
+			w.Wait(t, "generation 2 to run", func() bool { g := b.r.Status().Running; return g != nil && g.Generation == 2 })
+			b.restart()
+		}
+	})
+}
+
 // Somebody at the device goes back to what ran before; the next state of the registry ends that.
 func TestRollbackByHand(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {

@@ -48,7 +48,7 @@ func (l *loop) running() *store.State {
 	}
 	for i := range l.targetDesired.Deployments {
 		g, ok := l.good[l.targetDesired.Deployments[i].ID]
-		if ok && g.Record.State == l.target.Digest && !g.Record.Since.Before(l.target.AcceptedAt) { // an older one is of when it was the target before
+		if ok && g.Record.State == l.target.Digest && g.Record.Accepted.Equal(l.target.AcceptedAt) { // another one is of when it was the target before
 			return l.target
 		}
 	}

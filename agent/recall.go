@@ -49,7 +49,7 @@ func (l *loop) recall() error {
 func (l *loop) goodRecord(now time.Time, d *plan.Deployment) store.Good {
 	g := store.Good{
 		DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Size: d.Size, Generation: l.target.Generation, State: l.target.Digest,
-		Repository: l.target.Repository, Since: now, Sizes: map[digest.Digest]int64{},
+		Repository: l.target.Repository, Since: now, Accepted: l.target.AcceptedAt, Sizes: map[digest.Digest]int64{},
 	}
 	for _, b := range d.Blobs {
 		if n, ok := l.target.Sizes[b]; ok {

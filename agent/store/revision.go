@@ -18,6 +18,7 @@ type Good struct {
 	State        digest.Digest `json:"state"`      // that it came with: its pins are under it
 	Repository   string        `json:"repository"` // of State
 	Since        time.Time     `json:"since"`
+	Accepted     time.Time     `json:"accepted,omitzero"` // AcceptedAt of State: it may be accepted again later; zero: of an earlier version
 	// Sizes of the components' manifests, as in [State].
 	Sizes map[digest.Digest]int64 `json:"sizes,omitempty"`
 }
