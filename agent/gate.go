@@ -42,6 +42,7 @@ type gate struct {
 	looked  map[digest.Digest]bool     // changes whose locks were read at lookedAt
 	ignored map[ignoredLock]bool       // locks whose owner is gone, as last told
 	away    map[string]time.Duration   // projects without a container, by [clock.Clock.Elapsed] since when
+	future  map[string]futureLock      // by project
 	reading bool                       // of locks
 
 	lookedAt, lockAt time.Time
@@ -384,7 +385,9 @@ func (l *loop) readLocks(now time.Time) {
 		return
 	}
 	g.reading, g.lockAt = true, now.Add(lockEvery)
+	known := g.future
 	l.background(func() {
+		future := map[string]futureLock{}
 		ctx, cancel := context.WithTimeout(l.ctx, lockLimit)
 		defer cancel()
 		found, ignored := map[string][]approval.Lock{}, map[ignoredLock]bool{}
@@ -392,6 +395,13 @@ func (l *loop) readLocks(now time.Time) {
 			data, modified, err := reader.ReadVolumeFile(ctx, p.project, p.volume, approval.LockFile, approval.MaxLock)
 			if errors.Is(err, fault.ErrNotFound) {
 				continue
+			}
+			if at := l.o.Now().Round(0); err == nil && modified.After(at) {
+				f, ok := known[p.project]
+				if !ok || !f.modified.Equal(modified) || f.seen.After(at) {
+					f = futureLock{modified, at}
+				}
+				future[p.project], modified = f, f.seen
 			}
 			lock := approval.ParseLock(p.component, data, modified, l.o.Now(), err)
 			if !p.gone {
@@ -405,11 +415,15 @@ func (l *loop) readLocks(now time.Time) {
 		}
 		l.send(func(l *loop) {
 			l.gate.reading, l.gate.lookedAt, l.gate.built = false, l.o.Now(), -1
-			l.gate.locks, l.gate.looked = found, asked
+			l.gate.locks, l.gate.looked, l.gate.future = found, asked, future
 			l.tellIgnored(ignored)
 		})
 	})
 }
+
+// futureLock is an update lock that was written at a time that is yet to come: the device's clock was set back since. It counts as written when it was
+// seen.
+type futureLock struct{ modified, seen time.Time }
 
 // ignoredLock is an update lock of a component that has had no container for a while.
 type ignoredLock struct{ deployment, component, owner, reason string }

@@ -625,14 +625,51 @@ func TestUpdateLock(t *testing.T) {
 	})
 }
 
+// lockable is an application that may have an update lock, and the volume of that.
+func lockable(w *agenttest.World, image string) (a agenttest.App, volume string) {
+	a = anApp(1, image)
+	a.Components[0].Compose = "services:\n  web:\n    image: " + w.Image(image).Reference + "\n    volumes: [\"update-lock:/lock\"]\nvolumes: {update-lock: {}}\n"
+	return a, a.Project("app-1") + "/" + approval.LockVolume
+}
+
+// ahead is a runtime whose files were written while the clock was a year ahead.
+type ahead struct {
+	*runtimetest.Memory
+	modified time.Time
+}
+
+func (a ahead) ReadVolumeFile(ctx context.Context, project string, v workload.Volume, name string, limit int64) ([]byte, time.Time, error) {
+	data, _, err := a.Memory.ReadVolumeFile(ctx, project, v, name, limit)
+	return data, a.modified, err
+}
+
+// A lock that was written while the clock was ahead ends as if it had been written when it was seen, not when the clock gets there.
+func TestUpdateLockOfTheFuture(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		r := ahead{m, time.Now().AddDate(1, 0, 0)}
+		w.Env.Runtime = func(*testing.T) agent.Runtime { return r }
+		b := &bench{t, w, m, w.Start(t)}
+		app, volume := lockable(w, "web:1")
+		w.Publish(t, 1, app)
+		w.Committed(t, b.r, 1)
+		if err := m.Write(volume, `{"reason": "batch 17"}`); err != nil {
+			t.Fatal(err)
+		}
+		app, _ = lockable(w, "web:2")
+		w.Publish(t, 2, app)
+		b.waiting("app-1", codes.UpdateLocked)
+		time.Sleep(50 * time.Minute)
+		if c := b.waiting("app-1", codes.UpdateLocked); c.Waiting.Until.After(time.Now().Add(11 * time.Minute)) {
+			t.Errorf("it is locked until %v", c.Waiting.Until)
+		}
+		time.Sleep(10 * time.Minute)
+		w.Committed(t, b.r, 2)
+	})
+}
+
 // A container that is gone for a moment, because it is replaced, leaves its application locked.
 func TestUpdateLockOfAContainerThatIsReplaced(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
-		app := func(image string) agenttest.App {
-			a := anApp(1, image)
-			a.Components[0].Compose = "services:\n  web:\n    image: " + w.Image(image).Reference + "\n    volumes: [\"update-lock:/lock\"]\nvolumes: {update-lock: {}}\n"
-			return a
-		}
 		var away atomic.Bool
 		m.Images = func(img workload.Image) error {
 			if away.Load() && img.Digest == w.Image("web:1").Digest {
@@ -641,12 +678,14 @@ func TestUpdateLockOfAContainerThatIsReplaced(t *testing.T) {
 			return nil
 		}
 		b := &bench{t, w, m, w.Start(t)}
-		w.Publish(t, 1, app("web:1"))
+		app, volume := lockable(w, "web:1")
+		w.Publish(t, 1, app)
 		w.Committed(t, b.r, 1)
-		if err := m.Write(app("web:1").Project("app-1")+"/"+approval.LockVolume, `{"reason": "batch 17"}`); err != nil {
+		if err := m.Write(volume, `{"reason": "batch 17"}`); err != nil {
 			t.Fatal(err)
 		}
-		w.Publish(t, 2, app("web:2"))
+		app, _ = lockable(w, "web:2")
+		w.Publish(t, 2, app)
 		b.waiting("app-1", codes.UpdateLocked)
 		b.reaches(store.PhaseAwaitingLock, 2)
 		away.Store(true)

@@ -142,11 +142,14 @@ func (x *Directory) owned(info fs.FileInfo) error {
 	return nil
 }
 
-// tell writes the changes that wait, when they are others than before.
+// tell writes the changes that wait, when they are others than before, or the file is gone.
 func (x *Directory) tell(root *os.Root, all []status.Change) error {
 	data, err := json.MarshalIndent(all, "", "  ")
-	if err != nil || bytes.Equal(data, x.written) {
+	if err != nil {
 		return err
+	}
+	if _, err := root.Lstat(ChangesFile); err == nil && bytes.Equal(data, x.written) {
+		return nil
 	}
 	if err := x.replace(root, ChangesFile, append(data, '\n')); err != nil {
 		return err

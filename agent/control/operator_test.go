@@ -337,3 +337,33 @@ func TestDecisionsOfADirectoryOfOthers(t *testing.T) {
 		})
 	}
 }
+
+// Whoever removes the directory or what is in it, or mounts another one there, finds the changes again.
+func TestChangesAreWrittenAgain(t *testing.T) {
+	if os.Geteuid() != 0 {
+		testenv.Unavailable(t, "the directory must be root's")
+	}
+	dir := filepath.Join(t.TempDir(), "panel")
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+		defer stop()
+		done := make(chan struct{})
+		go func() {
+			(&control.Directory{Path: dir, Log: slog.New(slog.DiscardHandler), Now: time.Now}).Run(ctx, &recorded{})
+			close(done)
+		}()
+		for _, remove := range []string{filepath.Join(dir, control.ChangesFile), dir} {
+			time.Sleep(10 * time.Second)
+			if _, err := os.Stat(filepath.Join(dir, control.ChangesFile)); err != nil {
+				t.Error(err)
+			}
+			if err := os.RemoveAll(remove); err != nil {
+				t.Error(err)
+			}
+		}
+		<-done
+	})
+	if _, err := os.Stat(filepath.Join(dir, control.ChangesFile)); err != nil {
+		t.Error(err)
+	}
+}
