@@ -70,25 +70,19 @@ func TestMirrorForCosign(t *testing.T) {
 // SBOMs and attestations of real cosign arrive at the site, in both layouts, with what refers to them: the signature of an SBOM is under a
 // tag of its own in the older one. It is also copied if it was made after the SBOM had arrived.
 func TestMirrorAttestations(t *testing.T) {
-	for _, kinds := range [][2]testenv.Kind{{testenv.Distribution, testenv.Referrers}, {testenv.Referrers, testenv.Distribution}, {testenv.Distribution, testenv.Lax}} {
+	for _, kinds := range [][2]testenv.Kind{
+		{testenv.Distribution, testenv.Referrers}, {testenv.Referrers, testenv.Distribution}, {testenv.Distribution, testenv.Lax}, {testenv.Distribution, testenv.Distribution},
+	} {
 		t.Run(fmt.Sprint(kinds), func(t *testing.T) {
 			s := newShell(t, kinds[0])
 			s.stock()
 			there := s.site(kinds[1])
-			s.write("sbom.spdx.json", sbom)
 			s.write("config.json", `{"mediaType":"application/vnd.dev.sigstore.signingconfig.v0.2+json","rekorTlogConfig":{},"tsaConfig":{}}`)
 			s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
 			const legacy, bundle = "plant/components/line-monitor:1.4.0", "library/caddy:2.10"
-			made := func(program string, args ...string) {
-				t.Helper()
-				if out, err := s.cosign(program, args...); err != nil {
-					t.Fatalf("%s %v: %v\n%s", program, args, err, out)
-				}
-			}
 			component, image := s.server.Reference(legacy), s.server.Reference(bundle)
-			made("cosign2", "attach", "sbom", "--sbom", "sbom.spdx.json", component)
-			made("cosign2", "attest", "--key", "release.key", "--yes", "--tlog-upload=false", "--type", "spdxjson", "--predicate", "sbom.spdx.json", component)
-			made("cosign3", "attest", "--key", "release.key", "--yes", "--signing-config", "config.json", "--type", "spdxjson", "--predicate", "sbom.spdx.json", image)
+			s.attached(component)
+			s.made("cosign3", "attest", "--key", "release.key", "--yes", "--signing-config", "config.json", "--type", "spdxjson", "--predicate", "sbom.spdx.json", image)
 			s.mirrored()
 			again := func() {
 				t.Helper()
@@ -97,7 +91,7 @@ func TestMirrorAttestations(t *testing.T) {
 				}
 			}
 			again()
-			made("cosign2", "sign", "--key", "release.key", "--yes", "--tlog-upload=false", "--attachment", "sbom", component)
+			s.made("cosign2", "sign", "--key", "release.key", "--yes", "--tlog-upload=false", "--attachment", "sbom", component)
 			if r := s.mirrored(); r.Referrers != 1 {
 				t.Errorf("%+v, want the signature of the SBOM", r.Copied)
 			}
@@ -134,6 +128,22 @@ func TestMirrorAttestations(t *testing.T) {
 			}
 		})
 	}
+}
+
+// made runs a real cosign that must do what it is told.
+func (s *shell) made(program string, args ...string) {
+	s.t.Helper()
+	if out, err := s.cosign(program, args...); err != nil {
+		s.t.Fatalf("%s %v: %v\n%s", program, args, err, out)
+	}
+}
+
+// attached has cosign put an SBOM and an attestation beside an artifact, in the older layout.
+func (s *shell) attached(ref string) {
+	s.t.Helper()
+	s.write("sbom.spdx.json", sbom)
+	s.made("cosign2", "attach", "sbom", "--sbom", "sbom.spdx.json", ref)
+	s.made("cosign2", "attest", "--key", "release.key", "--yes", "--tlog-upload=false", "--type", "spdxjson", "--predicate", "sbom.spdx.json", ref)
 }
 
 // pinned is an artifact at a registry by the digest that its tag has at the source: images have another tag at the site.

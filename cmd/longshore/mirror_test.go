@@ -172,14 +172,15 @@ func TestMirrorOfManyUpToDate(t *testing.T) {
 	s.pushImage("library/caddy:2.10", platforms...)
 	s.pushImage("library/nats:2.12", platforms...)
 	s.waves(devices, "")
+	s.attached(s.real(monitor + ":1.4.0"))
 	s.do(outcome.OK, "fleet", "publish", "-q", "--key", "release.key", "waves")
 	var first mirrorResult
 	// Whether all is signed is not what is counted here: that takes most of the time.
 	if err := json.Unmarshal([]byte(s.do(outcome.OK, "mirror", "-o", "json", "--no-verify", states, siteHost)), &first); err != nil {
 		t.Fatal(err)
 	}
-	// The states with their signatures, a component, and two images with four platforms each.
-	if want := 2*devices + 11; len(first.Devices) != devices || first.Manifests != want {
+	// The states with their signatures, a component with its SBOM and its attestation, and two images with four platforms each.
+	if want := 2*devices + 13; len(first.Devices) != devices || first.Manifests != want {
 		t.Fatalf("first: %+v, want %d devices and %d manifests", first.Mirrored, devices, want)
 	}
 	all := first.Manifests
