@@ -182,7 +182,9 @@ func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 	trips := wire.WithStall(wire.WithHeader(traced{transport, c.o.Logger, c.o.Date}, h.Host, h.Header), c.o.StallTimeout)
 	trips = wire.WithRetry(wire.WithLimit(c.o.Budget.Wrap(trips), c.o.Requests), budget)
 	if mirror {
-		trips = wire.WithRest(trips, mirrorRest)
+		trips = wire.WithRest(trips, mirrorRest, func(err error) {
+			c.o.Logger.Warn("a mirror does not answer and is left out, for a while each time", "mirror", h.Host, "pause", mirrorRest, "error", err)
+		})
 	}
 	e := &endpoint{
 		scheme: h.Scheme, host: h.Host, path: h.Path, mirror: mirror, transport: transport, budget: budget, userAgent: c.o.UserAgent, log: c.o.Logger,

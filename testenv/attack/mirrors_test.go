@@ -1,8 +1,10 @@
 package attack
 
 import (
+	"errors"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -46,8 +48,12 @@ func onFirstMirror(t *testing.T, p *plant, n int) {
 			if asked == 0 {
 				t.Error("the first mirror was not asked for this")
 			}
-			if len(d.second.Faults.Requests("", "")) == 0 && !b.harmless {
+			second := len(d.second.Faults.Requests("", ""))
+			if second == 0 && !b.harmless {
 				t.Error("the second mirror was not asked")
+			}
+			if b.rests {
+				d.rested(t, asked, second)
 			}
 		})
 	}
@@ -62,11 +68,31 @@ func onFirstMirror(t *testing.T, p *plant, n int) {
 	}
 }
 
+// rested checks that a mirror which did not answer was left out for most requests, which the log says, and is asked again in the end.
+func (d *device) rested(t *testing.T, first, second int) {
+	t.Helper()
+	if first*3 > second {
+		t.Errorf("the first mirror was asked %d times and the second %d times: nobody should wait for each request", first, second)
+	}
+	if log := d.agent.Log(1000); !strings.Contains(log, "a mirror does not answer") || !strings.Contains(log, d.proxy.Host) {
+		t.Error("the agent's log does not name the mirror that does not answer")
+	}
+	d.proxy.Faults.Forget()
+	testenv.Eventually(t, tellLimit, "the first mirror is asked again", func() error {
+		if len(d.proxy.Faults.Requests("", "")) == 0 {
+			_, err := d.sync(t.Context())
+			return errors.Join(errors.New("it is not"), err)
+		}
+		return nil
+	})
+}
+
 // behaviour is something that a mirror does.
 type behaviour struct {
 	name     string
 	harmless bool // what it sends is of use
 	answered bool // the registry itself answers
+	rests    bool // the mirror is not asked for a while afterwards
 	rule     func(t *testing.T, d *device) testenv.Rule
 }
 
@@ -78,6 +104,7 @@ func (d *device) behaviours() []behaviour {
 	}
 	answered := func(b behaviour) behaviour { b.answered = true; return b }
 	harmless := func(b behaviour) behaviour { b.harmless = true; return b }
+	rests := func(b behaviour) behaviour { b.rests = true; return b }
 	get := func(name string, e testenv.Effect) behaviour {
 		return plain(name, testenv.Rule{Method: http.MethodGet, Effect: e})
 	}
@@ -117,8 +144,11 @@ func (d *device) behaviours() []behaviour {
 		get("sends the device away", Redirect("http://127.0.0.1:1")),
 		get("asks for a password", testenv.Status(http.StatusUnauthorized, 0)),
 		plain("drops", testenv.Rule{Effect: testenv.Reset()}),
-		// The last: the mirror is not asked for a while after it. One that keeps requests hanging is in mirrorAttacks.
 		plain("asks to wait", testenv.Rule{Effect: testenv.Status(http.StatusTooManyRequests, time.Hour)}),
-		get("a byte at a time", Drip(1, 100*time.Millisecond)),
+		rests(get("a byte at a time", Drip(1, 100*time.Millisecond))),
+		rests(get("keeps content hanging", Drip(1, time.Hour))),
+		rests(behaviour{name: "keeps requests hanging", rule: func(_ *testing.T, d *device) testenv.Rule {
+			return testenv.Rule{Effect: d.proxy.Faults.Stall(-1)}
+		}}),
 	}
 }

@@ -17,15 +17,17 @@ var errResting = fmt.Errorf("it kept a request waiting a moment ago, and is not 
 
 // WithRest sends no requests for a while after a request or its response body timed out. A place with
 // alternatives must not cost the timeout for each request: if it never answers, an update would be delayed although
-// the others work.
-func WithRest(base http.RoundTripper, rest time.Duration) http.RoundTripper {
-	return &resting{base: base, rest: rest}
+// the others work. tell is called at the first timeout, and again only after a complete response in between.
+func WithRest(base http.RoundTripper, rest time.Duration, tell func(error)) http.RoundTripper {
+	return &resting{base: base, rest: rest, tell: tell}
 }
 
 type resting struct {
 	base http.RoundTripper
 	rest time.Duration
+	tell func(error)
 	now  atomic.Bool
+	told atomic.Bool
 }
 
 func (r *resting) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -55,6 +57,9 @@ func (r *resting) note(err error) {
 	if r.now.CompareAndSwap(false, true) {
 		time.AfterFunc(r.rest, func() { r.now.Store(false) })
 	}
+	if r.told.CompareAndSwap(false, true) {
+		r.tell(err)
+	}
 }
 
 // noted reports the end of a body.
@@ -65,7 +70,10 @@ type noted struct {
 
 func (n *noted) Read(b []byte) (int, error) {
 	i, err := n.ReadCloser.Read(b)
-	if err != nil && errors.Is(err, errStalled) {
+	switch {
+	case err == io.EOF:
+		n.r.told.Store(false)
+	case errors.Is(err, errStalled):
 		n.r.note(err)
 	}
 	return i, err

@@ -328,11 +328,11 @@ func TestRest(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				asked := 0
+				asked, told := 0, 0
 				rt := wire.WithRest(wire.WithStall(counted(func(r *http.Request) (*http.Response, error) {
 					asked++
 					return tt.base.RoundTrip(r)
-				}), 10*time.Second), 30*time.Second)
+				}), 10*time.Second), 30*time.Second, func(error) { told++ })
 				ask := func() error {
 					resp, err := send(t, rt, http.MethodGet, "")
 					if err == nil {
@@ -355,6 +355,9 @@ func TestRest(t *testing.T) {
 				before := asked
 				if _ = ask(); asked != before+1 {
 					t.Error("not asked again after the rest")
+				}
+				if want := map[bool]int{true: 1, false: 0}[tt.rests]; told != want {
+					t.Errorf("told %d times, want %d", told, want)
 				}
 			})
 		})
