@@ -182,6 +182,9 @@ func (c *copier) blob(ctx context.Context, b ocispec.Descriptor) error {
 		return nil
 	}
 	b = ocispec.Descriptor{MediaType: b.MediaType, Digest: b.Digest, Size: b.Size}
+	if _, remote := c.to.place.(*remotePlace); remote && b.Size > maxHeld && c.shared() == "" { // pushBlobFrom checks
+		return c.transfer(ctx, b)
+	}
 	there, err := c.to.Exists(ctx, ocispec.Descriptor{Digest: b.Digest, Size: b.Size})
 	if err == nil && !there {
 		return c.transfer(ctx, b)
@@ -205,13 +208,11 @@ func (c *copier) transfer(ctx context.Context, b ocispec.Descriptor) error {
 		}
 		return c.from.Blob(ctx, b, maxHeld)
 	}
-	mounted := false
+	mounted, sent := false, true
 	err = errStream
-	to, remote := c.to.place.(*remotePlace)
-	from, alike := c.from.place.(*remotePlace)
-	switch {
-	case remote && alike && to.host == from.host && to.name != from.name:
-		mounted, err = to.mount(ctx, b, from.name, get)
+	switch from := c.shared(); {
+	case from != "":
+		mounted, err = c.to.place.(*remotePlace).mount(ctx, b, from, get)
 	case b.Size <= maxHeld:
 		var data []byte
 		if data, err = get(); err == nil {
@@ -219,7 +220,7 @@ func (c *copier) transfer(ctx context.Context, b ocispec.Descriptor) error {
 		}
 	}
 	if errors.Is(err, errStream) {
-		_, err = c.to.pushBlobFrom(ctx, b, func(ctx context.Context, off int64) (io.ReadCloser, error) {
+		sent, err = c.to.pushBlobFrom(ctx, b, func(ctx context.Context, off int64) (io.ReadCloser, error) {
 			return c.from.openBlob(ctx, b, off, false)
 		})
 	}
@@ -227,14 +228,25 @@ func (c *copier) transfer(ctx context.Context, b ocispec.Descriptor) error {
 		return c.to.fail(opCopyBlob, b.Digest.String(), err)
 	}
 	c.finish(b.Digest, func(made *Copied) {
-		if mounted {
+		switch {
+		case mounted:
 			made.Mounted++
-			return
+		case sent:
+			made.Sent++
+			made.Bytes += b.Size
 		}
-		made.Sent++
-		made.Bytes += b.Size
 	})
 	return nil
+}
+
+// shared is the repository of the same registry from which blobs are mounted; "": there is none.
+func (c *copier) shared() string {
+	to, remote := c.to.place.(*remotePlace)
+	from, alike := c.from.place.(*remotePlace)
+	if !remote || !alike || to.host != from.host || to.name == from.name {
+		return ""
+	}
+	return from.name
 }
 
 // turn waits for one of the client's transfer slots.

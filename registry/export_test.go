@@ -23,6 +23,8 @@ func (r *Repository) Mount(ctx context.Context, desc ocispec.Descriptor, from st
 const (
 	ChunkSize = chunkSize
 	MarkEvery = markEvery
+	MaxMarks  = maxMarks
+	Growth    = growth
 )
 
 // HashState is what is remembered of a hash.

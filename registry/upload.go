@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,14 +26,16 @@ import (
 
 // Uploads in chunks, "Pushing a blob in chunks" of the distribution specification.
 const (
-	// chunkSize bounds the bytes that an interrupted upload sends again to a registry that stores only complete chunks; others keep what
-	// has arrived of one. Later chunks are a quarter of what was sent before, up to mostChunk: each costs the registry a request and a sync of
-	// its disk.
+	// chunkSize is the size of the first chunk. A registry that stores only complete chunks gets an interrupted one again; others keep what
+	// has arrived of it. Each chunk costs the registry a request and a sync of its disk: after one that took less than chunkTime the next is
+	// growth times as large, otherwise as much smaller, so that on a steady link none takes longer than growth*chunkTime or than chunkSize
+	// needs. After an interrupted one all are smaller: a proxy may limit the size of requests.
 	chunkSize = 2 << 20
-	mostChunk = 16 << 20  // a minute of a link of 2 Mbit/s
+	chunkTime = 4 * time.Second
+	growth    = 4
 	heldChunk = 8 << 20   // of a file, in memory; those of a registry are not held
-	markEvery = 512 << 10 // bytes of a chunk after which the state of the hash is stored
-	maxStates = maxChunk/markEvery + 1
+	markEvery = 512 << 10 // bytes of a chunk after which the state of the hash is stored, but at most maxMarks times
+	maxMarks  = 8
 	// maxChunk bounds the smallest chunk that a registry may require.
 	maxChunk = 64 << 20
 	// maxUploadTries bounds consecutive interruptions of an upload without progress.
@@ -66,6 +69,8 @@ type upload struct {
 	hash     hash.Hash
 	hashed   int64 // bytes that were hashed
 	least    int64 // of a chunk
+	next     int64 // size of the next chunk, if least and most allow it
+	most     int64 // of a chunk
 
 	mu       sync.Mutex  // a chunk is read by the transport
 	location *url.URL    // set by move
@@ -75,7 +80,7 @@ type upload struct {
 
 // pushChunks sends a blob in chunks. The session of an earlier run is continued. errNoChunks: nothing was sent.
 func (p *remotePlace) pushChunks(ctx context.Context, a *access, desc ocispec.Descriptor, open opener) (err error) {
-	u := &upload{p: p, a: a, desc: desc, open: open, folder: p.c.o.Uploads, file: sessionFile(a, desc.Digest), least: chunkSize}
+	u := &upload{p: p, a: a, desc: desc, open: open, folder: p.c.o.Uploads, file: sessionFile(a, desc.Digest), least: chunkSize, next: chunkSize, most: desc.Size}
 	defer func() {
 		if errors.Is(err, errNoChunks) {
 			u.forget()
@@ -263,7 +268,7 @@ func (u *upload) send(ctx context.Context) error {
 
 // patch sends a chunk of content. goes: content is positioned after the sent bytes.
 func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err error) {
-	n := min(max(u.least, min(u.off/4, mostChunk)), u.desc.Size-u.off)
+	n := min(max(u.least, min(u.next, u.most)), u.desc.Size-u.off)
 	open := u.open
 	if _, disk := content.(*fileReader); disk {
 		// A worn medium may return wrong bytes right before an unreadable one: nothing is sent before the whole chunk was read.
@@ -277,6 +282,9 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 	}
 	first := u.chunk(content, n)
 	sent := first
+	var slow atomic.Bool
+	timer := time.AfterFunc(chunkTime, func() { slow.Store(true) })
+	defer timer.Stop()
 	resp, err := u.request(ctx, http.MethodPatch, u.location, func(r *http.Request) {
 		r.Header.Set("Content-Range", fmt.Sprintf("%d-%d", u.off, u.off+n-1))
 		r.Body, r.ContentLength = first, n
@@ -299,7 +307,8 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 		}
 		return false, broken(failed)
 	case err != nil:
-		return false, u.meant(err)
+		u.most = n / growth
+		return false, u.meant(err, n)
 	}
 	resp.Body.Close()
 	has, ok := received(resp.Header.Get("Range"))
@@ -319,6 +328,9 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 	if whole {
 		u.remember()
 	}
+	if u.next = n * growth; slow.Load() {
+		u.next = n / growth
+	}
 	return whole && sent == first, nil
 }
 
@@ -330,14 +342,15 @@ type chunk struct {
 	left int64     // bytes
 	err  error     // of from
 	end  func() error
-	mark func(read int64) // called after markEvery bytes, again and again
+	mark func(read int64) // called after each step bytes
+	step int64
 	read int64
 }
 
 func (u *upload) chunk(from io.Reader, n int64) *chunk {
 	h, err := u.hash.(hash.Cloner).Clone() // supported by all digest algorithms
 	off := u.off
-	return &chunk{from: from, hash: h, left: n, err: err, mark: func(read int64) { u.mark(off+read, h) }}
+	return &chunk{from: from, hash: h, left: n, err: err, step: max(markEvery, n/maxMarks), mark: func(read int64) { u.mark(off+read, h) }}
 }
 
 func (c *chunk) Read(b []byte) (int, error) {
@@ -353,7 +366,7 @@ func (c *chunk) Read(b []byte) (int, error) {
 	_, _ = c.hash.Write(b[:n]) // a hash does not fail
 	c.left -= int64(n)
 	before := c.read
-	if c.read += int64(n); c.read/markEvery > before/markEvery {
+	if c.read += int64(n); c.read/c.step > before/c.step {
 		c.mark(c.read)
 	}
 	switch {
@@ -383,9 +396,11 @@ func (c *chunk) Close() error {
 	return c.end()
 }
 
-// meant classifies a registry's error about a chunk.
-func (u *upload) meant(err error) error {
+// meant classifies a registry's error about a chunk of n bytes.
+func (u *upload) meant(err error, n int64) error {
 	switch status := statusOf(err); {
+	case status == http.StatusRequestEntityTooLarge && n > u.least:
+		return fmt.Errorf("%w: %w", err, fault.ErrTemporary) // a smaller one may be accepted
 	case status == http.StatusRequestedRangeNotSatisfiable, status == http.StatusConflict:
 		return fmt.Errorf("%w: %w", err, fault.ErrTemporary) // its offset differs: it is queried
 	case status == http.StatusNotFound && u.off > 0, status == http.StatusGone:

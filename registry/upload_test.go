@@ -56,13 +56,8 @@ func (c *carriage) killed(after int64) {
 	c.t.Helper()
 	ctx, kill := context.WithCancel(c.t.Context())
 	defer kill()
-	var seen int64
 	c.target.Faults.Add(testenv.Rule{Method: http.MethodPatch, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		r.Body = &onBytes{r.Body, func(n int) {
-			if seen += int64(n); seen >= after {
-				kill()
-			}
-		}}
+		r.Body = &dying{r.Body, &after, kill}
 		next.ServeHTTP(w, r)
 	}})
 	if err := c.run(ctx); !errors.Is(err, context.Canceled) {
@@ -71,14 +66,21 @@ func (c *carriage) killed(after int64) {
 	c.target.Faults.Clear()
 }
 
-type onBytes struct {
+// dying is a request's body that ends with its program.
+type dying struct {
 	io.ReadCloser
-	seen func(int)
+	left *int64 // bytes until then
+	kill func()
 }
 
-func (b *onBytes) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	b.seen(n)
+func (d *dying) Read(p []byte) (int, error) {
+	if *d.left <= 0 {
+		return 0, io.ErrUnexpectedEOF
+	}
+	n, err := d.ReadCloser.Read(p)
+	if *d.left -= int64(n); *d.left <= 0 {
+		d.kill()
+	}
 	return n, err
 }
 
@@ -143,8 +145,8 @@ func TestUploadIsContinued(t *testing.T) {
 			case kind != testenv.Lax && n > largeSize+registry.ChunkSize: // lax does not say what it has of an upload
 				t.Errorf("want at most %d", largeSize+registry.ChunkSize)
 			}
-			if asked && from < kept-registry.MarkEvery {
-				t.Errorf("want that at most %d bytes were read again", registry.MarkEvery)
+			if most := int64(registry.Growth * registry.ChunkSize / registry.MaxMarks); asked && from < kept-most {
+				t.Errorf("want that at most %d bytes were read again", most)
 			}
 		})
 	}
@@ -235,6 +237,40 @@ func TestUploadEnds(t *testing.T) {
 			c.whole()
 			if n := c.received(); n > tt.most+registry.ChunkSize+1000 {
 				t.Errorf("%d bytes were sent, want at most %d", n, tt.most)
+			}
+		})
+	}
+}
+
+// Chunks grow, so that a fast link needs few, up to what a proxy before the registry accepts in one request.
+func TestUploadGrows(t *testing.T) {
+	for name, tt := range map[string]struct{ limit, refused, chunks int }{
+		"no limit": {1 << 30, 0, 9}, // 3, where each takes less than the time
+		"a limit":  {registry.ChunkSize, 1, 10},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCarriage(t, testenv.Distribution)
+			c.target.Faults.Add(testenv.Rule{Method: http.MethodPatch, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+				if r.ContentLength > int64(tt.limit) {
+					testenv.Status(http.StatusRequestEntityTooLarge, 0)(w, r, next)
+					return
+				}
+				next.ServeHTTP(w, r)
+			}})
+			if err := c.run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			c.whole()
+			refused, taken := 0, 0
+			for _, r := range c.target.Faults.Requests(http.MethodPatch, "") {
+				if r.Status == http.StatusRequestEntityTooLarge {
+					refused++
+				} else {
+					taken++
+				}
+			}
+			if refused != tt.refused || taken > tt.chunks {
+				t.Errorf("%d chunks, and %d were refused, want %d and %d", taken, refused, tt.chunks, tt.refused)
 			}
 		})
 	}
