@@ -22,8 +22,7 @@ func (r *Repository) Mount(ctx context.Context, desc ocispec.Descriptor, from st
 // Sizes of uploads.
 const (
 	ChunkSize = chunkSize
-	MarkEvery = markEvery
-	MaxMarks  = maxMarks
+	MarkEvery = chunkSize / marks
 	Growth    = growth
 )
 

@@ -134,7 +134,7 @@ func (u *upload) remember() {
 func (u *upload) mark(hashed int64, h hash.Hash) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if n := len(u.states); n > 0 && n <= maxMarks && hashed > u.states[n-1].Hashed {
+	if n := len(u.states); n > 0 && n <= marks && hashed > u.states[n-1].Hashed {
 		u.states = append(u.states, hashState{hashed, state(h)})
 		u.keep()
 	}

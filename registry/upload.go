@@ -33,9 +33,8 @@ const (
 	chunkSize = 2 << 20
 	chunkTime = 4 * time.Second
 	growth    = 4
-	heldChunk = 8 << 20   // of a file, in memory; those of a registry are not held
-	markEvery = 512 << 10 // bytes of a chunk after which the state of the hash is stored, but at most maxMarks times
-	maxMarks  = 8
+	heldChunk = 8 << 20 // of a file, in memory; those of a registry are not held
+	marks     = 4       // times that the state of the hash is stored in a chunk, so that little is read again
 	// maxChunk bounds the smallest chunk that a registry may require.
 	maxChunk = 64 << 20
 	// maxUploadTries bounds consecutive interruptions of an upload without progress.
@@ -350,7 +349,7 @@ type chunk struct {
 func (u *upload) chunk(from io.Reader, n int64) *chunk {
 	h, err := u.hash.(hash.Cloner).Clone() // supported by all digest algorithms
 	off := u.off
-	return &chunk{from: from, hash: h, left: n, err: err, step: max(markEvery, n/maxMarks), mark: func(read int64) { u.mark(off+read, h) }}
+	return &chunk{from: from, hash: h, left: n, err: err, step: max(n/marks, 1), mark: func(read int64) { u.mark(off+read, h) }}
 }
 
 func (c *chunk) Read(b []byte) (int, error) {

@@ -145,7 +145,7 @@ func TestUploadIsContinued(t *testing.T) {
 			case kind != testenv.Lax && n > largeSize+registry.ChunkSize: // lax does not say what it has of an upload
 				t.Errorf("want at most %d", largeSize+registry.ChunkSize)
 			}
-			if most := int64(registry.Growth * registry.ChunkSize / registry.MaxMarks); asked && from < kept-most {
+			if most := int64(registry.Growth * registry.MarkEvery); asked && from < kept-most {
 				t.Errorf("want that at most %d bytes were read again", most)
 			}
 		})
@@ -328,7 +328,7 @@ func TestUploadFile(t *testing.T) {
 	}
 }
 
-// A registry may reject a token while it still receives a chunk: the chunk is sent again with a new token, and its first reader has ended.
+// A registry may reject a token while it still receives a chunk: the chunk is sent again with a new token.
 func TestUploadWithATokenThatExpires(t *testing.T) {
 	c := newCarriage(t, testenv.DistributionToken)
 	for skip := range 3 {

@@ -1,6 +1,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,7 +33,7 @@ type Mirror struct {
 	// To opens the site's repository for one of the closure, "host/path".
 	To          func(ctx context.Context, repository string) (*registry.Repository, error)
 	Tell        func(Mirrored) // called after each artifact is copied, by one goroutine at a time; nil: not called
-	Concurrency int            // artifacts in progress; 0: 4
+	Concurrency int            // artifacts in progress, but more states, which mostly wait; 0: 4
 	Platforms   []string       // of copied images, "linux/arm64"; empty: all
 	Check       Check          // checks of the content that the closure's Site has
 	// Since is the site's content, if To is not the site itself but media: artifacts that the site has completely are left out, and states
@@ -67,15 +68,15 @@ func (m *Mirror) Run(ctx context.Context, c *Closure) (*Mirrored, error) {
 		}
 		m.made.Artifacts = len(states) + len(others)
 	}
+	most := max(cmp.Or(m.Concurrency, 4), 1)
+	mostStates := max(most, 16)
 	for _, step := range []struct {
 		needs []*Need
+		most  int // at a time
 		do    func(context.Context, *Need) error
-	}{{states, m.check}, {others, m.copy}, {states, m.copy}, {states, m.history}, {states, m.move}} {
+	}{{states, mostStates, m.check}, {others, most, m.copy}, {states, mostStates, m.copy}, {states, mostStates, m.history}, {states, mostStates, m.move}} {
 		g, inner := errgroup.WithContext(ctx)
-		g.SetLimit(max(m.Concurrency, 1))
-		if m.Concurrency == 0 {
-			g.SetLimit(4)
-		}
+		g.SetLimit(step.most)
 		for _, n := range step.needs {
 			g.Go(func() error {
 				if inner.Err() != nil {
@@ -208,8 +209,16 @@ func (m *Mirror) check(ctx context.Context, n *Need) error {
 		return err
 	}
 	there, err := to.Named(ctx, n.current)
-	if err != nil || there == "" || there == n.Digest {
+	if err != nil {
 		return err
+	}
+	return n.follows(ctx, to, there)
+}
+
+// follows rejects a device's state if the one that its tag names at the site, "" for none, is newer or another of the same generation.
+func (n *Need) follows(ctx context.Context, to *registry.Repository, there digest.Digest) error {
+	if there == "" || there == n.Digest {
+		return nil
 	}
 	_, manifest, err := to.Manifest(ctx, there)
 	if err != nil {
@@ -401,7 +410,7 @@ func (m *Mirror) tag(ctx context.Context, n *Need, tag string, moves bool) error
 		return fmt.Errorf("%s:%s names %s, not %s: %w", to.Name(), tag, was, n.Digest, fault.ErrConflict)
 	}
 	if moves { // another generation may have been published meanwhile
-		if err := m.check(ctx, n); err != nil {
+		if err := n.follows(ctx, to, was); err != nil {
 			return err
 		}
 	}
