@@ -246,8 +246,12 @@ func (c command) run(ctx context.Context, root string, o Options, events io.Writ
 	if o.Nightly {
 		proc.Env = append(proc.Env, "LONGSHORE_NIGHTLY=1")
 	}
-	if slices.Contains(c.flags, "-race") { // the little that agents in memory have alive would be collected all the time
-		proc.Env = append(proc.Env, "CGO_ENABLED=1", "GOGC=400")
+	if slices.Contains(c.flags, "-race") {
+		proc.Env = append(proc.Env, "CGO_ENABLED=1")
+	}
+	// What is under test in the process has little alive, and would be collected all the time. Programs that tests start and measure are not changed.
+	if !slices.ContainsFunc(c.packages, func(p testPackage) bool { return outside(p.folder()) }) {
+		proc.Env = append(proc.Env, "GOGC=400")
 	}
 	proc.Stderr = o.Out
 	proc.Cancel = func() error { return proc.Process.Signal(syscall.SIGINT) } // go test then ends its children
