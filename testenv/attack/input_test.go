@@ -243,6 +243,7 @@ Dw5i93DjlVyka1UOfQIDAQAB
 // TestRegistryHidesSignatures: a publisher whose registry takes a signature, says that it lists it, and does not, is told,
 // and no device's tag moves: a state that devices would refuse is none that was published.
 func TestRegistryHidesSignatures(t *testing.T) {
+	t.Parallel()
 	d := newPublisher(t, newOffice(t), 10, testenv.Registry(t, testenv.Referrers), setup{})
 	push := []string{"state", "push", "--device", string(d.id), "--key", d.path("release.key"), "--empty", d.host + "/plant/state"}
 	d.must(t, "longshore", push...)
