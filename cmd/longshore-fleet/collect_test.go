@@ -41,6 +41,7 @@ type pusher struct {
 	id      artifacts.DeviceID
 	private *ecdsa.PrivateKey
 	epoch   string
+	turned  string // the transitions that it reports, JSON
 }
 
 func newPusher(t *testing.T, repo *registry.Repository, id artifacts.DeviceID, keys string) *pusher {
@@ -56,7 +57,7 @@ func newPusher(t *testing.T, repo *registry.Repository, id artifacts.DeviceID, k
 	if err := os.WriteFile(filepath.Join(keys, id.Tag()+".pub"), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return &pusher{t, repo, id, private, "0b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11"}
+	return &pusher{t, repo, id, private, "0b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11", "null"}
 }
 
 // push reports deployments in their states, under a tag; it returns the report's digest.
@@ -66,7 +67,7 @@ func (p *pusher) push(tag string, number uint64, at time.Time, states ...margo.S
 	c := &artifacts.CurrentState{
 		Device: p.id, Epoch: p.epoch, Counter: number, Sequence: number, Time: at.UTC().Truncate(time.Second), Every: 3600, Repository: "r.example/state",
 		Accepted: g, Running: g, Committed: g, Deployments: []artifacts.CurrentDeployment{},
-		Capabilities: json.RawMessage(`{"properties":{"id":"` + string(p.id) + `","vendor":"v","modelNumber":"m","serialNumber":"s"},"x-longshore-extensions":{"agentVersion":"1.2.3","reportIntervalSeconds":300}}`),
+		Capabilities: json.RawMessage(`{"properties":{"id":"` + string(p.id) + `","vendor":"v","modelNumber":"m","serialNumber":"s"},"x-longshore-extensions":{"agentVersion":"1.2.3","reportIntervalSeconds":300,"transitions":` + p.turned + `}}`),
 	}
 	for i, s := range states {
 		if s != "" {
@@ -429,6 +430,51 @@ func TestReportsAreHandedIn(t *testing.T) {
 	defer other.Close()
 	if all, err := site.HandReports(t.Context(), first, nil, other.Hand); !errors.Is(err, fault.ErrUnsupported) || len(all) != 0 {
 		t.Errorf("a server without --report-keys: %+v, %v", all, err)
+	}
+}
+
+// Transitions that are missing between two reports are told once, by collect and to who hands the report in.
+func TestMissingTransitionsAreTold(t *testing.T) {
+	client, err := registry.New(registry.Options{Getenv: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	keys, dir, now := t.TempDir(), "oci-layout:"+filepath.Join(t.TempDir(), "reports"), time.Now()
+	stick, err := client.OpenName(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	url, out, stop := serve(t, "--database", filepath.Join(t.TempDir(), "fleet.db"), "--report-keys", keys)
+	defer stop()
+	e, err := endpoint.New(endpoint.Options{URL: url})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	db, press := filepath.Join(t.TempDir(), "fleet.db"), newPusher(t, stick, "press-07", keys)
+	for _, tt := range []struct {
+		number uint64
+		turned string
+		told   bool
+	}{
+		{10, "null", false},
+		{30, `{"after":20,"list":[{"sequence":25,"at":"2026-11-20T12:00:00Z","deployment":"a3e2f5dc-912e-494f-8395-52cf3769bc00","generation":1,"state":"failed"}]}`, true},
+		{30, "", false}, // the same
+	} {
+		if press.turned = tt.turned; tt.turned != "" {
+			press.push("press-07", tt.number, now.Add(time.Duration(tt.number)*time.Second-time.Hour), margo.StateInstalled)
+		}
+		all, err := site.HandReports(t.Context(), stick, nil, e.Hand)
+		if err != nil || len(all) != 1 || strings.Contains(all[0].Note, "missing") != tt.told {
+			t.Errorf("report %d handed in: %+v, %v", tt.number, all, err)
+		}
+		if code, text, errs := command(t, "collect", "--database", db, "--keys", keys, dir); code != 0 || strings.Contains(text, "press-07: transitions of status are missing before report 30") != tt.told {
+			t.Errorf("collect = %d %s\n%s", code, text, errs)
+		}
+	}
+	if n := strings.Count(out.String(), "transitions of status are missing"); n != 1 {
+		t.Errorf("told %d times by the server:\n%s", n, out)
 	}
 }
 

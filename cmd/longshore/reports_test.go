@@ -119,16 +119,19 @@ func TestReportsToAnEndpoint(t *testing.T) {
 		}
 		stored := c.Counter > had[c.Device]
 		had[c.Device] = max(had[c.Device], c.Counter)
-		fmt.Fprintf(w, `{"stored":%v}`, stored)
+		fmt.Fprintf(w, `{"stored":%v,"note":"transitions are missing"}`, stored)
 	}))
 	defer endpoint.Close()
 	s.write("password", "secret\n")
 	for _, want := range []string{site.ReportCarried, site.ReportThere} {
 		var r reportsResult
 		code, out, errs := s.try("import", "-o", "json", "--reports", "--endpoint", endpoint.URL, "--endpoint-password-file", "password", "stick")
-		if err := json.Unmarshal([]byte(out), &r); err != nil || code != outcome.Verification || len(r.Reports) != 2 || r.Reports[0].Outcome != want || r.Reports[1].Outcome != site.ReportInvalid {
+		if err := json.Unmarshal([]byte(out), &r); err != nil || code != outcome.Verification || len(r.Reports) != 2 || r.Reports[0].Outcome != want || r.Reports[0].Note == "" || r.Reports[1].Outcome != site.ReportInvalid {
 			t.Errorf("exit %d, %v, %+v, want %s\n%s", code, err, r, want, errs)
 		}
+	}
+	if _, out, _ := s.try("import", "--reports", "--endpoint", endpoint.URL, "--endpoint-password-file", "password", "stick"); !strings.Contains(out, "press-07.current: transitions are missing") {
+		t.Errorf("it is not told:\n%s", out)
 	}
 	asked, status := 0, http.StatusTooManyRequests
 	full := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
