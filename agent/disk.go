@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -37,7 +38,7 @@ func (l *loop) lookAtDisks(now time.Time) {
 	if !ok || l.disks.busy || l.blind != nil || now.Before(l.disks.at) {
 		return
 	}
-	l.disks.busy, l.disks.at = true, now.Add(diskEvery)
+	l.disks.busy, l.disks.at = true, now.Add(cmp.Or(l.o.LookEvery, diskEvery))
 	l.background(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, diskLimit)
 		defer cancel()
