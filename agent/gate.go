@@ -161,6 +161,10 @@ func (l *loop) gateChanges(now time.Time) {
 				r.Decision, automatic = d, append(automatic, c)
 			}
 			w, applied := l.waitOf(c, r, now), i < len(target)
+			if w == nil && applied && g.waits[c.Deployment].Code != "" && l.lockedBy(c.Deployment) { // a lock may be newer than the last look
+				delete(g.looked, c.ID)
+				g.lockAt, w = now, &plan.Wait{}
+			}
 			if w == nil && applied && l.canBegin(c) {
 				r.Begun, r.For = now, l.target.Digest
 			}
