@@ -81,6 +81,7 @@ type loop struct {
 
 	poll       poll
 	found      found           // what a check is looking at
+	foundTold  found           // as last reported
 	progressed *store.Progress // as saved; nil: none
 	loaded     loaded          // as last reported
 	attempts   *store.Attempts // as saved; nil: none
@@ -272,7 +273,7 @@ func (l *loop) pause() time.Duration {
 	case l.unsaved != nil:
 		others = []time.Time{l.wake, l.poll.due(l), l.saveAt}
 	}
-	others = append(others, l.poll.late(now), l.securityAt)
+	others = append(others, l.poll.late(now), l.securityAt, l.foundDue())
 	if l.canTake(now) {
 		others = append(others, now)
 	}

@@ -84,6 +84,7 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	l.foundTold = foundIn(l.progressed)
 	_, err = tx.Append(store.Report{Kind: store.KindCapabilities, Subject: string(l.o.Device), Body: b, At: now})
 	return err
 }
@@ -195,8 +196,8 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 		l.commit()
 	}
 	at, before := l.standing(now, a), l.progressed
-	moved, said, more := !sameProgress(before, at), l.loaded, l.loadedMore(at)
-	tell := !l.reported || stale != l.stale || commit || !maps.Equal(l.gate.waits, l.gate.told) || moved && !looksAround(before, at) || more != said
+	moved, said, more, foundTold := !sameProgress(before, at), l.loaded, l.loadedMore(at), l.foundTold
+	tell := !l.reported || stale != l.stale || commit || !maps.Equal(l.gate.waits, l.gate.told) || moved && !looksAround(before, at) || more != said || l.foundLong(now, at) != foundTold
 	var fresh []store.Status
 	for _, s := range a.Statuses {
 		if !same(l.reportedStatus[s.DeploymentID], s) {
@@ -250,7 +251,7 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 		return nil
 	})
 	if err != nil {
-		l.committed, l.lastGood, l.stale, l.progressed, l.loaded = was[0].(*store.State), was[1].(*store.State), was[2].(bool), before, said
+		l.committed, l.lastGood, l.stale, l.progressed, l.loaded, l.foundTold = was[0].(*store.State), was[1].(*store.State), was[2].(bool), before, said, foundTold
 		return false, err
 	}
 	l.reported, l.sup.FailedBefore, l.gate.told = true, a.FailedBefore, l.gate.waits

@@ -19,11 +19,41 @@ type found struct {
 	verifying bool
 }
 
+// foundAfter is how long a check looks at a newer state before reports tell of it: most take a moment.
+const foundAfter = 10 * time.Second
+
+// foundIn is the state that a check is looking at where a change stands.
+func foundIn(p *store.Progress) found {
+	if p == nil || !p.Phase.Found() {
+		return found{}
+	}
+	return found{p.Digest, p.Phase == store.PhaseVerifying}
+}
+
+// foundLong is what reports are to say now of the state that a check is looking at.
+func (l *loop) foundLong(now time.Time, at *store.Progress) found {
+	if x := foundIn(at); x == (found{}) || now.Sub(at.Since) >= foundAfter {
+		return x
+	}
+	return l.foundTold
+}
+
+// foundDue is when reports are to say something else of it; zero: they need not.
+func (l *loop) foundDue() time.Time {
+	if x := foundIn(l.progressed); x == (found{}) || x == l.foundTold {
+		return time.Time{}
+	}
+	return l.progressed.Since.Add(foundAfter)
+}
+
 // standing is where the change to the accepted state stands, as it follows from what the loop has now.
 func (l *loop) standing(now time.Time, a plan.Assessment) *store.Progress {
 	s := plan.Standing{
 		Now: now, Accepted: l.accepted, Committed: l.committed, Found: l.found.digest, Verifying: l.found.verifying,
 		Unloaded: l.acceptedResolved != nil, Whole: l.pull.has(l, l.acceptedResolved), Settled: a.Settled, Stage: a.Stage, Damaged: l.damaged,
+	}
+	if x := l.progress.status(); len(l.pull.troubles) == 0 && (x == nil || x.Done == x.Total) {
+		s.Intact = true
 	}
 	if s.Whole && l.finishesFirst(now) {
 		s.First = l.target.Generation

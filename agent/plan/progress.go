@@ -100,6 +100,7 @@ type Standing struct {
 	Found     digest.Digest // of the state that is being checked; "": none
 	Verifying bool          // Found, whose manifest is here
 	Unloaded  bool          // some of Accepted is not on the device yet
+	Intact    bool          // nothing that was on the device is known to lack: Unloaded means that it is being looked
 	Whole     bool          // all of it is, and it is not what the device is kept at yet
 	First     uint64        // generation of which a change has begun that is finished before; 0: none
 	Hold      *store.Hold   // that keeps Accepted from being applied; nil: none
@@ -142,6 +143,8 @@ func Progress(p *store.Progress, s Standing) *store.Progress {
 		if s.First > 0 {
 			next.Message = fmt.Sprintf("what generation %d has begun is finished first", s.First)
 		}
+	case s.Unloaded && s.Intact && was && p.Phase == store.PhaseStaged: // the agent has started again
+		set(Stage{p.Phase, p.Code, p.Message, p.Until})
 	case s.Unloaded, s.Damaged != nil:
 		set(Stage{store.PhaseDownloading, string(s.Pull.Code), s.Pull.Message, time.Time{}})
 	case s.Stage.Phase == "": // the moment before it is committed
