@@ -70,7 +70,7 @@ func TestPINFile(t *testing.T) {
 }
 
 func TestMessages(t *testing.T) {
-	base, err := english()
+	base, err := English()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestMessages(t *testing.T) {
 
 // Every text that is used is there, and every text is used.
 func TestMessagesAreUsed(t *testing.T) {
-	base, err := english()
+	base, err := English()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -164,7 +164,7 @@ func FuzzParsePINs(f *testing.F) {
 func FuzzParseMessages(f *testing.F) {
 	f.Add([]byte("lang: de\nreject: nein\n"))
 	f.Add([]byte(`{"held": "{name} {generation}"}`))
-	base, err := english()
+	base, err := English()
 	if err != nil {
 		f.Fatal(err)
 	}

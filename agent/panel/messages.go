@@ -35,15 +35,15 @@ func ReadMessages(file string) (*Messages, error) {
 	if err != nil {
 		return nil, fmt.Errorf("translations: %w", err)
 	}
-	base, err := english()
+	base, err := English()
 	if err != nil {
 		return nil, err
 	}
 	return parseMessages(file, data, base)
 }
 
-// english are the texts of this program.
-func english() (*Messages, error) {
+// English are the texts of this program.
+func English() (*Messages, error) {
 	data, err := files.ReadFile("en.yaml")
 	if err != nil {
 		return nil, err

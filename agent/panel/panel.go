@@ -77,7 +77,7 @@ type page struct {
 func New(o Options) (http.Handler, error) {
 	if o.Messages == nil {
 		var err error
-		if o.Messages, err = english(); err != nil {
+		if o.Messages, err = English(); err != nil {
 			return nil, err
 		}
 	}

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -31,12 +32,13 @@ const panelHeight = 1060
 // PanelPictures writes panel-360.png and panel-1280.png into a folder: the page of a real agent for the machine's panel, on which a change waits. It needs
 // Debian's chromium, and installs it.
 func PanelPictures(ctx context.Context, out io.Writer, dir string) error {
-	return panelTour(ctx, out, dir, world.Options{}, nil)
+	return panelTour(ctx, out, dir, world.Options{}, "", nil)
 }
 
 // panelTour decides everything that can be decided at a panel, in a real browser, while the device has no registry: with a finger on a narrow dark
-// screen without scripts, then with a keyboard on a wide one. The device is made as o says; nil asked: nobody wants to know what the browsers asked for.
-func panelTour(ctx context.Context, out io.Writer, dir string, o world.Options, asked func(elsewhere []string)) error {
+// screen without scripts, then with a keyboard on a wide one; and both the other way round in the language of a file of translations, "": not. The device
+// is made as o says; nil asked: nobody wants to know what the browsers asked for.
+func panelTour(ctx context.Context, out io.Writer, dir string, o world.Options, translations string, asked func(elsewhere []string)) error {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return err
@@ -51,17 +53,29 @@ func panelTour(ctx context.Context, out io.Writer, dir string, o world.Options, 
 			if err := w.startWorld(ctx, o); err != nil {
 				return err
 			}
-			p = &panelist{show: w}
+			texts, err := panel.English()
+			if err != nil {
+				return err
+			}
+			p = &panelist{show: w, texts: texts}
 			return w.steps(ctx, []step{{"images of the application", w.pushImages}, {"release 1.0.0", p.install}, {"release 1.1.0 waits, and the registry is away", p.update}})
 		}},
 		{"At its panel", func(ctx context.Context, w *show) error {
 			narrow := testenv.TabOptions{Network: o.Network, Width: 360, Height: 740, Touch: true, Dark: true, NoScripts: true}
 			wide := testenv.TabOptions{Network: o.Network, Width: 1280, Height: 800}
-			return w.steps(ctx, []step{
+			steps := []step{
 				{"by touch, 360 pixels, dark, without scripts", p.tour(narrow, filepath.Join(dir, "panel-360.png"), asked)},
 				{"by keyboard, 1280 pixels", p.tour(wide, filepath.Join(dir, "panel-1280.png"), asked)},
-				{"everything is recorded", p.recorded},
-			})
+			}
+			if translations != "" {
+				narrow.Touch, narrow.Dark, wide.Touch, wide.Dark = false, false, true, true
+				steps = append(steps,
+					step{"another language", p.translate(translations)},
+					step{"by keyboard, 360 pixels, without scripts", p.tour(narrow, "", asked)},
+					step{"by touch, 1280 pixels, dark", p.tour(wide, "", asked)},
+				)
+			}
+			return w.steps(ctx, append(steps, step{"everything is recorded", p.recorded}))
 		}},
 	}, nil)
 }
@@ -69,8 +83,10 @@ func panelTour(ctx context.Context, out io.Writer, dir string, o world.Options, 
 // panelist is somebody at the panel.
 type panelist struct {
 	*show
-	url string
-	tab *testenv.Tab
+	url   string
+	tab   *testenv.Tab
+	texts *panel.Messages
+	tours int
 }
 
 func (p *panelist) install(ctx context.Context) (string, error) {
@@ -155,7 +171,8 @@ func (p *panelist) waits(ctx context.Context) (status.Change, error) {
 // tour logs in and decides everything, one after the other.
 func (p *panelist) tour(o testenv.TabOptions, picture string, asked func([]string)) func(context.Context) (string, error) {
 	return func(ctx context.Context) (_ string, err error) {
-		if p.tab, err = testenv.OpenTab(ctx, p.Path(fmt.Sprintf("browser-%d", o.Width)), o); err != nil {
+		p.tours++
+		if p.tab, err = testenv.OpenTab(ctx, p.Path(fmt.Sprintf("browser-%d", p.tours)), o); err != nil {
 			return "", err
 		}
 		defer func() { err = errors.Join(err, p.tab.Close()) }()
@@ -205,7 +222,7 @@ func (p *panelist) logIn(ctx context.Context) error {
 	if err := errors.Join(p.tab.Open(p.url), p.see(ctx, "#pin", "")); err != nil {
 		return err
 	}
-	for _, c := range []struct{ pin, next, text string }{{"000000", "#flash", "Name or PIN is wrong."}, {panelPIN, "#live", "Changes that wait"}} {
+	for _, c := range []struct{ pin, next, text string }{{"000000", "#flash", p.texts.Text("login.wrong")}, {panelPIN, "#live", p.texts.Text("changes")}} {
 		if err := errors.Join(p.tab.Type(ctx, "#name", panelPerson), p.tab.Type(ctx, "#pin", c.pin), p.tab.Press(ctx, "#submit"), p.see(ctx, c.next, c.text)); err != nil {
 			return err
 		}
@@ -213,9 +230,13 @@ func (p *panelist) logIn(ctx context.Context) error {
 	return nil
 }
 
-// decision opens the page of the change, does something there and waits until the overview tells it.
-func (p *panelist) decision(ctx context.Context, told string, do ...func() error) error {
-	if err := p.press(ctx, ".decide", "#approve"); err != nil {
+// decision opens the page of the change, does something there and waits until the overview tells the result.
+func (p *panelist) decision(ctx context.Context, result string, do ...func() error) error {
+	c, err := p.waits(ctx)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(p.effects(ctx, ".change", c), p.press(ctx, ".decide", "#approve"), p.effects(ctx, "main", c)); err != nil {
 		return err
 	}
 	for _, f := range do {
@@ -223,24 +244,66 @@ func (p *panelist) decision(ctx context.Context, told string, do ...func() error
 			return err
 		}
 	}
+	told, _, _ := strings.Cut(p.texts.Text("result."+result, "name", c.Deployment), "{time}")
 	return p.see(ctx, "#flash", told)
+}
+
+// effects looks for what a change would do, with what it would restart and load.
+func (p *panelist) effects(ctx context.Context, selector string, c status.Change) error {
+	for _, want := range []string{
+		"1.0.0 → 1.1.0", p.texts.Text("change.load"), p.texts.Text("change.loaded"),
+		p.texts.Text("change.restarts"), p.texts.Text("change.restarts.of", "restarts", c.Restarts, "containers", c.Containers),
+	} {
+		if err := p.see(ctx, selector, want); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// translate has the agent serve the page with the texts of a file.
+func (p *panelist) translate(file string) func(context.Context) (string, error) {
+	return func(ctx context.Context) (_ string, err error) {
+		if p.texts, err = panel.ReadMessages(file); err != nil {
+			return "", err
+		}
+		config := p.Path("etc/agent.yaml")
+		text, err := os.ReadFile(config)
+		if err != nil {
+			return "", err
+		}
+		text = bytes.Replace(text, []byte("pinFile: panel.pins"), fmt.Appendf(nil, "pinFile: panel.pins, translations: %q", file), 1)
+		if err := errors.Join(os.WriteFile(config, text, 0o644), p.Agent.Stop(), p.boot(ctx)); err != nil {
+			return "", err
+		}
+		return p.texts.Lang, p.waitsFor(ctx, codes.ApprovalNeeded)
+	}
+}
+
+// waitsFor waits until the change does, for a reason.
+func (p *panelist) waitsFor(ctx context.Context, code codes.Code) error {
+	return testenv.Await(ctx, 3*time.Minute, func() error {
+		c, err := p.waits(ctx)
+		if err == nil && (c.Waiting == nil || c.Waiting.Code != code) {
+			err = fmt.Errorf("the change is %+v", c)
+		}
+		return err
+	})
 }
 
 func (p *panelist) reject(o testenv.TabOptions, picture string) func(context.Context) error {
 	return func(ctx context.Context) error {
-		if o.Width > 1000 {
+		if err := p.see(ctx, ".runs", "1.0.0"); err != nil {
+			return err
+		}
+		if o.Width > 1000 && picture != "" {
 			if err := p.tab.Picture(picture, panelHeight); err != nil {
 				return err
 			}
 		}
-		for _, want := range [][2]string{{".runs", "1.0.0"}, {".change", "1.0.0 → 1.1.0"}} {
-			if err := p.see(ctx, want[0], want[1]); err != nil {
-				return err
-			}
-		}
 		why := "camera 2 is not calibrated"
-		if err := p.decision(ctx, "is rejected", func() error {
-			if o.Width > 1000 {
+		if err := p.decision(ctx, "rejected", func() error {
+			if o.Width > 1000 || picture == "" {
 				return nil
 			}
 			return p.tab.Picture(picture, panelHeight)
@@ -264,7 +327,7 @@ func (p *panelist) decided(ctx context.Context, code codes.Code) error {
 }
 
 func (p *panelist) postpone(ctx context.Context) error {
-	err := p.decision(ctx, "is postponed until",
+	err := p.decision(ctx, "postponed",
 		func() error { return p.tab.Choose(ctx, "for", "8h") },
 		func() error { return p.tab.Type(ctx, "#later", "end of the shift") },
 		func() error { return p.tab.Press(ctx, "#postpone") })
@@ -279,7 +342,7 @@ func (p *panelist) postpone(ctx context.Context) error {
 }
 
 func (p *panelist) approve(ctx context.Context) error {
-	if err := p.decision(ctx, "is approved", func() error { return p.tab.Press(ctx, "#approve") }); err != nil {
+	if err := p.decision(ctx, "approved", func() error { return p.tab.Press(ctx, "#approve") }); err != nil {
 		return err
 	}
 	return p.runs(ctx, 2)
@@ -300,7 +363,7 @@ func (p *panelist) rollBack(ctx context.Context) error {
 	if err := p.press(ctx, "#rollback", "#reason"); err != nil {
 		return err
 	}
-	if err := errors.Join(p.tab.Type(ctx, "#reason", "line 3 stops"), p.tab.Press(ctx, "#submit"), p.see(ctx, "#flash", "goes back to generation 1"), p.see(ctx, "#hold", "line 3 stops")); err != nil {
+	if err := errors.Join(p.tab.Type(ctx, "#reason", "line 3 stops"), p.tab.Press(ctx, "#submit"), p.see(ctx, "#flash", p.texts.Text("result.rolledback", "generation", 1)), p.see(ctx, "#hold", "line 3 stops")); err != nil {
 		return err
 	}
 	s, err := p.Status(ctx)
@@ -314,16 +377,10 @@ func (p *panelist) release(ctx context.Context) error {
 	if err := p.press(ctx, "#release", "#submit"); err != nil {
 		return err
 	}
-	if err := errors.Join(p.tab.Press(ctx, "#submit"), p.see(ctx, "#flash", "leaves generation 1")); err != nil {
+	if err := errors.Join(p.tab.Press(ctx, "#submit"), p.see(ctx, "#flash", p.texts.Text("result.released", "generation", 1))); err != nil {
 		return err
 	}
-	return testenv.Await(ctx, 3*time.Minute, func() error {
-		c, err := p.waits(ctx)
-		if err == nil && (c.Waiting == nil || c.Waiting.Code != codes.ApprovalNeeded) {
-			err = fmt.Errorf("the change is %+v", c)
-		}
-		return err
-	})
+	return p.waitsFor(ctx, codes.ApprovalNeeded)
 }
 
 func (p *panelist) recorded(ctx context.Context) (string, error) {
@@ -332,7 +389,7 @@ func (p *panelist) recorded(ctx context.Context) (string, error) {
 		"rejected by ana at the panel: camera 2 is not calibrated", "postponed by ana at the panel: end of the shift", "approved by ana at the panel",
 		"rolled back by ana at the panel: line 3 stops", "released by ana at the panel",
 	} {
-		if n := strings.Count(text, what); err == nil && n < 2 { // each by touch and by keyboard
+		if n := strings.Count(text, what); err == nil && n < p.tours {
 			err = fmt.Errorf("%q is recorded %d times:\n%s", what, n, text)
 		}
 	}

@@ -11,19 +11,23 @@ import (
 )
 
 // The page for the machine's panel, of a real agent in a real browser, on an island: neither the browser nor the page asks for anything elsewhere,
-// and everything is decided by touch and by keyboard while the registry is away.
+// and everything is decided by touch and by keyboard on both screens, in two languages, while the registry is away.
 func TestPanel(t *testing.T) {
 	island := testenv.NewIsland(t, "127.0.0.1", "10.208.0.0/16")
 	registry := testenv.Registry(t, testenv.Distribution, testenv.WithTLS(), testenv.WithAddress(island.Address+":0"))
 	dir := t.TempDir()
 	var out bytes.Buffer
 	tours := 0
-	err := panelTour(t.Context(), &out, dir, world.Options{Network: island.Network, Registry: registry}, func(elsewhere []string) {
+	german, err := filepath.Abs("../../agent/panel/testdata/de.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = panelTour(t.Context(), &out, dir, world.Options{Network: island.Network, Registry: registry}, german, func(elsewhere []string) {
 		if tours++; len(elsewhere) > 0 {
 			t.Errorf("the browser asked for %v", elsewhere)
 		}
 	})
-	if err != nil || tours != 2 {
+	if err != nil || tours != 4 {
 		t.Fatalf("%d tours: %v\n%s", tours, err, &out)
 	}
 	if n := island.Strays(t); n != 0 {
