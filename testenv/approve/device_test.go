@@ -54,6 +54,7 @@ type press struct {
 	images     map[string]string // the newest, by application
 	pushed     map[string]string // components, by application
 	generation uint64
+	policy     uint64 // version of the trust policy that was pushed last; 0: none
 	kinds      string // of changes that wait; "": those of images, configuration and removals
 	only       string // the deployment whose changes wait; "": all
 	validFor   string // of an approval; "": an hour
@@ -265,28 +266,39 @@ func (p *press) waits(app string, code codes.Code) status.Change {
 // applied waits until an application runs the newest image that was pushed of it, in one container, and nothing of it is left to change.
 func (p *press) applied(app string) {
 	p.t.Helper()
-	want := p.pushed[app][strings.LastIndexByte(p.pushed[app], ':')+1:]
-	p.until(app+" runs "+want, func() error {
+	p.until(app+" is changed", func() error {
 		c, err := p.change(p.t.Context(), app)
+		if err == nil && c != nil {
+			err = fmt.Errorf("its change is %+v, it waits for %+v", c, c.Waiting)
+		}
 		if err != nil {
 			return err
 		}
-		if c != nil {
-			return fmt.Errorf("its change is %+v, it waits for %+v", c, c.Waiting)
-		}
-		d, err := p.deployment(app)
-		if err != nil {
-			return err
-		}
-		if x := d.Components[0]; x.Revision != want || x.State != "installed" || len(x.Services) != 1 || x.Services[0].PID == 0 {
-			return fmt.Errorf("it is %+v", x)
-		}
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/lib/%s", d.Components[0].Services[0].PID, app))
-		if err == nil && string(text) != want {
-			err = fmt.Errorf("the image says %q", text)
-		}
-		return err
+		return p.runs(app, p.pushed[app], p.images[app])
 	})
+}
+
+// runs reports whether an application runs a component and an image that were pushed, in one container.
+func (p *press) runs(app, component, image string) error {
+	tag := func(reference string) string { return reference[strings.LastIndexByte(reference, ':')+1:] }
+	want, made := tag(component), tag(image)
+	d, err := p.deployment(app)
+	if err != nil {
+		return err
+	}
+	x := d.Components[0]
+	there := x.Revision == want && x.State == "installed"
+	if len(d.Running) > 0 { // another revision waits
+		there = d.Running[0].Revision == want
+	}
+	if !there || len(x.Services) != 1 || x.Services[0].PID == 0 {
+		return fmt.Errorf("%s is to run %s, it is %+v", app, want, d)
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/lib/%s", x.Services[0].PID, app))
+	if err == nil && string(text) != made {
+		err = fmt.Errorf("the image of %s says %q, want %q", app, text, made)
+	}
+	return err
 }
 
 func (p *press) deployment(app string) (*status.Deployment, error) {

@@ -1,7 +1,10 @@
 package approve
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/cookiejar"
@@ -35,6 +38,8 @@ type road struct {
 	name    string
 	by      func(c status.Change) string // as events name who decided
 	approve func(p *press, c status.Change)
+	back    func(p *press, reason string) // rolls back by hand; nil: it cannot
+	release func(p *press)
 }
 
 // Every kind of change waits, and is made once it is approved, by every road: another road for each kind, nightly all of them.
@@ -131,27 +136,66 @@ func (p *press) roads() []road {
 	p.must(os.WriteFile(p.Path("etc/panel.pins"), []byte("ana:"+string(hash)+"\n"), 0o600))
 	p.restart(fmt.Sprintf("panel: {listen: \"127.0.0.1:%d\", pinFile: panel.pins}\n", port))
 
+	site := fmt.Sprintf("http://127.0.0.1:%d", port)
 	is := func(who string) func(status.Change) string { return func(status.Change) string { return who } }
 	return []road{
-		{"root's command", is("user root (0)"), func(p *press, c status.Change) {
-			_, err := p.Control(p.t.Context(), "approve", "--id", c.ID.String(), c.Deployment)
-			p.must(err)
-		}},
-		{"the group's socket", is(fmt.Sprintf("user %d", member)), func(p *press, c status.Change) {
-			_, err := p.as(member, "approve", "--id", c.ID.String(), c.Deployment)
-			p.must(err)
-		}},
-		{"HTTP", is(fmt.Sprintf("user %d", member)), func(p *press, c status.Change) {
-			p.posts(member, http.StatusOK, "/v1/decisions", control.Decision{Deployment: c.DeploymentID, ID: c.ID, Verdict: store.Approved})
-		}},
-		{"the panel", is("ana at the panel"), func(p *press, c status.Change) { p.atPanel(fmt.Sprintf("http://127.0.0.1:%d", port), c) }},
+		{
+			"root's command", is("user root (0)"),
+			func(p *press, c status.Change) { p.orders(p.Control, "approve", "--id", c.ID.String(), c.Deployment) },
+			func(p *press, reason string) { p.orders(p.Control, "rollback", "--reason", reason) },
+			func(p *press) { p.orders(p.Control, "release") },
+		},
+		{
+			"the group's socket", is(fmt.Sprintf("user %d", member)),
+			func(p *press, c status.Change) { p.orders(p.asMember, "approve", "--id", c.ID.String(), c.Deployment) },
+			func(p *press, reason string) { p.orders(p.asMember, "rollback", "--reason", reason) },
+			func(p *press) { p.orders(p.asMember, "release") },
+		},
+		{
+			"HTTP", is(fmt.Sprintf("user %d", member)),
+			func(p *press, c status.Change) {
+				p.posts(member, http.StatusOK, "/v1/decisions", control.Decision{Deployment: c.DeploymentID, ID: c.ID, Verdict: store.Approved})
+			},
+			func(p *press, reason string) {
+				p.posts(member, http.StatusOK, "/v1/rollback", control.Rollback{Reason: reason})
+			},
+			func(p *press) {
+				out, err := p.curl(member, "--fail", "--request", "DELETE", "http://agent/v1/hold")
+				if err != nil {
+					p.t.Fatal(out, err)
+				}
+			},
+		},
+		{
+			"the panel", is("ana at the panel"),
+			func(p *press, c status.Change) {
+				p.atPanel(site, "/change/"+c.ID.String(), url.Values{"deployment": {c.DeploymentID}, "verdict": {string(store.Approved)}})
+			},
+			func(p *press, reason string) {
+				s, err := p.Status(p.t.Context())
+				p.must(err)
+				p.atPanel(site, "/rollback", url.Values{"state": {s.Accepted.Digest.String()}, "reason": {reason}})
+			},
+			func(p *press) { p.atPanel(site, "/release", nil) },
+		},
 		{"a file", func(c status.Change) string { return "user " + owner + ", file " + c.ID.Encoded() }, func(p *press, c status.Change) {
 			p.decide(c.ID.Encoded(), control.Decision{Deployment: c.DeploymentID, ID: c.ID, Verdict: store.Approved})
 			if r := p.result(c.ID.Encoded()); r.Error != "" {
 				p.t.Errorf("result %+v", r)
 			}
-		}},
+		}, nil, nil},
 	}
+}
+
+// orders runs a command of the device, which must succeed.
+func (p *press) orders(run func(ctx context.Context, command string, args ...string) (string, error), command string, args ...string) {
+	p.t.Helper()
+	_, err := run(p.t.Context(), command, args...)
+	p.must(err)
+}
+
+func (p *press) asMember(_ context.Context, command string, args ...string) (string, error) {
+	return p.as(member, command, args...)
 }
 
 // greets waits until the first process of an application has a variable, and nothing of the application is left to change.
@@ -177,8 +221,8 @@ func (p *press) greets(app, variable string) {
 	})
 }
 
-// atPanel approves a change as somebody with a PIN does in a browser.
-func (p *press) atPanel(site string, c status.Change) {
+// atPanel sends a form as somebody with a PIN does in a browser.
+func (p *press) atPanel(site, path string, form url.Values) {
 	p.t.Helper()
 	jar, err := cookiejar.New(nil)
 	p.must(err)
@@ -187,19 +231,17 @@ func (p *press) atPanel(site string, c status.Change) {
 	for _, step := range []struct {
 		path string
 		form url.Values
-	}{
-		{"/login", url.Values{"name": {"ana"}, "pin": {pin}}},
-		{"/change/" + c.ID.String(), url.Values{"deployment": {c.DeploymentID}, "verdict": {string(store.Approved)}}},
-	} {
+	}{{"/login", url.Values{"name": {"ana"}, "pin": {pin}}}, {path, form}} {
 		req, err := http.NewRequestWithContext(p.t.Context(), http.MethodPost, site+step.path, strings.NewReader(step.form.Encode()))
 		p.must(err)
 		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		req.Header.Set("Origin", site)
 		res, err := browser.Do(req)
 		p.must(err)
-		p.must(res.Body.Close())
-		if res.StatusCode != http.StatusOK || res.Request.URL.Path != "/" {
-			p.t.Fatalf("%s led to %s: %s", step.path, res.Request.URL, res.Status)
+		text, err := io.ReadAll(res.Body)
+		p.must(errors.Join(err, res.Body.Close()))
+		if res.StatusCode != http.StatusOK || res.Request.URL.Path != "/" || strings.Contains(string(text), `class="flash bad"`) {
+			p.t.Fatalf("%s led to %s: %s\n%s", step.path, res.Request.URL, res.Status, text)
 		}
 	}
 }

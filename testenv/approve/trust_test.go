@@ -8,41 +8,64 @@ import (
 	"testing"
 
 	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
 )
+
+// desk runs a command of the publisher, which must succeed.
+func (p *press) desk(args ...string) {
+	p.t.Helper()
+	_, err := p.Run(p.t.Context(), "longshore", args...)
+	p.must(err)
+}
+
+// pushPolicy pushes the first version of a trust policy, in which root-1 signs policies and release signs states.
+func (p *press) pushPolicy() {
+	p.t.Helper()
+	p.desk("key", "generate", "root-1")
+	p.desk("trust", "init", "--signer", p.Path("root-1.pub"), "--key", p.Path("release.pub"), "--file", p.Path("policy.yaml"), p.Reference("plant/trust"))
+	p.desk("trust", "push", "--key", p.Path("root-1.key"), p.Path("policy.yaml"), p.Reference("plant/trust"))
+	p.policy = 1
+}
+
+// decides waits until the device decides by a version of the trust policy.
+func (p *press) decides(version uint64) {
+	p.t.Helper()
+	p.until(fmt.Sprintf("version %d decides", version), func() error {
+		s, err := p.Status(p.t.Context())
+		if err == nil && (s.Trust == nil || s.Trust.Version != version) {
+			err = fmt.Errorf("the policy is %+v", s.Trust)
+		}
+		return err
+	})
+}
+
+// ofTrust is the change of the trust policy to one that accepts another key.
+func ofTrust() kindOfChange {
+	return kindOfChange{plan.TrustPolicy, func(p *press, n int) string {
+		p.policy++
+		key := fmt.Sprintf("release-%d", n)
+		p.desk("key", "generate", key)
+		p.desk("trust", "add", "--key", p.Path("root-1.key"), p.Path(key+".pub"), p.Reference("plant/trust"))
+		return status.TrustPolicyName
+	}, func(p *press, _ string, _ int) { p.decides(p.policy) }}
+}
 
 // Versions of the trust policy wait at the device. What they allow counts once somebody has approved them, what they revoke counts at once.
 func TestTrustPolicy(t *testing.T) {
 	t.Parallel()
 	p := newPress(t, "trust", "10.208.0.0/16")
 	ctx := t.Context()
-	desk := func(args ...string) {
-		t.Helper()
-		_, err := p.Run(ctx, "longshore", args...)
-		p.must(err)
-	}
 	policies, root := p.Reference("plant/trust"), p.Path("root-1.key")
-	desk("key", "generate", "root-1")
-	desk("key", "generate", "release-b")
-	desk("trust", "init", "--signer", p.Path("root-1.pub"), "--key", p.Path("release.pub"), "--file", p.Path("policy.yaml"), policies)
-	desk("trust", "push", "--key", root, p.Path("policy.yaml"), policies)
+	p.pushPolicy()
+	p.desk("key", "generate", "release-b")
 	p.kinds = "trust"
 	p.boot("--policy", p.Path("policy.yaml"))
 	// signedBy publishes a state that one of the two keys of releases has signed.
 	signedBy := func(key, other string) {
 		t.Helper()
 		p.push("line")
-		desk("state", "push", "--device", p.Device, "--key", p.Path(key+".key"), "--verify-key", p.Path(other+".pub"), "--component", p.pushed["line"], p.Reference("plant/state"))
-	}
-	decides := func(version uint64) {
-		t.Helper()
-		p.until(fmt.Sprintf("version %d decides", version), func() error {
-			s, err := p.Status(ctx)
-			if err == nil && (s.Trust == nil || s.Trust.Version != version) {
-				err = fmt.Errorf("the policy is %+v", s.Trust)
-			}
-			return err
-		})
+		p.desk("state", "push", "--device", p.Device, "--key", p.Path(key+".key"), "--verify-key", p.Path(other+".pub"), "--component", p.pushed["line"], p.Reference("plant/state"))
 	}
 	refused := func(what string) {
 		t.Helper()
@@ -52,7 +75,7 @@ func TestTrustPolicy(t *testing.T) {
 		}
 		p.unmoved(before, what)
 	}
-	decides(1)
+	p.decides(1)
 	// One road for each version; which ones is another each time.
 	roads := p.roads()
 	first := rand.IntN(len(roads))
@@ -67,7 +90,7 @@ func TestTrustPolicy(t *testing.T) {
 		}
 	}
 
-	desk("trust", "add", "--key", root, p.Path("release-b.pub"), policies)
+	p.desk("trust", "add", "--key", root, p.Path("release-b.pub"), policies)
 	p.synced()
 	c := p.waits(status.TrustPolicyName, codes.ApprovalNeeded)
 	if c.Trust == nil || c.Trust.Version != 2 || !slices.Equal(c.Trust.SignedBy, []string{"root-1"}) || !strings.Contains(strings.Join(c.Trust.Changes, "\n"), "release-b") {
@@ -88,13 +111,13 @@ func TestTrustPolicy(t *testing.T) {
 	if again := p.waits(status.TrustPolicyName, codes.ApprovalNeeded); again.ID != c.ID || !again.Since.Equal(c.Since) {
 		t.Errorf("after a restart it is %+v, before %+v", again, c)
 	}
-	decides(1)
+	p.decides(1)
 	approve(c)
-	decides(2)
+	p.decides(2)
 	p.synced()
 	p.applied("line")
 
-	desk("trust", "revoke", "--key", root, "--reason", "laptop stolen", "release", policies)
+	p.desk("trust", "revoke", "--key", root, "--reason", "laptop stolen", "release", policies)
 	p.synced()
 	c = p.waits(status.TrustPolicyName, codes.ApprovalNeeded)
 	signedBy("release", "release-b")
@@ -105,9 +128,9 @@ func TestTrustPolicy(t *testing.T) {
 	p.waits(status.TrustPolicyName, codes.ChangeRejected)
 	p.again()
 	refused("signed by a key that a rejected version has revoked")
-	decides(2)
+	p.decides(2)
 	approve(c)
-	decides(3)
+	p.decides(3)
 	refused("signed by a key that is revoked")
 	signedBy("release-b", "release")
 	p.synced()
