@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
@@ -232,6 +234,26 @@ func TestStepThatHangsIsTold(t *testing.T) {
 		told := log.take()
 		if n := strings.Count(told, "it is tried again"); n < 2 || n > 6*int(calls) {
 			t.Errorf("an hour of starts that fail is told %d times:\n%s", n, told)
+		}
+	})
+}
+
+// What could not be fetched is named once: the source names it.
+func TestWhatIsNotFetchedIsNamedOnce(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		r := w.Start(t)
+		for _, kind := range []string{"manifest ", "blob "} {
+			w.Registry.Fail(func(request string) error {
+				if strings.HasPrefix(request, kind) {
+					return fmt.Errorf("fetch %s: connection refused: %w", request, fault.ErrTemporary)
+				}
+				return nil
+			})
+			w.Publish(t, 1, anApp(1, "web:1"))
+			w.Wait(t, "the registry does not answer", func() bool {
+				p := r.Status().Problems
+				return len(p) == 1 && p[0].Code == codes.SourceUnreachable && strings.Contains(p[0].Message, "fetch "+kind) && strings.Count(p[0].Message, "sha256:") == 1
+			})
 		}
 	})
 }

@@ -38,7 +38,7 @@ func (c *fetcher) manifest(ctx context.Context, repository string, d ocispec.Des
 	}
 	got, data, err := c.in.o.Source.Manifest(ctx, repository, d.Digest)
 	if err != nil {
-		return d, nil, fmt.Errorf("fetch manifest %s@%s: %w", repository, d.Digest, &fetchError{err})
+		return d, nil, &fetchError{err}
 	}
 	limit := int64(artifacts.MaxManifest)
 	if d.MediaType == artifacts.TypeState {
@@ -76,7 +76,7 @@ func (c *fetcher) blob(ctx context.Context, repository string, d ocispec.Descrip
 		return nil, fmt.Errorf("fetch %s@%s: %d bytes, at most %d: %w", repository, d.Digest, d.Size, limit, fault.ErrTooLarge)
 	}
 	if data, err = c.in.o.Source.Blob(ctx, repository, d, limit); err != nil {
-		return nil, fmt.Errorf("fetch %s@%s: %w", repository, d.Digest, &fetchError{err})
+		return nil, &fetchError{err}
 	}
 	if err := checkBytes(d.Digest, data, limit); err != nil {
 		return nil, fmt.Errorf("fetch %s@%s: %w", repository, d.Digest, &fetchError{err})

@@ -140,6 +140,9 @@ func (s *Source) Manifest(ctx context.Context, repository string, d digest.Diges
 		return s.Registry.Manifest(ctx, repository, d)
 	}
 	data, err := s.manifest(ctx, d)
+	if err != nil {
+		err = fmt.Errorf("ask %s for %s: %w", s.client.base, d, err)
+	}
 	return ocispec.Descriptor{MediaType: margo.ManifestMediaType, Digest: d, Size: int64(len(data))}, data, err
 }
 
@@ -156,7 +159,10 @@ func (s *Source) Blob(ctx context.Context, repository string, d ocispec.Descript
 		media, limit = "application/yaml", min(limit, strict.MaxYAML)
 	}
 	a, err := s.client.get(ctx, d.URLs[0], media, "", limit)
-	return a.body, err
+	if err != nil {
+		return nil, fmt.Errorf("ask %s for %s: %w", s.client.base, d.Digest, err)
+	}
+	return a.body, nil
 }
 
 // signed finds the signed artifact that has the State Manifest d: mostly the newest, else the one of its version.
