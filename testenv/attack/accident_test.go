@@ -116,7 +116,8 @@ func fill(name string) error {
 }
 
 // TestDeadAgent: a device whose agent is dead, while its containers run on, is offline after three of its intervals: in the lists, on
-// the page, in the fleet's status and for a rollout, which does not count it as well. With its agent it is back.
+// the page, in the fleet's status and for a rollout, which does not count it as well. With its agent it is back; when it dies after a
+// release, the wave of that release fails.
 func TestDeadAgent(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -201,7 +202,8 @@ func TestDeadAgent(t *testing.T) {
 	if text := longshore(publish...); strings.Contains(text, "done") {
 		t.Errorf("the rollout is over:\n%s", text)
 	}
-	if text := longshore("fleet", "rollout", "show", "--verify-key", w.Path("release.pub"), w.Path("fleet")); !strings.Contains(text, "offline") {
+	show := []string{"fleet", "rollout", "show", "--verify-key", w.Path("release.pub"), w.Path("fleet")}
+	if text := longshore(show...); !strings.Contains(text, "offline") {
 		t.Errorf("the rollout shows\n%s", text)
 	}
 
@@ -213,6 +215,29 @@ func TestDeadAgent(t *testing.T) {
 	if a, b := world.Processes(before), world.Processes(after); len(a) != 1 || len(b) != 1 || maps.Equal(a, b) {
 		t.Errorf("containers %v, before %v: the update runs in another", b, a)
 	}
+	if text := longshore(publish...); !strings.Contains(text, "done") {
+		t.Errorf("the rollout with the device that is back:\n%s", text)
+	}
+
+	// It dies again after the next release reached it, while its wave soaks.
+	files = strings.Replace(strings.Replace(files, "GREETING: moin", "GREETING: servus", 1), "percent: 100}", "percent: 100, soak: 1h, deadline: 1s}", 1)
+	must(t, "fleet", os.WriteFile(fleet, []byte(files), 0o600))
+	longshore(publish...)
+	must(t, "the third release runs", w.Settled(t.Context(), 3, settleLimit))
+	must(t, "the device is well", testenv.Await(t.Context(), tellLimit, well))
+	if text := longshore(show...); !strings.Contains(text, "1 of 1 device well") || strings.Contains(text, "halted") {
+		t.Errorf("the wave soaks:\n%s", text)
+	}
+	w.Agent.Kill()
+	<-w.Agent.Done()
+	const lost = "wave all: 0 of 1 device well, 1 offline after 1s, 1 must be"
+	must(t, "the device that went silent counts against its wave", testenv.Await(t.Context(), tellLimit, func() error {
+		longshore(publish...)
+		if text := longshore(show...); !strings.Contains(text, "halted: "+lost) {
+			return errors.New(text)
+		}
+		return nil
+	}))
 }
 
 // page is what the endpoint answers to a browser of this machine.
