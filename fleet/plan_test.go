@@ -162,7 +162,7 @@ func TestPublishProposals(t *testing.T) {
 		t.Fatalf("of %q published = %v, proposed = %v, failed = %v, %v", tags, r.Published, r.Proposed, r.Failed, err)
 	}
 	one, two, _ := strings.Cut(err.Error(), "\n")
-	for text, want := range map[string]string{one: "0 of 3 states published and 1 proposed, another publisher published press-08", two: "another state waits for signatures: is proposed already"} {
+	for text, want := range map[string]string{one: "0 of 3 states published and 1 proposed, another publisher published press-08", two: "another state of gateway-1/press-19 waits for signatures: is proposed already"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("error %q, want %q in it", text, want)
 		}

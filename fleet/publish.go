@@ -189,7 +189,7 @@ func (r *Report) failures(all int) error {
 			"plan again: it shows what is there now"))
 	}
 	if len(proposed) > 0 {
-		conflicts = append(conflicts, fmt.Errorf("%s, for %s another state waits for signatures: %w", far, some(proposed), r.Failed[artifacts.DeviceID(proposed[0])]))
+		conflicts = append(conflicts, fmt.Errorf("%s; another state of %s waits for signatures: %w", far, some(proposed), r.Failed[artifacts.DeviceID(proposed[0])]))
 	}
 	if len(conflicts) == 1 {
 		return conflicts[0]

@@ -18,6 +18,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/strict"
@@ -180,10 +181,16 @@ func (c *call) ready(f *fleet.Fleet, dir string, annotations map[string]string) 
 	return compiled, o, err
 }
 
+// noneSelected is the error of a selector that matches no device.
+func (c *call) noneSelected() error {
+	return fault.WithHint(fmt.Errorf("--select %s: %w: no device of the fleet matches", c.String("select"), fault.ErrNotFound),
+		"select by labels as devices have them in the files (site=graz), or by device=ID")
+}
+
 // checkSelection rejects a selector that matches no device.
 func (c *call) checkSelection(plan *fleet.Plan) error {
 	if len(plan.Devices) == 0 && c.String("select") != "" {
-		return fmt.Errorf("--select %s: %w: no device of the fleet matches", c.String("select"), fault.ErrNotFound)
+		return c.noneSelected()
 	}
 	return nil
 }
@@ -339,7 +346,10 @@ func printPublished(w io.Writer, all []fleetState, signed bool) {
 }
 
 // dryRun is a plan with the states that would be pushed.
-type dryRun struct{ planResult }
+type dryRun struct {
+	planResult
+	to *fleetProposer
+}
 
 func (r dryRun) text(w io.Writer) {
 	r.Details(w)
@@ -348,8 +358,12 @@ func (r dryRun) text(w io.Writer) {
 		if d.Action != fleet.Publish {
 			continue
 		}
+		what, tag := "would push", d.Device.Tag()
+		if r.to.several[d.Repository] {
+			what, tag = "would propose", artifacts.ProposalTag(tag, d.Generation)
+		}
 		if n++; n <= maxListed {
-			row(w, "would push", "%s:%s  generation %d  %s", d.Repository, d.Device.Tag(), d.Generation, d.Digest)
+			row(w, what, "%s:%s  generation %d  %s", d.Repository, tag, d.Generation, d.Digest)
 		}
 	}
 	if n > maxListed {
@@ -423,7 +437,11 @@ func (c *call) fleetPublish(args []string) error {
 	}
 	unfit := plan.Count(fleet.Cannot) > 0 && !c.Bool("skip-unfit")
 	if c.Bool("dry-run") {
-		if err := c.show(dryRun{planResult{plan}}); err != nil || !unfit {
+		to, err := c.proposer(repositoriesOf(plan))
+		if err != nil {
+			return err
+		}
+		if err := c.show(dryRun{planResult{plan}, to}); err != nil || !unfit {
 			return err
 		}
 		return outcome.Told(outcome.Refused)

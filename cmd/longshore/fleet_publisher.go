@@ -61,19 +61,26 @@ type fleetProposer struct {
 	fleetPublisher
 	call   *call
 	policy *trust.Policy // nil: none was given
+
+	several map[string]bool // repositories whose states several have to sign
 }
 
 // proposer returns the publisher of the states of devices. It rejects a key whose signature would not count, before anything is pushed.
 func (c *call) proposer(repositories []string) (*fleetProposer, error) {
-	f := &fleetProposer{fleetPublisher: fleetPublisher{c.registry, c.signer}, call: c}
+	f := &fleetProposer{fleetPublisher: fleetPublisher{c.registry, c.signer}, call: c, several: map[string]bool{}}
 	var err error
 	if f.policy, err = c.policy(); err != nil {
 		return nil, err
 	}
 	for _, name := range repositories {
-		if !c.severalSign(f.policy, name) {
+		several, err := c.severalSign(f.policy, name)
+		if err != nil {
+			return nil, err
+		}
+		if !several {
 			continue
 		}
+		f.several[name] = true
 		if err := mayPropose(f.policy, name, c.signer); err != nil {
 			return nil, err
 		}
@@ -94,7 +101,7 @@ func repositoriesOf(plan *fleet.Plan) []string {
 
 // Publish implements fleet.Publisher.
 func (f *fleetProposer) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
-	if p.Tagged == a.Descriptor.Digest || !f.call.severalSign(f.policy, repository) { // a published state is only signed again
+	if p.Tagged == a.Descriptor.Digest || !f.several[repository] { // a published state is only signed again
 		return f.fleetPublisher.Publish(ctx, repository, a, p)
 	}
 	repo, err := f.OpenName(ctx, repository)
@@ -173,7 +180,10 @@ func (c *call) refuseWaves(f *fleet.Fleet, o fleet.Options, instead string) erro
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(f.Repositories(o.Devices))) {
-		if c.severalSign(policy, name) {
+		switch several, err := c.severalSign(policy, name); {
+		case err != nil:
+			return err
+		case several:
 			return fault.WithHint(fmt.Errorf("fleet %s: states in %s need several signers, and waves publish with one key: %w", f.Name, name, fault.ErrUnsupported), instead)
 		}
 	}

@@ -69,19 +69,23 @@ func (c *call) proposes(repo *registry.Repository) (*trust.Policy, bool, error) 
 	if err != nil {
 		return nil, false, err
 	}
-	return policy, c.severalSign(policy, repo.Name()), nil
+	several, err := c.severalSign(policy, repo.Name())
+	return policy, several, err
 }
 
 // severalSign reports whether states in a repository are proposed: because a policy requires several signers, or because of --propose.
-func (c *call) severalSign(policy *trust.Policy, repository string) bool {
-	if c.Bool("propose") {
-		return true
-	}
-	if policy == nil || c.Bool("unsigned") {
-		return false
+// It rejects --unsigned where a policy requires several signers: the tag would be moved to a state that devices with the policy reject.
+func (c *call) severalSign(policy *trust.Policy, repository string) (bool, error) {
+	if policy == nil || c.Bool("propose") {
+		return c.Bool("propose"), nil
 	}
 	rule, found := policy.Match(trust.KindState, repository)
-	return found && rule.Need() > 1
+	several := found && rule.Need() > 1
+	if several && c.Bool("unsigned") {
+		return false, fault.WithHint(fmt.Errorf("--unsigned: devices with --policy reject states in %s without signatures of %s: %w", repository, rule.Quorum.String(), fault.ErrRejected),
+			"propose them with a key, or with --propose for others to sign")
+	}
+	return several, nil
 }
 
 // mayPropose rejects a key whose signature would not count.

@@ -241,6 +241,9 @@ func TestFleetProposal(t *testing.T) {
 	s.do(outcome.Misused, "fleet", "rollout", "undo", "--key", "release.key", "--policy", "two.yaml", "waves")
 	s.write("fourth.yaml", strings.ReplaceAll(string(mustRead(t, "two.yaml")), "signers: [release, ", "signers: ["))
 	s.do(outcome.Refused, "fleet", "publish", "--key", "release.key", "--policy", "fourth.yaml", "one") // a key that does not count
+	publish(outcome.OK, "release.key", "--dry-run")
+	s.do(outcome.Refused, "fleet", "publish", "--unsigned", "--policy", "two.yaml", "one")
+	s.do(outcome.Refused, "state", "push", "--unsigned", "--policy", "two.yaml", "-d", "press-07", "--component", monitor+":1.4.0", states)
 	tags("")
 	publish(outcome.OK, "release.key")
 	tags("press-07.v1.proposal press-08.v1.proposal")

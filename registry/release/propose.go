@@ -49,7 +49,7 @@ func Propose(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 
 // Taken is the error about another proposal under a tag. It wraps ErrProposed.
 func Taken(repository, tag string, there digest.Digest) error {
-	return fault.WithHint(fmt.Errorf("propose %s:%s: %s %w", repository, tag, there, ErrProposed),
+	return fault.WithHint(fmt.Errorf("%s:%s (%s) %w", repository, tag, there, ErrProposed),
 		"look at it with longshore state show, and sign it, or put yours in its place with --replace-proposal")
 }
 
