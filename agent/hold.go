@@ -163,9 +163,11 @@ func (l *loop) earlier(generation uint64) (*store.State, error) {
 	}
 	switch {
 	case generation == l.target.Generation:
-		return nil, fmt.Errorf("roll back: the device is kept at generation %d already: %w", generation, fault.ErrConflict)
+		return nil, fault.WithHint(fmt.Errorf("roll back: the device is kept at generation %d already: %w", generation, fault.ErrConflict),
+			"end that with longshore-agent release, or name another generation")
 	case len(held) == 0:
-		return nil, fmt.Errorf("roll back: the device has no earlier generation that ran completely: %w", fault.ErrNotFound)
+		return nil, fault.WithHint(fmt.Errorf("roll back: the device has no earlier generation that ran completely: %w", fault.ErrNotFound),
+			"publish one: longshore state rollback")
 	}
 	return nil, fault.WithHint(fmt.Errorf("roll back: the device does not have generation %d any more, or it did not run completely: %w", generation, fault.ErrNotFound),
 		"it can go back to generation "+strings.Join(numbers, ", "))
@@ -195,7 +197,8 @@ func cmpRevoked(content, key digest.Digest) string {
 func (l *loop) release(by, via string) (status.Hold, error) {
 	h := l.hold
 	if h == nil {
-		return status.Hold{}, fmt.Errorf("release: the device is not held at a generation: %w", fault.ErrNotFound)
+		return status.Hold{}, fault.WithHint(fmt.Errorf("release: the device is not held at a generation: %w", fault.ErrNotFound),
+			"there is nothing to do: longshore-agent status")
 	}
 	if by == "" {
 		return status.Hold{}, fmt.Errorf("release: the request does not name who decides: %w", fault.ErrInvalid)

@@ -42,7 +42,7 @@ func (p *program) restoreCommand() *cli.Command {
 		Name: "restore", Usage: "replace the database by a backup", ArgsUsage: "FILE",
 		Description: "The server must be stopped. A damaged backup, or one of a newer version, changes nothing. Afterwards each device reports\n" +
 			"everything once more, and gets a manifest above the one that it has. Devices that were removed since the backup are enrolled\n" +
-			"again: remove them again before you start the server.\n\n" +
+			"again: remove them before you start the server: longshore-fleet devices remove ID.\n\n" +
 			"   longshore-fleet restore /var/backups/fleet.db\n   longshore-fleet restore --database ./fleet.db /media/stick/fleet.db\n\n" +
 			"Exit codes: 0 done; 2 usage, or the file is damaged; 4 not found; 6 the database is open in another process; 70 anything else.",
 		Flags: []cli.Flag{databaseFlag()},
@@ -60,7 +60,7 @@ func (p *program) restoreCommand() *cli.Command {
 				made = " of " + r.Made.UTC().Format(time.RFC3339)
 			}
 			fmt.Fprintf(p.stdout, "restored %s with %d devices from %s%s\n", c.String("database"), r.Devices, file, made)
-			_, err = fmt.Fprintln(p.stderr, "devices that were removed since this backup are enrolled again: remove them again before you start the server")
+			_, err = fmt.Fprintln(p.stderr, "devices that were removed since this backup are enrolled again: remove them before you start the server: longshore-fleet devices remove ID")
 			return err
 		},
 	}

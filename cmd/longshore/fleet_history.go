@@ -35,7 +35,7 @@ func fleetHistoryCommand() command {
 			"if a listed state has no trusted signature; otherwise the list shows what the signatures claim. Of the files the command uses " +
 			"only the names of devices and repositories. For the result of each rollout in waves, use longshore fleet rollout history.",
 		examples: []string{"--verify-key release.pub plant", "--select site=graz --limit 3 -o json plant"},
-		flags:    slices.Concat(historyFlags(), registryFlags(), []cli.Flag{selectFlag(), parallelFlag()}),
+		flags:    slices.Concat(historyFlags("publications"), registryFlags(), []cli.Flag{selectFlag(), parallelFlag()}),
 		run:      (*call).fleetHistory,
 	}
 }
@@ -138,7 +138,7 @@ func (c *call) fleetHistory(args []string) error {
 	}
 	at := f.Repositories(choose)
 	if len(at) == 0 && choose != nil {
-		return fmt.Errorf("--select %s: %w: no device of the fleet matches", c.String("select"), fault.ErrNotFound)
+		return c.noneSelected()
 	}
 	all, more, err := c.fleetLines(at, limit, of)
 	if err != nil {

@@ -34,7 +34,8 @@ func fleetRollbackCommand() command {
 			"and that --policy accepts it. A device whose earlier state is missing or incomplete is reported and does not block the " +
 			"others; then the exit code is 6. Repeat an interrupted run. The command uses only the names of devices and " +
 			"repositories in the files, and does not change the files: correct them before the next fleet publish, which would " +
-			"otherwise publish the bad release again.",
+			"otherwise publish the bad release again.\n\nStates that need several signers by --policy are proposed: the others run the same " +
+			"command with their own keys, and the last signature publishes each state.",
 		examples: []string{
 			"--before 2h --dry-run plant",
 			"--before 2026-11-20T02:00:00Z --key release.key plant",

@@ -89,7 +89,8 @@ func rolloutUndoCommand() command {
 		about: "Publishes the previous content of each device that the newest rollout has reached, as a new generation, because devices " +
 			"reject older generations. A device that has got another state since then is unchanged, and so is a device that had no " +
 			"state before. First the command checks everything that devices would load: if something is missing for a device, " +
-			"nothing is published. Exit code 0 means that all other devices were rolled back.",
+			"nothing is published. Exit code 0 means that all other devices were rolled back.\n\nStates that need several signers by " +
+			"--policy are not undone in one step: propose the former ones with longshore fleet rollback --previous.",
 		examples: []string{"--key release.key plant", "--reason 'vision loses frames' --key release.key plant"},
 		flags:    slices.Concat(contentFlags(), signFlags(), []cli.Flag{reasonFlag(), unsignedFlag(), parallelFlag()}),
 		run:      (*call).rolloutUndo,

@@ -70,15 +70,15 @@ func stateHistoryCommand() command {
 			"--device press-07 --verify-key release.pub harbor.acme.example/plant/state",
 			"--device press-07 --limit 3 -o json harbor.acme.example/plant/state",
 		},
-		flags: slices.Concat([]cli.Flag{deviceFlag()}, historyFlags(), registryFlags()),
+		flags: slices.Concat([]cli.Flag{deviceFlag()}, historyFlags("generations"), registryFlags()),
 		run:   (*call).stateHistory,
 	}
 }
 
 // historyFlags choose how much of a history is listed, and who must have signed it.
-func historyFlags() []cli.Flag {
+func historyFlags(of string) []cli.Flag {
 	return []cli.Flag{
-		&cli.IntFlag{Name: "limit", Value: historyLines, Usage: "`NUMBER` of lines, the newest first"},
+		&cli.IntFlag{Name: "limit", Value: historyLines, Usage: "`NUMBER` of " + of + ", the newest first"},
 		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed them; may be repeated"},
 		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify the signatures with"},
 	}

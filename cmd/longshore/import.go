@@ -27,7 +27,7 @@ import (
 
 func importCommand() command {
 	return command{
-		name: "import", args: "DIRECTORY|TAR… DESTINATION", min: 1, max: -1,
+		name: "import", args: "DIRECTORY|TAR… [DESTINATION]", min: 1, max: -1,
 		usage: "copy an export to the registry of a site",
 		about: "Verifies an export with the keys or the policy of the site, and copies it to the registry DESTINATION. The tags of devices " +
 			"are set last, and never to an older generation. Volumes may be in several directories; all of them are checked first. " +

@@ -262,7 +262,7 @@ func (c *call) fleetPrune(args []string) error {
 	}
 	at := f.Repositories(o.Devices)
 	if len(at) == 0 && o.Devices != nil {
-		return fmt.Errorf("--select %s: %w: no device of the fleet matches", c.String("select"), fault.ErrNotFound)
+		return c.noneSelected()
 	}
 	stay := needs{}
 	if err := stay.rollout(c.Context, rollout.Of(f, registry.Upstream{Client: c.registry}, nil, o.Verify)); err != nil {

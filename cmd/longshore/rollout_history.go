@@ -32,7 +32,7 @@ func rolloutHistoryCommand() command {
 			"listed record has no trusted signature; otherwise the list shows what the signatures claim. For what was published " +
 			"without waves too, use longshore fleet history; for a single device, longshore state history.",
 		examples: []string{"--verify-key release.pub plant", "--limit 3 -o json plant"},
-		flags:    slices.Concat(historyFlags(), registryFlags(), []cli.Flag{parallelFlag()}),
+		flags:    slices.Concat(historyFlags("rollouts"), registryFlags(), []cli.Flag{parallelFlag()}),
 		run:      (*call).rolloutHistory,
 	}
 }

@@ -167,7 +167,7 @@ func TestEnrollmentsLost(t *testing.T) {
 	out, code := s.command("restore", backup)
 	_, text, _ := strings.Cut(out, "devices from "+backup+" of ")
 	text, _, _ = strings.Cut(text, "\n")
-	if made, err := time.Parse(time.RFC3339, text); code != 0 || err != nil || made.Before(before.Truncate(time.Second)) || made.After(after) || !strings.Contains(out, "remove them again before you start the server") {
+	if made, err := time.Parse(time.RFC3339, text); code != 0 || err != nil || made.Before(before.Truncate(time.Second)) || made.After(after) || !strings.Contains(out, "longshore-fleet devices remove ID") {
 		t.Fatalf("restore = %d %s, %v, want a backup from %s to %s", code, out, err, before, after)
 	}
 	remove() // the backup has it as enrolled
