@@ -26,7 +26,7 @@ import (
 func operatorSocket(runDir string) string { return runDir + "-operators/agent.sock" }
 
 func socketFlag() cli.Flag {
-	return &cli.StringFlag{Name: "socket", Usage: "socket of the agent (default: that of the configuration, for other users than root the operators' socket)", EnvVars: env("SOCKET")}
+	return &cli.StringFlag{Name: "socket", Usage: "`SOCKET` of the agent (default: that of the configuration, for other users than root the operators' socket)", EnvVars: env("SOCKET")}
 }
 
 // operatorOf asks the agent as root does, or as a member of approvals.group.
@@ -65,8 +65,8 @@ func (p *program) changesCommand() *cli.Command {
 }
 
 func (p *program) decisionCommands() []*cli.Command {
-	reason := &cli.StringFlag{Name: "reason", Usage: "why, for the event log and the reports"}
-	id := &cli.StringFlag{Name: "id", Usage: "decide only if the change is still the one with this id, as changes -o json shows it"}
+	reason := &cli.StringFlag{Name: "reason", Usage: "`TEXT` with the reason, for the event log and the reports"}
+	id := &cli.StringFlag{Name: "id", Usage: "decide only if the change is still the one with this `ID`, as changes -o json shows it"}
 	flags := []cli.Flag{configFlag(), socketFlag(), outputFlag(), id, reason}
 	about := "A decision is about the change that waits now: if the state changes, the new change waits for its own decision. The agent records who\n" +
 		"decided, when and what. A change that has begun cannot be stopped. trust-policy names the next version of the trust policy.\n\n"
@@ -87,8 +87,8 @@ func (p *program) decisionCommands() []*cli.Command {
 			Name: "postpone", Usage: "decide on a change later", ArgsUsage: "DEPLOYMENT ...",
 			Description: about + "Examples:\n  longshore-agent postpone vision --for 8h\n  longshore-agent postpone vision --until 2026-12-01T22:00:00Z\n\n" + outcome.Help,
 			Flags: append([]cli.Flag{
-				&cli.DurationFlag{Name: "for", Usage: "`TIME` from now, at most 90 days: 8h", DefaultText: "none"},
-				&cli.TimestampFlag{Name: "until", Usage: "`TIME`, RFC 3339", Layout: time.RFC3339},
+				&cli.DurationFlag{Name: "for", Usage: "`DURATION` from now, at most 90 days: 8h", DefaultText: "none"},
+				&cli.TimestampFlag{Name: "until", Usage: "`TIME` until which nothing changes, at most 90 days from now: 2026-12-01T22:00:00Z", Layout: time.RFC3339},
 			}, flags...),
 			Action: func(c *cli.Context) error {
 				d := control.Decision{Verdict: store.Postponed}
@@ -173,7 +173,7 @@ func (p *program) rollbackCommands() []*cli.Command {
 				"Examples:\n  longshore-agent rollback --reason 'line 3 stops since the update'\n  longshore-agent rollback --to 41\n\n" + outcome.Help,
 			Flags: []cli.Flag{
 				configFlag(), socketFlag(), outputFlag(), &cli.Uint64Flag{Name: "to", Usage: "`NUMBER` of the generation", DefaultText: "the one that ran completely before"},
-				&cli.StringFlag{Name: "reason", Usage: "why, for the event log and the reports"},
+				&cli.StringFlag{Name: "reason", Usage: "`TEXT` with the reason, for the event log and the reports"},
 			},
 			Action: shows(p, operatorOf, func(c *cli.Context, agent *control.Client) (status.Hold, error) {
 				return agent.RollBack(c.Context, control.Rollback{To: c.Uint64("to"), Reason: c.String("reason")})

@@ -51,8 +51,8 @@ func (p *program) initCommand() *cli.Command {
 			"  longshore-agent init --device press-07 --margo https://wfm.acme.example --allow-unsigned --margo-cert-file press-07.crt \\\n" +
 			"    --margo-key-file press-07.key --margo-trust-bundle bundle.json",
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "device", Usage: "id of this device", EnvVars: env("DEVICE")},
-			&cli.StringFlag{Name: "state", Usage: "repository of the device states, oci://host/path", EnvVars: env("STATE")},
+			&cli.StringFlag{Name: "device", Usage: "`ID` of this device", EnvVars: env("DEVICE")},
+			&cli.StringFlag{Name: "state", Usage: "`REPOSITORY` of the device states, oci://host/path", EnvVars: env("STATE")},
 			&cli.StringFlag{Name: "margo", Usage: "`URL` of the Margo manager that defines what this device runs", EnvVars: env("MARGO")},
 			&cli.StringFlag{Name: "margo-cert-file", Usage: "PEM `FILE` with the certificate of this device for the manager", EnvVars: env("MARGO_CERT_FILE")},
 			&cli.StringFlag{Name: "margo-key-file", Usage: "PEM `FILE` with the key of this certificate", EnvVars: env("MARGO_KEY_FILE")},
@@ -63,7 +63,7 @@ func (p *program) initCommand() *cli.Command {
 			&cli.BoolFlag{Name: "allow-unsigned", Usage: "accept the manager's State Manifests, which are not signed; shown in every status", EnvVars: env("ALLOW_UNSIGNED")},
 			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE` whose signature a state needs; repeat for several", EnvVars: env("PUBLIC_KEY")},
 			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` for the device, instead of one created from --key", EnvVars: env("POLICY")},
-			&cli.StringFlag{Name: "scope", Usage: "repositories that the keys may sign for (default: the path above the state's repository)", EnvVars: env("SCOPE")},
+			&cli.StringFlag{Name: "scope", Usage: "`PATTERN` of the repositories that the keys may sign for (default: the path above the state's repository)", EnvVars: env("SCOPE")},
 			&cli.StringFlag{Name: "fleet-url", Usage: "`URL` of the fleet endpoint", EnvVars: env("FLEET_URL")},
 			&cli.StringFlag{Name: "fleet-token-file", Usage: "`FILE` with the bearer token of this device", EnvVars: env("FLEET_TOKEN_FILE")},
 			&cli.StringFlag{Name: "fleet-ca-file", Usage: "PEM `FILE` with the CA of the fleet endpoint", EnvVars: env("FLEET_CA_FILE")},
@@ -87,7 +87,7 @@ func deviceFlags() []cli.Flag {
 		&cli.StringFlag{Name: "network-pool", Usage: "`RANGE` of addresses for containers", EnvVars: env("NETWORK_POOL")},
 		&cli.StringFlag{Name: "data-dir", Usage: "`DIR` for data that survives a reboot", EnvVars: env("DATA_DIR")},
 		&cli.StringFlag{Name: "run-dir", Usage: "`DIR` for data that does not survive a reboot", EnvVars: env("RUN_DIR")},
-		&cli.DurationFlag{Name: "poll", Usage: "interval between two polls of the registry", DefaultText: config.DefaultInterval.String(), EnvVars: env("POLL")},
+		&cli.DurationFlag{Name: "poll", Usage: "`TIME` between two polls of the registry", DefaultText: config.DefaultInterval.String(), EnvVars: env("POLL")},
 		&cli.StringFlag{Name: "config-dir", Usage: "`DIR` to write to", Value: filepath.Dir(config.DefaultPath), EnvVars: env("CONFIG_DIR")},
 		&cli.BoolFlag{Name: "force", Usage: "replace existing files", EnvVars: env("FORCE")},
 	}

@@ -49,7 +49,7 @@ func (p *program) runCommand() *cli.Command {
 		Flags: []cli.Flag{
 			configFlag(),
 			&cli.BoolFlag{Name: "debug", Usage: "log every step", EnvVars: env("DEBUG")},
-			&cli.StringFlag{Name: "log-format", Usage: "text or json", Value: "text", EnvVars: env("LOG_FORMAT")},
+			&cli.StringFlag{Name: "log-format", Usage: "`FORMAT` of the log: text or json", Value: "text", EnvVars: env("LOG_FORMAT")},
 		},
 		Action: p.runAgent,
 	}

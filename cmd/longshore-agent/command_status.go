@@ -20,7 +20,7 @@ import (
 )
 
 func outputFlag() cli.Flag {
-	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "text, json or yaml", Value: "text", EnvVars: env("OUTPUT")}
+	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: text, json or yaml", Value: "text", EnvVars: env("OUTPUT")}
 }
 
 func (p *program) statusCommand() *cli.Command {
@@ -44,7 +44,7 @@ func (p *program) syncCommand() *cli.Command {
 			"Examples:\n  longshore-agent sync\n  longshore-agent sync --timeout 5m -o json",
 		Flags: []cli.Flag{
 			configFlag(), socketFlag(), outputFlag(),
-			&cli.DurationFlag{Name: "timeout", Usage: "how long to wait", DefaultText: "no limit", EnvVars: env("TIMEOUT")},
+			&cli.DurationFlag{Name: "timeout", Usage: "`TIME` to wait at most", DefaultText: "no limit", EnvVars: env("TIMEOUT")},
 		},
 		Action: p.sync,
 	}

@@ -51,7 +51,7 @@ func (p *program) caCommand() *cli.Command {
 				Flags: append([]cli.Flag{
 					&cli.StringFlag{Name: "manager", Usage: "`ID` of the manager", EnvVars: env("manager")},
 					&cli.StringFlag{Name: "client", Usage: "`ID` of a client of it; default: the certificate is the manager's", EnvVars: env("client")},
-					&cli.DurationFlag{Name: "ttl", Usage: "how long the certificate is valid", Value: svidTTL, EnvVars: env("ttl")}, dir,
+					&cli.DurationFlag{Name: "ttl", Usage: "`TIME` for which the certificate is valid", Value: svidTTL, EnvVars: env("ttl")}, dir,
 				}, caKeyFlags()...),
 				Action: p.caIssue,
 			},

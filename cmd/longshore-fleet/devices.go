@@ -46,7 +46,7 @@ func (p *program) devicesCommand() *cli.Command {
 				Flags: []cli.Flag{
 					fingerprint("`SHA256` of the key, as the device shows it"),
 					&cli.StringFlag{Name: "expect", Usage: "`SHA256` of the key of a device that will ask later", EnvVars: env("expect")},
-					&cli.DurationFlag{Name: "expires", Usage: "how long an approval by --expect waits for its device; 0: for ever", Value: expectTTL, EnvVars: env("expires")},
+					&cli.DurationFlag{Name: "expires", Usage: "`TIME` for which an approval by --expect waits for its device; 0: for ever", Value: expectTTL, EnvVars: env("expires")},
 					databaseFlag(), outputFlag(),
 				},
 				Action: p.withStore(p.approveDevice),

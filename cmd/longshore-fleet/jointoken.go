@@ -35,7 +35,7 @@ func (p *program) joinTokenCommand() *cli.Command {
 					"   longshore-fleet join-token create --expires 1h            # any device; it gives its id itself\n\n" + exitCodes,
 				Flags: []cli.Flag{
 					&cli.StringFlag{Name: "device", Usage: "`ID` that the device gets; default: any free id that the device asks for", EnvVars: env("device")},
-					&cli.DurationFlag{Name: "expires", Usage: "how long the token is valid", Value: joinTTL, EnvVars: env("join-expires")},
+					&cli.DurationFlag{Name: "expires", Usage: "`TIME` for which the token is valid", Value: joinTTL, EnvVars: env("join-expires")},
 					&cli.StringFlag{Name: "trust-bundle", Usage: "`FILE` with the manager's trust bundle (SPIFFE's JSON, or PEM)", EnvVars: env("trust-bundle")},
 					databaseFlag(), outputFlag(),
 				},

@@ -69,7 +69,7 @@ func (p *program) tokenCommand() *cli.Command {
 }
 
 func outputFlag() cli.Flag {
-	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "text or json", Value: "text", EnvVars: env("output")}
+	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: text or json", Value: "text", EnvVars: env("output")}
 }
 
 func (p *program) withStore(do func(*cli.Context, *store.SQLite) error) cli.ActionFunc {
