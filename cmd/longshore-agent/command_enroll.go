@@ -65,7 +65,7 @@ func (p *program) enrollCommand() *cli.Command {
 			&cli.StringFlag{Name: "report-key", Usage: "where the device's key is: `PLACE` is file, tpm, tpm:DEVICE, or pkcs11:… for a token", DefaultText: "tpm if there is one, else file", EnvVars: env("REPORT_KEY")},
 			&cli.BoolFlag{Name: "allow-wipe", Usage: "the manager may have this device delete everything when it is removed there", EnvVars: env("ALLOW_WIPE")},
 			&cli.BoolFlag{Name: "print-fingerprint", Usage: "create the key if there is none, print its fingerprint and exit", EnvVars: env("PRINT_FINGERPRINT")},
-			&cli.BoolFlag{Name: "qr", Usage: "show the fingerprint also as a QR code (default on a terminal)", EnvVars: env("QR")},
+			&cli.BoolFlag{Name: "qr", Usage: "show the fingerprint also as a QR code", DefaultText: "on a terminal", EnvVars: env("QR")},
 			&cli.BoolFlag{Name: "run", Usage: "run the agent afterwards; also if the device is enrolled already", EnvVars: env("RUN_AGENT")},
 			outputFlag(),
 		}, deviceFlags()...),

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	_ "time/tzdata" // windows of time on a device without time zones of its own
@@ -58,17 +59,18 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		OnUsageError: func(c *cli.Context, err error, _ bool) error {
 			return outcome.Usagef("", "%v", err)
 		},
-		Commands: []*cli.Command{
-			p.initCommand(), p.enrollCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(),
-			p.psCommand(), p.logsCommand(), p.execCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(), p.volumesCommand(),
-			p.capabilitiesCommand(), p.keyCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.unitCommand(), p.completionCommand(),
-			cmdline.Version("longshore-agent", stdout),
-		},
+		Description: "Set up a device, then see what it does:\n\n" +
+			"   longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
+			"   systemctl enable --now longshore-agent\n   longshore-agent status",
+		Commands: slices.Concat(
+			[]*cli.Command{p.initCommand(), p.enrollCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(), p.changesCommand()},
+			p.decisionCommands(), p.rollbackCommands(),
+			[]*cli.Command{
+				p.psCommand(), p.logsCommand(), p.execCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(), p.volumesCommand(),
+				p.capabilitiesCommand(), p.keyCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.panelPINCommand(), p.unitCommand(),
+				p.completionCommand(), cmdline.Version("longshore-agent", stdout),
+			}),
 	}
-	app.Commands = append(app.Commands, p.changesCommand())
-	app.Commands = append(app.Commands, p.decisionCommands()...)
-	app.Commands = append(app.Commands, p.rollbackCommands()...)
-	app.Commands = append(app.Commands, p.panelPINCommand())
 	for _, c := range app.Commands {
 		c.OnUsageError = app.OnUsageError
 		for _, below := range c.Subcommands {

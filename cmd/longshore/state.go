@@ -32,7 +32,8 @@ func statePushCommand() command {
 			"names. --windows sets the windows in which the device makes changes; without it they stay, but --replace removes them. " +
 			"Every component is pinned to its current digest. The command shows what changes on the device, as fleet plan does, and " +
 			"then publishes; with --dry-run it only shows the change. It signs the state before it moves the device's tag. " +
-			"It continues from a state that the same key signed; after a change of keys, name the old one with --verify-key.",
+			"It continues from a state that the same key signed; after a change of keys, name the old one with --verify-key.\n\nA state that needs several signers by --policy is " +
+			"proposed: the others sign it with longshore state sign, and the last signature publishes it.",
 		examples: []string{
 			"--device press-07 --key release.key --component harbor.acme.example/plant/components/line-monitor:1.4.0 --set POLL_SECONDS=30 harbor.acme.example/plant/state",
 			"--device press-07 --key release.key --name line-monitor --set POLL_SECONDS=60 harbor.acme.example/plant/state",
