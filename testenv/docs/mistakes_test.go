@@ -198,7 +198,7 @@ func (w *writer) do(script string) {
 	}
 }
 
-var changes = regexp.MustCompile(`[0-9a-f]{64}|[0-9a-f]{12}…|\b\d+ (?:s|min|h)\b|next try in \d+s|longshore-agent (?:v\d\S+|devel)|process \d+|web ✓ starting|[0-9.]+ [KM]iB *|SIZE +|\d{4}-\d\d-\d\dT[0-9:]{8}Z`)
+var changes = regexp.MustCompile(`next check in \d+ (?:s|min|h) · |[0-9a-f]{64}|[0-9a-f]{12}…|\b\d+ (?:s|min|h)\b|next try (?:in \d+s|now)|longshore-agent (?:v\d\S+|devel)|process \d+|web ✓ starting|[0-9.]+ [KM]iB *|SIZE +|\d{4}-\d\d-\d\dT[0-9:]{8}Z`)
 
 // reader is a text as everyone gets it, wherever and whenever.
 func (w *writer) reader(text string) string {
@@ -219,7 +219,9 @@ func (w *writer) reader(text string) string {
 			return "process N"
 		case strings.HasPrefix(s, "web"):
 			return "web ✓ healthy"
-		case strings.HasPrefix(s, "next"):
+		case strings.HasPrefix(s, "next check"): // not told while it happens
+			return ""
+		case strings.HasPrefix(s, "next try"):
 			return "next try in N s"
 		case strings.HasPrefix(s, "SIZE"):
 			return "SIZE    "
