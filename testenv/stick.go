@@ -81,16 +81,43 @@ func (s *Stick) Remount(t testing.TB) {
 // read, and nothing can be written any more.
 func (s *Stick) Wear(t testing.TB, file string, offset int64) {
 	t.Helper()
-	unix.Sync()
+	unix.Sync()      // before that, files have no place
+	var others int64 // where they end
+	err := filepath.WalkDir(s.Dir, func(name string, e fs.DirEntry, err error) error {
+		if err == nil && e.Type().IsRegular() && name != file {
+			_, end := physical(t, name)
+			others = max(others, end)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	data, err := os.ReadFile(file)
-	if err == nil { // behind all others
-		err = errors.Join(os.WriteFile(file+".last", data, 0o644), os.Rename(file+".last", file))
+	begin, tries := int64(-1), []string{}
+	for err == nil && begin < others { // a copy fills a gap before others, the next one cannot
+		if len(tries) == 16 {
+			t.Fatalf("%s does not come behind %d bytes of other files", file, others)
+		}
+		next := fmt.Sprintf("%s.%d", file, len(tries))
+		tries = append(tries, next)
+		if err = os.WriteFile(next, data, 0o644); err == nil {
+			unix.Sync()
+			begin, _ = physical(t, next)
+		}
+	}
+	for i, name := range tries {
+		if i == len(tries)-1 {
+			err = errors.Join(err, os.Rename(name, file))
+		} else {
+			err = errors.Join(err, os.Remove(name))
+		}
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	unix.Sync()
-	end := physical(t, file) + offset
+	end := begin + offset
 	s.Pull(t)
 	s.mount(t, "loop,ro")
 	if err := os.Truncate(s.file, end); err != nil { // the loop device keeps its size
@@ -110,21 +137,28 @@ func (s *Stick) Wear(t testing.TB, file string, offset int64) {
 	}
 }
 
-// physical is where a file begins on its device, in bytes.
-func physical(t testing.TB, file string) int64 {
+// physical is where the content of a file begins and ends on its device, in bytes; 0 and 0: it has none.
+func physical(t testing.TB, file string) (begin, end int64) {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "filefrag", "-b1", "-v", file).Output()
 	if err != nil {
 		t.Fatalf("filefrag %s: %v", file, err)
 	}
 	for line := range bytes.Lines(out) { // "   0:        0.. 8003583:   10486784..  18490367: 8003584: last,eof"
-		if columns := strings.Split(string(line), ":"); len(columns) > 2 && strings.TrimSpace(columns[0]) == "0" {
-			first, _, _ := strings.Cut(strings.TrimSpace(columns[2]), ".")
-			if n, err := strconv.ParseInt(first, 10, 64); err == nil {
-				return n
-			}
+		columns := strings.Split(string(line), ":")
+		if len(columns) < 4 {
+			continue
 		}
+		from, to, _ := strings.Cut(columns[2], "..")
+		first, errFirst := strconv.ParseInt(strings.TrimSpace(from), 10, 64)
+		last, errLast := strconv.ParseInt(strings.TrimSpace(to), 10, 64)
+		if errFirst != nil || errLast != nil {
+			continue // the heading
+		}
+		if strings.TrimSpace(columns[0]) == "0" {
+			begin = first
+		}
+		end = max(end, last+1)
 	}
-	t.Fatalf("filefrag %s:\n%s", file, out)
-	return 0
+	return begin, end
 }
