@@ -233,7 +233,8 @@ func TestOwnAuthority(t *testing.T) {
 	s.Kill()
 	serve := func() (string, int) {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), s.Program, "serve", "--listen", "127.0.0.1:0", "--mtls-listen", "127.0.0.1:0", "--database", s.Path("other.db"), "--enroll", s.Path("enroll.yaml"))
+		cmd := exec.CommandContext(t.Context(), s.Program, "serve", "--listen", "127.0.0.1:0", "--mtls-listen", "127.0.0.1:0", "--database", s.Path("other.db"),
+			"--state", s.Repo.Name(), "--enroll", s.Path("enroll.yaml"))
 		out, err := cmd.CombinedOutput()
 		if err != nil && cmd.ProcessState == nil {
 			t.Fatal(err)
