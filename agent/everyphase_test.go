@@ -133,6 +133,27 @@ func TestEveryPhase(t *testing.T) {
 	})
 }
 
+// A device without a fleet endpoint has nobody to tell that a check lasts: it goes on all the same.
+func TestALongCheckWithoutAnEndpoint(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		var s stuck
+		s.at.Store("")
+		w.Edit = func(o *agent.Options) {
+			o.Reporter = nil
+			o.Verifier = slowVerifier{o.Verifier, func(ctx context.Context) { s.in(ctx, "verifying") }}
+		}
+		b := &bench{t, w, m, w.Start(t)}
+		w.Publish(t, 1, anApp(1, "web:1"))
+		b.reaches(store.PhaseCommitted, 1)
+		s.at.Store("verifying")
+		w.Publish(t, 2, anApp(1, "web:2"))
+		b.reaches(store.PhaseVerifying, 0)
+		time.Sleep(30 * time.Second)
+		s.at.Store("")
+		b.reaches(store.PhaseCommitted, 2)
+	})
+}
+
 // kept is the progress in the database.
 func (b *bench) kept(db *store.Store) (p *store.Progress) {
 	b.t.Helper()

@@ -75,8 +75,9 @@ type ExtraWait struct {
 	Until      time.Time  `json:"until,omitzero"`
 }
 
-// capabilities appends the device's report of itself.
+// capabilities appends the device's report of itself, if it has an endpoint.
 func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
+	l.foundTold = foundIn(l.progressed)
 	if l.o.Reporter == nil {
 		return nil
 	}
@@ -84,7 +85,6 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	l.foundTold = foundIn(l.progressed)
 	_, err = tx.Append(store.Report{Kind: store.KindCapabilities, Subject: string(l.o.Device), Body: b, At: now})
 	return err
 }
