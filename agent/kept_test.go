@@ -8,6 +8,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -299,14 +300,14 @@ func TestWhatChangesWhileARollbackVerifies(t *testing.T) {
 // Hardware that comes and goes has nothing verified again: the policy is the same.
 func TestHardwareThatComesAndGoesVerifiesNothingAgain(t *testing.T) {
 	inKept(t, func(t *testing.T, w *agenttest.World, k *keeping) {
-		edit, looks := w.Edit, 0
+		var looks atomic.Int64
+		edit := w.Edit
 		w.Edit = func(o *agent.Options) {
 			edit(o)
 			c := o.Capabilities
 			o.Machine = func() margo.DeviceCapabilities {
-				looks++
 				now := c
-				if looks%2 == 0 {
+				if looks.Add(1)%2 == 0 {
 					now.Properties.Peripherals = append(now.Properties.Peripherals, margo.Peripheral{Type: "camera"})
 				}
 				return now
@@ -321,8 +322,8 @@ func TestHardwareThatComesAndGoesVerifiesNothingAgain(t *testing.T) {
 		k.with(func() { clear(k.reads) })
 		time.Sleep(time.Hour)
 		k.with(func() {
-			if n := w.Pulse.Asked(); n > 0 || k.asked > 0 || len(k.reads) > 0 || looks < 30 {
-				t.Errorf("in %d looks at the machine signatures were verified %d times and read %v times, and freshness was asked for %d times", looks, k.asked, k.reads, n)
+			if n := w.Pulse.Asked(); n > 0 || k.asked > 0 || len(k.reads) > 0 || looks.Load() < 30 {
+				t.Errorf("in %d looks at the machine signatures were verified %d times and read %v times, and freshness was asked for %d times", looks.Load(), k.asked, k.reads, n)
 			}
 		})
 	})
