@@ -119,7 +119,10 @@ func (a *Agent) collectGarbage(ctx context.Context, w retained) error {
 				continue
 			}
 		}
-		signatures := a.intake.Signatures(ctx, s) // of a damaged list no others: they are of no use without it
+		signatures, err := a.intake.Signatures(ctx, s)
+		if err != nil {
+			known = false
+		}
 		blobs = append(append(blobs, d.Blobs...), signatures...)
 		images = append(images, d.Images()...)
 	}

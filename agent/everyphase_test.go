@@ -154,6 +154,46 @@ func TestALongCheckWithoutAnEndpoint(t *testing.T) {
 	})
 }
 
+// A runtime that does not answer while a check lasts does not have the loop spin.
+func TestALongCheckBesideARuntimeThatHangs(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		var s stuck
+		var passes atomic.Int64
+		rt := &slow{Memory: m}
+		s.at.Store("")
+		w.Env.Runtime = func(*testing.T) agent.Runtime { return rt }
+		w.Edit = func(o *agent.Options) {
+			now := o.Now
+			o.Now = func() time.Time { passes.Add(1); return now() }
+			o.Verifier = slowVerifier{o.Verifier, func(ctx context.Context) { s.in(ctx, "verifying") }}
+		}
+		b := &bench{t, w, m, w.Start(t)}
+		w.Publish(t, 1, anApp(1, "web:1"))
+		b.reaches(store.PhaseCommitted, 1)
+		s.at.Store("verifying")
+		w.Publish(t, 2, anApp(1, "web:2"))
+		b.reaches(store.PhaseVerifying, 0)
+		free := make(chan struct{})
+		rt.held.Store(&free)
+		o, err := m.Observe(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := m.Exit(o.Containers[0].ID, 1); err != nil { // asks for a look
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Second)
+		passes.Store(0)
+		time.Sleep(5 * time.Second)
+		if n := passes.Load(); n > 500 {
+			t.Errorf("the clock was read %d times in 5 s", n)
+		}
+		close(free)
+		s.at.Store("")
+		b.reaches(store.PhaseCommitted, 2)
+	})
+}
+
 // kept is the progress in the database.
 func (b *bench) kept(db *store.Store) (p *store.Progress) {
 	b.t.Helper()

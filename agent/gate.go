@@ -44,6 +44,7 @@ type gate struct {
 	away    map[string]time.Duration   // projects without a container, by [clock.Clock.Elapsed] since when
 	future  map[string]futureLock      // by project
 	reading bool                       // of locks
+	reread  bool                       // what is being read is too old
 
 	lookedAt, lockAt time.Time
 
@@ -163,7 +164,7 @@ func (l *loop) gateChanges(now time.Time) {
 			w, applied := l.waitOf(c, r, now), i < len(target)
 			if w == nil && applied && g.waits[c.Deployment].Code != "" && l.lockedBy(c.Deployment) { // a lock may be newer than the last look
 				delete(g.looked, c.ID)
-				g.lockAt, w = now, &plan.Wait{}
+				g.lockAt, g.reread, w = now, g.reading, &plan.Wait{}
 			}
 			if w == nil && applied && l.canBegin(c) {
 				r.Begun, r.For = now, l.target.Digest
@@ -388,6 +389,9 @@ func (l *loop) readLocks(now time.Time) {
 		g.locks, g.looked, g.lockAt, g.away = nil, nil, time.Time{}, nil
 		return
 	}
+	maps.DeleteFunc(g.away, func(project string, _ time.Duration) bool {
+		return !slices.ContainsFunc(places, func(p place) bool { return p.project == project })
+	})
 	g.reading, g.lockAt = true, now.Add(lockEvery)
 	known := g.future
 	l.background(func() {
@@ -420,6 +424,9 @@ func (l *loop) readLocks(now time.Time) {
 		l.send(func(l *loop) {
 			l.gate.reading, l.gate.lookedAt, l.gate.built = false, l.o.Now(), -1
 			l.gate.locks, l.gate.looked, l.gate.future = found, asked, future
+			if l.gate.reread {
+				l.gate.reread, l.gate.looked, l.gate.lockAt = false, nil, l.o.Now()
+			}
 			l.tellIgnored(ignored)
 		})
 	})

@@ -217,6 +217,25 @@ func TestDamagedSignaturesAreRepaired(t *testing.T) {
 	}
 }
 
+// A disk without room for them when they are looked at is asked again within the hour, not a day later.
+func TestSignaturesAreRepairedWhenThereIsRoom(t *testing.T) {
+	inKept(t, func(t *testing.T, w *agenttest.World, k *keeping) {
+		r := w.Start(t)
+		w.Publish(t, 1, anApp(1, "web:1"))
+		w.Committed(t, r, 1)
+		w.Content.DamageText(func(data string) bool { return strings.HasPrefix(data, signature) })
+		k.with(func() { k.full = true })
+		time.Sleep(25 * time.Hour)
+		k.with(func() { k.full = false })
+		time.Sleep(time.Hour)
+		w.Publish(t, 2, anApp(1, "web:2"))
+		w.Committed(t, r, 2)
+		if err := back(t, r); err != nil {
+			t.Errorf("back to what was repaired: %v", err)
+		}
+	})
+}
+
 // Verifying again for a rollback by hand reads each signature once, and the agent answers meanwhile.
 func TestRollbackVerifiesBesideTheLoop(t *testing.T) {
 	inKept(t, func(t *testing.T, w *agenttest.World, k *keeping) {
@@ -317,6 +336,7 @@ func TestHardwareThatComesAndGoesVerifiesNothingAgain(t *testing.T) {
 		w.Pulse.Renew(w.Publish(t, 1, anApp(1, "web:1")), "pulse", time.Now(), 1000*time.Hour)
 		r := w.Start(t)
 		w.Committed(t, r, 1)
+		time.Sleep(2 * time.Minute) // the next check looks whether the signatures are kept
 		k.with(func() { k.asked = 0 })
 		w.Pulse.Asked()
 		k.with(func() { clear(k.reads) })

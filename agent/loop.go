@@ -264,7 +264,10 @@ func (l *loop) drain() {
 // due: the loop would spin.
 func (l *loop) pause() time.Duration {
 	now := l.o.Now()
-	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.admission.due(), l.disks.at, l.gate.at, l.gate.lockDue(), l.windows.at}
+	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.admission.due(), l.gate.at, l.gate.lockDue(), l.windows.at, l.foundDue()}
+	if !l.disks.busy {
+		others = append(others, l.disks.at)
+	}
 	switch {
 	case l.looking != nil:
 		next, others = l.looking.due(now), []time.Time{l.poll.due(l)}
@@ -273,7 +276,7 @@ func (l *loop) pause() time.Duration {
 	case l.unsaved != nil:
 		others = []time.Time{l.wake, l.poll.due(l), l.saveAt}
 	}
-	others = append(others, l.poll.late(now), l.securityAt, l.foundDue())
+	others = append(others, l.poll.late(now), l.securityAt)
 	if l.canTake(now) {
 		others = append(others, now)
 	}

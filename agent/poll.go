@@ -224,8 +224,11 @@ func (l *loop) verifiedAgain(now time.Time, r intake.Result) error {
 			l.log.Warn("cannot verify the accepted state by the present trust policy: it runs on, and is verified again later", "generation", l.accepted.Generation, "err", r.NotAgain)
 		}
 		l.poll.again, l.poll.whole = now.Add(max(healBackoff, l.o.Interval)), time.Time{}
-	} else if !now.Before(l.poll.whole) {
-		l.poll.whole = now.Add(wholeEvery)
+	} else if r.AgainLooked {
+		l.poll.again = time.Time{}
+		if !now.Before(l.poll.whole) {
+			l.poll.whole = now.Add(wholeEvery)
+		}
 	}
 	if r.Again == nil {
 		return nil

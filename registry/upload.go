@@ -33,8 +33,9 @@ const (
 	chunkSize = 2 << 20
 	chunkTime = 4 * time.Second
 	growth    = 4
-	heldChunk = 8 << 20 // of a file, in memory; those of a registry are not held
-	marks     = 4       // times that the state of the hash is stored in a chunk, so that little is read again
+	largest   = 128 << 20 // that a fast link gets: a link may become slow within it
+	heldChunk = 8 << 20   // of a file, in memory; those of a registry are not held
+	marks     = 4         // times that the state of the hash is stored in a chunk, so that little is read again
 	// maxChunk bounds the smallest chunk that a registry may require.
 	maxChunk = 64 << 20
 	// maxUploadTries bounds consecutive interruptions of an upload without progress.
@@ -327,7 +328,7 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 	if whole {
 		u.remember()
 	}
-	if u.next = n * growth; slow.Load() {
+	if u.next = min(n*growth, largest); slow.Load() {
 		u.next = n / growth
 	}
 	return whole && sent == first, nil

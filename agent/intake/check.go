@@ -64,9 +64,10 @@ type Result struct {
 	Fresh       *store.Fresh // of State, or of the accepted one with LookedFresh
 	LookedFresh bool         // at the freshness of the accepted one
 
-	Again    *store.State // the accepted one, as the policy judges it now, with what counted; nil: nothing new
-	NotAgain error        // that policy does not accept it, the source could not say, or what counted cannot be kept
-	Unfresh  error        // a [codes.Error]: it is not fresh, or the source could not say
+	Again       *store.State // the accepted one, as the policy judges it now, with what counted; nil: nothing new
+	AgainLooked bool         // at the accepted one
+	NotAgain    error        // that policy does not accept it, the source could not say, or what counted cannot be kept
+	Unfresh     error        // a [codes.Error]: it is not fresh, or the source could not say
 }
 
 // Check is one look at the registry: resolve, and when the tag points at something new, checks 2 to 9.
@@ -122,6 +123,7 @@ func (in *Intake) look(ctx context.Context, q *Query, d ocispec.Descriptor, begu
 		out.Generation = q.Accepted.Generation
 		if out.Err = broken; broken == nil && q.Again {
 			out.Again, out.NotAgain = in.verifyAgain(ctx, q)
+			out.AgainLooked = true
 		}
 		if q.LookFresh {
 			out.LookedFresh = true

@@ -114,7 +114,9 @@ func (in *Intake) kept(ctx context.Context, s store.State) ([]Kept, error) {
 	data, err := c.blob(ctx, s.Repository, ocispec.Descriptor{Digest: s.Signatures}, maxKept, false)
 	var kept []Kept
 	if err == nil {
-		err = json.Unmarshal(data, &kept)
+		if err = json.Unmarshal(data, &kept); err != nil {
+			err = errors.Join(fault.ErrInvalid, err)
+		}
 	}
 	if err != nil {
 		return nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read the signatures of generation %d: %w", s.Generation, err))
@@ -122,17 +124,20 @@ func (in *Intake) kept(ctx context.Context, s store.State) ([]Kept, error) {
 	return kept, nil
 }
 
-// Signatures are the names of what was kept of a state's signatures: nothing else names them. Of a list that is damaged it is the list.
-func (in *Intake) Signatures(ctx context.Context, s store.State) []digest.Digest {
-	kept, _ := in.kept(ctx, s)
-	var out []digest.Digest
+// Signatures are the names of what was kept of a state's signatures: nothing else names them. Of a list that is damaged it is the list: the
+// others are of no use without it. An error: it cannot be read now.
+func (in *Intake) Signatures(ctx context.Context, s store.State) (out []digest.Digest, err error) {
+	kept, err := in.kept(ctx, s)
+	if errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrDigestMismatch) || errors.Is(err, fault.ErrInvalid) {
+		err = nil
+	}
 	if s.Signatures != "" {
 		out = append(out, s.Signatures)
 	}
 	for _, k := range kept {
 		out = append(out, k.Blob.Digest)
 	}
-	return out
+	return out, err
 }
 
 // Reverify reads a state that was accepted from the device, and holds it and all its parts against the trust policy as it is now, by what counted

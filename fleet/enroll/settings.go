@@ -130,7 +130,7 @@ func (s *Settings) registry(n *strict.Node, path func(*strict.Node, string) stri
 	if l := n.Get("login"); l != nil {
 		s.Login = &Login{Username: l.Need("username").Filled(), PasswordFile: path(l.Need("passwordFile"), "")}
 		if h := l.Get("host"); h != nil {
-			if s.Login.Host = h.Filled(); !fleet.IsRepository(s.Login.Host + "/x") {
+			if s.Login.Host = h.Filled(); strings.Contains(s.Login.Host, "/") || !fleet.IsRepository(s.Login.Host+"/x") {
 				h.HintFaultf("write it like harbor.example or harbor.example:5000", "not the name of a registry")
 			}
 		}

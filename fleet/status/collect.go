@@ -75,18 +75,28 @@ func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now 
 		changed = changed || err == nil && out != store.Repeated
 		return err
 	}
+	there := map[string]bool{}
+	for _, d := range c.Deployments {
+		there[d.ID] = true
+	}
 	for _, x := range transitions.List {
+		_, kept := stored[x.Deployment]
+		removed := !kept && !there[x.Deployment]
+		if removed && known.Stamp.Epoch == c.Epoch && x.Sequence <= known.Stamp.Sequence {
+			continue // it was stored, and forgotten since
+		}
 		when := at
 		if x.At.Before(at) {
 			when = x.At
 		}
-		if err := put(x.Status(c.Device), x.Sequence, when); err != nil {
+		var full *store.QuotaError
+		if err := put(x.Status(c.Device), x.Sequence, when); removed && errors.As(err, &full) {
+			continue // what is there needs the room
+		} else if err != nil {
 			return false, note, err
 		}
 	}
-	there := map[string]bool{}
 	for _, d := range c.Deployments {
-		there[d.ID] = true
 		if err := put(d.Status(c.Device), c.Sequence, at); err != nil {
 			return false, note, err
 		}

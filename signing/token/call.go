@@ -18,7 +18,8 @@ var calls struct {
 }
 
 // Call has the token of a key do something. A token that does not answer within the limit holds up one goroutine, and no caller any more
-// until it answers: modules are C, and no call of theirs can be ended. late gets what comes then, to close it.
+// until it answers: modules are C, and no call of theirs can be ended. late gets what comes then, to close it; of an error
+// the zero value.
 func Call[T any](u URI, limit time.Duration, do func() (T, error), late func(T)) (none T, err error) {
 	calls.Lock()
 	defer calls.Unlock()
@@ -51,9 +52,7 @@ func Call[T any](u URI, limit time.Duration, do func() (T, error), late func(T))
 	calls.hangs = hangs
 	go func() {
 		defer close(hangs)
-		if r := <-done; r.err == nil {
-			late(r.value)
-		}
+		late((<-done).value)
 	}()
 	return none, silent
 }

@@ -12,11 +12,18 @@ import (
 // A call that hangs in the token holds up its caller for a limited time, and nobody else. What it returns at last is closed before the next
 // call.
 func TestSilentToken(t *testing.T) {
+	for name, failure := range map[string]error{"answers late": nil, "fails late": errors.New("device removed")} {
+		t.Run(name, func(t *testing.T) { silent(t, failure) })
+	}
+}
+
+func silent(t *testing.T, failure error) {
 	answers, late := make(chan struct{}), 0
 	use := func(limit time.Duration, hang bool) error {
 		_, err := Call(URI{}, limit, func() (int, error) {
 			if hang {
 				<-answers
+				return 7, failure
 			}
 			return 7, nil
 		}, func(n int) { late += n })

@@ -36,7 +36,11 @@ func openPKCS11(u token.URI, o Options) (Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("key %s: %w", u, err)
 	}
-	h, err := token.Call(u, o.wait(), func() (*held, error) { return hold(u, pin) }, func(h *held) { _ = h.token.Close() })
+	h, err := token.Call(u, o.wait(), func() (*held, error) { return hold(u, pin) }, func(h *held) {
+		if h != nil {
+			_ = h.token.Close()
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
