@@ -63,6 +63,9 @@ func carried(ctx context.Context, o Options, body io.Reader, verify func(context
 		return nil, broke(err)
 	}
 	stored, note, err := Collect(ctx, o.Store, c, o.Now())
+	if note != "" {
+		o.Logger.Warn("report", "device", c.Device, "note", note)
+	}
 	switch {
 	case errors.Is(err, fault.ErrNotFound):
 		return nil, gatewayNotFound("the gateway of " + string(c.Device) + " has not reported its own capabilities yet")
@@ -71,9 +74,6 @@ func carried(ctx context.Context, o Options, body io.Reader, verify func(context
 	}
 	if stored && o.Changed != nil {
 		o.Changed()
-	}
-	if note != "" {
-		o.Logger.Warn("report", "device", c.Device, "note", note)
 	}
 	return &Carried{Device: c.Device, Counter: c.Counter, Stored: stored, Note: note}, nil
 }

@@ -166,3 +166,30 @@ func TestCollectTransitions(t *testing.T) {
 		t.Errorf("a database that is not known, from before: %v, %q, %v", changed, note, err)
 	}
 }
+
+// At the quota, what was removed and forgotten does not come back with the next report, and does not keep out what is there.
+func TestCollectTransitionsAtTheQuota(t *testing.T) {
+	s := start(t, nil)
+	s.store.SetQuota(store.Quota{Deployments: 1, Children: 1, Bytes: 1 << 20})
+	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	const gone, there = "a3e2f5dc-912e-494f-8395-52cf3769bc00", "b3e2f5dc-912e-494f-8395-52cf3769bc00"
+	list, err := json.Marshal(artifacts.CurrentTransitions{List: []artifacts.CurrentTransition{
+		{Sequence: 10, At: noon, Deployment: gone, Generation: 1, State: margo.StateInstalled},
+		{Sequence: 20, At: noon, Deployment: gone, Generation: 1, State: margo.StateRemoved},
+		{Sequence: 30, At: noon, Deployment: there, Generation: 2, State: margo.StateInstalled},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, want := range []string{"10 installed@12:00 20 removed@12:00 30 installed@12:00 100 installed@12:00", "101 installed@12:01"} {
+		x := &told{Store: s.store, left: 99}
+		_, _, err := status.Collect(t.Context(), x, &artifacts.CurrentState{
+			Device: press, Epoch: epoch, Counter: uint64(n + 1), Sequence: uint64(100 + n), Time: noon.Add(time.Duration(n) * time.Minute), Repository: "r.example/state",
+			Capabilities: json.RawMessage(caps(press, `,"x-longshore-extensions":{"transitions":`+string(list)+"}")),
+			Deployments:  []artifacts.CurrentDeployment{{ID: there, Generation: 2, State: margo.StateInstalled, Since: noon, Components: []artifacts.CurrentComponent{}}},
+		}, noon.Add(time.Hour))
+		if got := strings.Join(x.taken, " "); got != want || err != nil {
+			t.Errorf("report %d: %q, %v, want %q", n+1, got, err, want)
+		}
+	}
+}
