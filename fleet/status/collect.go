@@ -80,9 +80,9 @@ func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now 
 		there[d.ID] = true
 	}
 	for _, x := range transitions.List {
-		_, kept := stored[x.Deployment]
-		removed := !kept && !there[x.Deployment]
-		if removed && known.Stamp.Epoch == c.Epoch && x.Sequence <= known.Stamp.Sequence {
+		_, has := stored[x.Deployment]
+		unknown := !has && !there[x.Deployment]
+		if unknown && known.Stamp.Epoch == c.Epoch && x.Sequence <= known.Stamp.Sequence {
 			continue // it was stored, and forgotten since
 		}
 		when := at
@@ -90,7 +90,7 @@ func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now 
 			when = x.At
 		}
 		var full *store.QuotaError
-		if err := put(x.Status(c.Device), x.Sequence, when); removed && errors.As(err, &full) {
+		if err := put(x.Status(c.Device), x.Sequence, when); unknown && errors.As(err, &full) {
 			continue // what is there needs the room
 		} else if err != nil {
 			return false, note, err
@@ -105,17 +105,21 @@ func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now 
 		if there[d.ID] || d.State == margo.StateRemoved {
 			continue
 		}
-		var k kept
-		if err := json.Unmarshal(d.Body, &k); err != nil {
-			k = kept{}
-		}
-		gone := margo.DeploymentStatus{
-			DeploymentID: d.ID, DeviceID: r.Device, AdoptedManifestVersion: k.AdoptedManifestVersion,
-			Status: margo.OverallStatus{State: margo.StateRemoved}, Components: []margo.ComponentStatus{},
-		}
-		if err := put(gone, c.Sequence, at); err != nil {
+		if err := put(removed(r.Device, d), c.Sequence, at); err != nil {
 			return false, note, err
 		}
 	}
 	return changed, note, nil
+}
+
+// removed is the status of a deployment that its device does not have any more.
+func removed(device string, d store.Deployment) margo.DeploymentStatus {
+	var k kept
+	if err := json.Unmarshal(d.Body, &k); err != nil {
+		k = kept{}
+	}
+	return margo.DeploymentStatus{
+		DeploymentID: d.ID, DeviceID: device, AdoptedManifestVersion: k.AdoptedManifestVersion,
+		Status: margo.OverallStatus{State: margo.StateRemoved}, Components: []margo.ComponentStatus{},
+	}
 }
