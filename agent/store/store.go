@@ -24,7 +24,6 @@ import (
 	"github.com/google/uuid"
 	"go.etcd.io/bbolt"
 	bolterrors "go.etcd.io/bbolt/errors"
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -289,7 +288,7 @@ func (s *Store) keepRoom(used int64) {
 		return
 	}
 	defer f.Close()
-	if unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_KEEP_SIZE, 0, used+roomAhead) == nil {
+	if allocate(f, used+roomAhead) == nil {
 		s.room = used + roomAhead
 	}
 }
