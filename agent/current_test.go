@@ -217,7 +217,7 @@ func TestCurrentStateNumbersGoOn(t *testing.T) {
 	})
 }
 
-// A device reaches only a registry, which nobody reads for weeks: every transition is in the newest report, in order, across restarts. A
+// A device reaches only a registry, and its reports are not read for weeks: every transition is in the newest report, in order, across restarts. A
 // report has a bounded number of them, and says where they begin. They have the numbers of the reports to a fleet endpoint, if there is one.
 func TestTransitionsAreInTheReport(t *testing.T) {
 	for _, both := range []bool{false, true} {

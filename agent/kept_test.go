@@ -196,7 +196,7 @@ func TestDamagedSignaturesAreRepaired(t *testing.T) {
 				if err := back(t, r); err != nil {
 					t.Errorf("back to what was repaired: %v", err)
 				}
-				damage() // of generation 1, which nobody offers any more
+				damage() // of generation 1, which is no longer in the registry
 				w.Committed(t, r, 2)
 				w.Publish(t, 3, anApp(1, "web:3"))
 				w.Committed(t, r, 3)

@@ -110,7 +110,7 @@ func (q Question) decision() *plan.Wait {
 	return w
 }
 
-// Automatic returns the approval of a change on which nobody has decided within [Policy].AutomaticAfter; nil: there is none.
+// Automatic returns the approval of a change without a decision within [Policy].AutomaticAfter; nil: not approved.
 func (q Question) Automatic() *store.Decision {
 	if q.Policy.AutomaticAfter == 0 || q.Record.Decision.Counts(q.Now) || !q.Policy.Needs(q.Change) || q.counted().Before(q.automaticAt()) {
 		return nil

@@ -63,8 +63,8 @@ func (k Kept) same(o Kept) bool {
 	return string(k.About) == string(o.About) && k.Blob.Digest == o.Blob.Digest && maps.Equal(k.Blob.Annotations, o.Blob.Annotations)
 }
 
-// Reverifier is a [Verifier] that holds an artifact against the trust policy as it is now, by what verdicts kept, also of other artifacts: it
-// asks nobody. read reads a Blob from the device; its digest has been checked.
+// Reverifier is a [Verifier] that holds an artifact against the trust policy as it is now, by what verdicts kept, also of other artifacts, and
+// without a network connection. read reads a Blob from the device; its digest has been checked.
 type Reverifier interface {
 	Reverify(ctx context.Context, part Part, kept []Kept, read func(ctx context.Context, blob ocispec.Descriptor) ([]byte, error)) error
 }

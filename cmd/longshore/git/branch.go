@@ -158,7 +158,7 @@ func (b *Branch) has(ctx context.Context, commit string) bool {
 	return err == nil
 }
 
-// Contains reports whether a commit is another one or in its history. One that nobody knows is in none.
+// Contains reports whether a commit is another one or in its history. A commit that the repository does not have is in none.
 func (b *Branch) Contains(ctx context.Context, history, commit string) (bool, error) {
 	if !commitFormat.MatchString(commit) || !b.has(ctx, commit) {
 		return false, ctx.Err()
