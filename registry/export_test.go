@@ -40,3 +40,8 @@ func ParseSession(data []byte, at *url.URL, d digest.Digest, size int64) (locati
 	}
 	return location, states[0].Hashed, states[len(states)-1].Hashed, nil
 }
+
+// Release ends that a tag names a manifest.
+func (l *TagList) Release(ctx context.Context, d digest.Digest, tag string, resolve func(context.Context, string) (digest.Digest, error), drop func() error) (bool, error) {
+	return l.release(ctx, d, tag, resolve, drop)
+}

@@ -146,16 +146,13 @@ var legacyTags = []string{signatureTag, ".att", ".sbom"}
 // statements, and their referrers; the list under the fallback tag, and artifacts under cosign's older tags. tags are
 // those of the repository; nil: they are listed. It returns how many manifests were removed; errors are as of
 // RemoveManifest.
-func (r *Repository) RemoveReferrers(ctx context.Context, subject digest.Digest, tags map[string]bool) (int, error) {
+func (r *Repository) RemoveReferrers(ctx context.Context, subject digest.Digest, tags *TagList) (int, error) {
 	p, err := r.removable(subject)
 	n := 0
 	if err == nil && tags == nil {
 		var list []string
 		list, err = r.Tags(ctx)
-		tags = map[string]bool{}
-		for _, tag := range list {
-			tags[tag] = true
-		}
+		tags = NewTagList(list)
 	}
 	if err == nil {
 		n, err = p.removeReferrers(ctx, subject, tags, maxNested)
@@ -163,7 +160,7 @@ func (r *Repository) RemoveReferrers(ctx context.Context, subject digest.Digest,
 	return n, r.fail("remove referrers of", subject.String(), err)
 }
 
-func (p *remotePlace) removeReferrers(ctx context.Context, subject digest.Digest, tags map[string]bool, depth int) (n int, err error) {
+func (p *remotePlace) removeReferrers(ctx context.Context, subject digest.Digest, tags *TagList, depth int) (n int, err error) {
 	a := p.upstream()
 	list, err := p.referrersAt(p.reading(ctx, a), a, ocispec.Descriptor{Digest: subject})
 	if err != nil {
@@ -194,7 +191,7 @@ func (p *remotePlace) removeReferrers(ctx context.Context, subject digest.Digest
 	fallback := fallbackTag(subject)
 	for _, suffix := range append([]string{""}, legacyTags...) {
 		tag := fallback + suffix
-		if !tags[tag] {
+		if !tags.tags[tag] {
 			continue
 		}
 		there, err := p.resolveAt(p.reading(ctx, a), a, tag)
@@ -203,12 +200,9 @@ func (p *remotePlace) removeReferrers(ctx context.Context, subject digest.Digest
 		}
 		shared := false
 		if err == nil && suffix != "" && suffix != signatureTag {
-			shared, err = p.shared(ctx, there.Digest, tag, tags)
+			shared, err = p.release(ctx, there.Digest, tag, tags)
 		}
 		if shared && err == nil {
-			if err := p.remove(ctx, tag); err != nil && !errors.Is(err, fault.ErrUnsupported) && !errors.Is(err, fault.ErrInvalid) { // some registries delete no tags
-				return n, err
-			}
 			continue
 		}
 		if err == nil && suffix != "" && depth > 1 { // such as the signature of an attestation
@@ -232,29 +226,31 @@ func (p *remotePlace) removeReferrers(ctx context.Context, subject digest.Digest
 	return n, nil
 }
 
-// shared reports whether an attestation or SBOM is also of something else: another tag names it, or it refers to a manifest by itself.
-func (p *remotePlace) shared(ctx context.Context, d digest.Digest, tag string, tags map[string]bool) (bool, error) {
+// release reports whether an attestation or SBOM is also of something else: another tag names it, or it refers to a manifest by itself.
+// Then it removes the tag alone.
+func (p *remotePlace) release(ctx context.Context, d digest.Digest, tag string, tags *TagList) (bool, error) {
 	a := p.upstream()
+	drop := func() error {
+		err := p.remove(ctx, tag)
+		if errors.Is(err, fault.ErrUnsupported) || errors.Is(err, fault.ErrInvalid) { // some registries delete no tags
+			return nil
+		}
+		return err
+	}
 	_, data, err := p.manifestAt(p.reading(ctx, a), a, d.String(), MaxForeignManifest)
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return false, err
 	}
 	if _, err := subjectOf(data); err == nil {
-		return true, nil
+		return true, drop()
 	}
-	for other := range tags {
-		if other == tag || strings.HasSuffix(other, signatureTag) {
-			continue
+	return tags.release(ctx, d, tag, func(ctx context.Context, other string) (digest.Digest, error) {
+		if strings.HasSuffix(other, signatureTag) {
+			return "", nil
 		}
 		there, err := p.resolveAt(p.reading(ctx, a), a, other)
-		if err == nil && there.Digest == d {
-			return true, nil
-		}
-		if err != nil && !errors.Is(err, fault.ErrNotFound) {
-			return false, err
-		}
-	}
-	return false, nil
+		return there.Digest, err
+	}, drop)
 }
 
 func (p *layoutPlace) removeReferrer(context.Context, ocispec.Descriptor, digest.Digest) error {

@@ -122,10 +122,7 @@ func TestRemoveManifest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			tags := map[string]bool{}
-			for _, tag := range list {
-				tags[tag] = true
-			}
+			tags := registry.NewTagList(list)
 			for range 2 { // gone is no error
 				for _, d := range removed {
 					if err := repo.RemoveManifest(t.Context(), d.Digest, "press-07.v1"); err != nil {

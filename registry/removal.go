@@ -42,9 +42,7 @@ func (r *Repository) RemoveWithReferrers(ctx context.Context, d digest.Digest) (
 	if err != nil {
 		return nil, err
 	}
-	tags := map[string]bool{}
 	for _, tag := range list {
-		tags[tag] = true
 		if strings.HasPrefix(tag, "sha256-") {
 			continue
 		}
@@ -62,7 +60,7 @@ func (r *Repository) RemoveWithReferrers(ctx context.Context, d digest.Digest) (
 	if err := r.RemoveManifest(ctx, d, out.tags...); err != nil {
 		return out, err
 	}
-	_, err = r.RemoveReferrers(context.WithoutCancel(ctx), d, tags)
+	_, err = r.RemoveReferrers(context.WithoutCancel(ctx), d, NewTagList(list))
 	return out, err
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
 )
 
 // pruneConcurrency is the number of devices that are read or pruned at a time.
@@ -442,7 +443,7 @@ type Remover interface {
 	Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error)
 	Tags(ctx context.Context) ([]string, error)
 	RemoveManifest(ctx context.Context, d digest.Digest, tags ...string) error
-	RemoveReferrers(ctx context.Context, subject digest.Digest, tags map[string]bool) (int, error)
+	RemoveReferrers(ctx context.Context, subject digest.Digest, tags *registry.TagList) (int, error)
 }
 
 // Gone counts the removed content.
@@ -462,10 +463,7 @@ func (p *Pruning) Remove(ctx context.Context, states, signatures Remover, progre
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return &Gone{}, err
 	}
-	tags := make(map[string]bool, len(list))
-	for _, t := range list {
-		tags[t] = true
-	}
+	tags := registry.NewTagList(list)
 	all := 0
 	for _, d := range p.Devices {
 		all += len(d.Remove)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
 )
 
 // shelf is a repository of states of which something can be removed.
@@ -43,7 +44,7 @@ func (s *shelf) RemoveManifest(_ context.Context, d digest.Digest, _ ...string) 
 	return nil
 }
 
-func (s *shelf) RemoveReferrers(_ context.Context, d digest.Digest, _ map[string]bool) (int, error) {
+func (s *shelf) RemoveReferrers(_ context.Context, d digest.Digest, _ *registry.TagList) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.freed = append(s.freed, d)
