@@ -3,6 +3,7 @@ package network
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +11,9 @@ import (
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/testenv"
@@ -113,6 +117,33 @@ func BenchmarkDetach(b *testing.B) {
 		w.must(err)
 		b.StartTimer()
 		w.must(w.m.Detach(b.Context(), c.ID))
+	}
+}
+
+// BenchmarkDetachAmongConnections is the same on a machine that tracks 100,000 connections of others.
+func BenchmarkDetachAmongConnections(b *testing.B) {
+	w, c := benchWorld(b)
+	w.connections(100_000)
+	for b.Loop() {
+		b.StopTimer()
+		_, err := w.m.Attach(b.Context(), "bench", c)
+		w.must(err)
+		b.StartTimer()
+		w.must(w.m.Detach(b.Context(), c.ID))
+	}
+}
+
+// connections adds entries of connections that are not ours to the host's conntrack table.
+func (w *world) connections(n int) {
+	w.t.Helper()
+	from, to := net.IPv4(203, 0, 113, 1).To4(), net.IPv4(203, 0, 113, 2).To4()
+	for i := range n {
+		there := netlink.IPTuple{SrcIP: from, DstIP: to, SrcPort: uint16(i), DstPort: uint16(1 + i>>16), Protocol: unix.IPPROTO_TCP}
+		back := netlink.IPTuple{SrcIP: to, DstIP: from, SrcPort: there.DstPort, DstPort: there.SrcPort, Protocol: unix.IPPROTO_TCP}
+		w.must(w.m.host.links.ConntrackCreate(netlink.ConntrackTable, unix.AF_INET, &netlink.ConntrackFlow{
+			FamilyType: unix.AF_INET, Forward: there, Reverse: back, TimeOut: 3600,
+			ProtoInfo: &netlink.ProtoInfoTCP{State: nl.TCP_CONNTRACK_ESTABLISHED},
+		}))
 	}
 }
 

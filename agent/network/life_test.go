@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -467,7 +469,14 @@ func TestLinkEndsNeverShareAnIndex(t *testing.T) {
 }
 
 func TestDatagramsFollowTheService(t *testing.T) {
+	for _, reads := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the table is read: %t", reads), func(t *testing.T) { datagramsFollow(t, reads) })
+	}
+}
+
+func datagramsFollow(t *testing.T, reads bool) {
 	w := newWorld(t)
+	w.m.host.reads = reads
 	p := proj("line", svc("web", []string{"default"}, "5353:53/udp"), svc("client", []string{"default"}))
 	w.prepare(p)
 	client, err := w.m.Attach(w.ctx(), p.Name, containerOf(p, "client"))
@@ -512,6 +521,85 @@ func TestDatagramsFollowTheService(t *testing.T) {
 	w.must(w.m.Detach(w.ctx(), idOf(q, "web")))
 	hears(far, "old")
 	hears(near, "old")
+	w.looked(reads)
+}
+
+// What the host tracks of other containers, of other ports and of other protocols stays when a container goes.
+func TestOnlyConnectionsOfARemovedContainerAreForgotten(t *testing.T) {
+	for _, reads := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the table is read: %t", reads), func(t *testing.T) {
+			w := newWorld(t)
+			w.m.host.reads = reads
+			host, _ := w.lined()
+			p := proj("line", svc("web", []string{"default"}, "8080:80", "8080:80/udp", "8180:81"), svc("back", []string{"default"}, "9090:80", "9090:80/udp", "9190:81"))
+			p.Networks[0].IPv6 = true
+			w.prepare(p)
+			a := w.attach(p)
+			for _, s := range []string{"web", "back"} {
+				w.answer(a[s].NetNS, s, 80)
+				w.answer6(a[s].NetNS, s, "81")
+			}
+			w.reaches(w.lan, at(w.hostAddr, 8080), "web", "")
+			w.reaches(w.lan, at(w.hostAddr, 9090), "back", "")
+			w.reaches6(w.lan, at(host, 8180), "web", "")
+			w.reaches6(w.lan, at(host, 9190), "back", "")
+			w.misses(w.lan, at(w.hostAddr, 7070))
+			before := w.tracked()
+			gone := 0
+			for k := range before {
+				if k.port == 8080 || k.port == 8180 {
+					gone++
+				}
+			}
+			if gone != 3 || len(before) < 7 {
+				t.Fatalf("%d tracked, %d of them of the container, want 3 of at least 7: %v", len(before), gone, before)
+			}
+			w.must(w.m.Detach(w.ctx(), idOf(p, "web")))
+			after := w.tracked()
+			for k := range before {
+				if of := k.port == 8080 || k.port == 8180; after[k] == of {
+					t.Errorf("%v: tracked %t after the detach of the container", k, after[k])
+				}
+			}
+			w.looked(reads)
+		})
+	}
+}
+
+// looked wants that the kernel looked for entries unless the table had to be read. One before Linux 6.8 cannot.
+func (w *world) looked(reads bool) {
+	w.t.Helper()
+	var u unix.Utsname
+	w.must(unix.Uname(&u))
+	var major, minor int
+	_, err := fmt.Sscanf(unix.ByteSliceToString(u.Release[:]), "%d.%d", &major, &minor)
+	w.must(err)
+	if want := reads || major < 6 || major == 6 && minor < 8; w.m.host.reads != want {
+		w.t.Errorf("the table is read: %t, want %t", !want, want)
+	}
+}
+
+// trackedKey tells the host's tracked connections apart.
+type trackedKey struct {
+	protocol uint8
+	to       string
+	port     uint16
+}
+
+// tracked are the connections from the neighbour that the host tracks.
+func (w *world) tracked() map[trackedKey]bool {
+	w.t.Helper()
+	out := map[trackedKey]bool{}
+	for _, f := range []netlink.InetFamily{unix.AF_INET, unix.AF_INET6} {
+		flows, err := w.m.host.links.ConntrackTableList(netlink.ConntrackTable, f)
+		w.must(err)
+		for _, c := range flows {
+			if c.Forward.Protocol == unix.IPPROTO_TCP || c.Forward.Protocol == unix.IPPROTO_UDP {
+				out[trackedKey{c.Forward.Protocol, c.Forward.DstIP.String(), c.Forward.DstPort}] = true
+			}
+		}
+	}
+	return out
 }
 
 func TestFiftyAttachmentsLeaveNothing(t *testing.T) {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
+	"github.com/longshore-dev/longshore/agent/network/nft"
 )
 
 const (
@@ -35,6 +36,7 @@ type host struct {
 	own    bool     // it is the process's own
 	prefix string   // of interface names
 	mark   string   // in front of interface aliases
+	reads  bool     // the kernel cannot look for conntrack entries: the table is read
 }
 
 // openHost opens the namespace at path, or the process's own.
@@ -86,6 +88,28 @@ func clip(s string, n int) string {
 		return s[:n]
 	}
 	return s
+}
+
+// forget removes conntrack entries. The kernel looks for them if it can: on a busy machine, to read the whole table takes seconds.
+func (h *host) forget(f ipam.Family, gone *nft.Stale) error {
+	if deletions, ok := gone.Deletions(); ok && !h.reads {
+		err := h.do(func() error {
+			for _, d := range deletions {
+				if _, err := d.Execute(unix.NETLINK_NETFILTER, 0); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if h.reads = errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP); !h.reads {
+			return err
+		}
+	}
+	_, err := h.links.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(socket(f)), gone)
+	if errors.Is(err, netlink.ErrDumpInterrupted) {
+		return nil
+	}
+	return err
 }
 
 // linkByName returns nil for an interface that does not exist.

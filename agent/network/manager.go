@@ -16,8 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/vishvananda/netlink"
-
 	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/network/nft"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -243,8 +241,7 @@ func (m *Manager) applyTables(s *ipam.State) error {
 			return err
 		}
 		if gone := nft.StaleAfter(f, t.Tracked, want[f]); !gone.Empty() {
-			_, err := m.host.links.ConntrackDeleteFilters(netlink.ConntrackTable, netlink.InetFamily(socket(f)), gone)
-			if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			if err := m.host.forget(f, gone); err != nil {
 				return fmt.Errorf("end stale connections: %w", err)
 			}
 		}

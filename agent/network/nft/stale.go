@@ -4,6 +4,7 @@ import (
 	"net"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
@@ -28,6 +29,77 @@ func (s *Stale) MatchConntrackFlow(f *netlink.ConntrackFlow) bool {
 }
 
 func (s *Stale) Empty() bool { return len(s.dead)+len(s.left)+len(s.ports) == 0 }
+
+// What netlink does not know of nfnetlink_conntrack.h.
+const (
+	attrFilter     = 25     // CTA_FILTER: which parts of the tuples count
+	attrStatusMask = 26     // CTA_STATUS_MASK
+	filterSource   = 1 << 0 // CTA_FILTER_F_CTA_IP_SRC
+	filterProtocol = 1 << 3 // CTA_FILTER_F_CTA_PROTO_NUM
+	filterDestPort = 1 << 5 // CTA_FILTER_F_CTA_PROTO_DST_PORT
+	rewritten      = 1 << 5 // IPS_DST_NAT
+)
+
+// maxDeletions is how many requests cost less than reading the table once: the kernel looks through its table for each of them.
+const maxDeletions = 16
+
+// Deletions are requests to the kernel to remove the entries that [Stale.MatchConntrackFlow] matches. A kernel before Linux 6.8
+// answers EINVAL and removes nothing. None with false: the caller must read the table. IPv6 addresses need that: Linux (6.18 too)
+// compares them the wrong way round, and would remove the entries of all others.
+func (s *Stale) Deletions() ([]*nl.NetlinkRequest, bool) {
+	addresses := len(s.dead) + len(s.left)
+	if addresses+len(s.ports) > maxDeletions || s.family == ipam.V6 && addresses > 0 {
+		return nil, false
+	}
+	var out []*nl.NetlinkRequest
+	for a := range s.dead {
+		out = append(out, s.deletion(rewritten, nl.CTA_TUPLE_REPLY, filterSource, source(a)))
+	}
+	for a := range s.left {
+		if !s.dead[a] {
+			out = append(out, s.deletion(rewritten, nl.CTA_TUPLE_REPLY, filterSource|filterProtocol, source(a), datagrams()))
+		}
+	}
+	for p := range s.ports {
+		port := nl.NewRtAttr(nl.CTA_PROTO_DST_PORT, nl.BEUint16Attr(p))
+		out = append(out, s.deletion(0, nl.CTA_TUPLE_ORIG, filterProtocol|filterDestPort, datagrams(port)))
+	}
+	return out, true
+}
+
+// deletion names the entries by their status and by those parts of a tuple that flags has. The tuple is never left out: a request
+// without one empties the table of a kernel that does not know filters.
+func (s *Stale) deletion(status uint32, tuple int, flags uint32, parts ...*nl.RtAttr) *nl.NetlinkRequest {
+	family := uint8(unix.AF_INET)
+	if s.family == ipam.V6 {
+		family = unix.AF_INET6
+	}
+	r := nl.NewNetlinkRequest(int(netlink.ConntrackTable)<<8|nl.IPCTNL_MSG_CT_DELETE, unix.NLM_F_ACK)
+	r.AddData(&nl.Nfgenmsg{NfgenFamily: family, Version: nl.NFNETLINK_V0})
+	r.AddData(nested(tuple, parts...))
+	r.AddData(nl.NewRtAttr(nl.CTA_STATUS, nl.BEUint32Attr(status)))
+	r.AddData(nl.NewRtAttr(attrStatusMask, nl.BEUint32Attr(rewritten)))
+	r.AddData(nested(attrFilter, nl.NewRtAttr(tuple, nl.Uint32Attr(flags)))) // CTA_FILTER_ORIG_FLAGS, _REPLY_FLAGS: the tuples' numbers
+	return r
+}
+
+// source is the part of a tuple with an IPv4 address that packets come from.
+func source(a string) *nl.RtAttr {
+	return nested(nl.CTA_TUPLE_IP, nl.NewRtAttr(nl.CTA_IP_V4_SRC, []byte(a)))
+}
+
+// datagrams is the part of a tuple that says UDP.
+func datagrams(more ...*nl.RtAttr) *nl.RtAttr {
+	return nested(nl.CTA_TUPLE_PROTO, append([]*nl.RtAttr{nl.NewRtAttr(nl.CTA_PROTO_NUM, []byte{unix.IPPROTO_UDP})}, more...)...)
+}
+
+func nested(kind int, parts ...*nl.RtAttr) *nl.RtAttr {
+	out := nl.NewRtAttr(unix.NLA_F_NESTED|kind, nil)
+	for _, p := range parts {
+		out.AddChild(p)
+	}
+	return out
+}
 
 // StaleAfter finds the entries that a change of the table makes stale.
 func StaleAfter(f ipam.Family, before, after Contents) *Stale {
