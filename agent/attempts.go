@@ -50,5 +50,5 @@ func (l *loop) countBoot() error {
 	if l.attempts = &a; a.Boots < l.o.MaxBoots || len(bad) == 0 {
 		return nil
 	}
-	return l.rollBack(bad)
+	return l.recordFailedUpdates(bad)
 }

@@ -43,7 +43,7 @@ func (a *Agent) RollBack(ctx context.Context, r RollbackRequest) (h status.Hold,
 		}
 		v := verified{state: s.Digest, policy: a.o.Fingerprint()}
 		v.desired, v.err = a.intake.Reverify(ctx, s) // beside the loop: attestations are megabytes
-		if h, err = ask(ctx, a, func(l *loop) (status.Hold, error) { return l.rollBackByHand(r, v) }); !errors.Is(err, errChanged) {
+		if h, err = ask(ctx, a, func(l *loop) (status.Hold, error) { return l.manualRollback(r, v) }); !errors.Is(err, errChanged) {
 			return h, err
 		}
 	}
@@ -86,7 +86,7 @@ func (l *loop) rollBackTo(r RollbackRequest) (store.State, error) {
 	return *s, nil
 }
 
-func (l *loop) rollBackByHand(r RollbackRequest, v verified) (status.Hold, error) {
+func (l *loop) manualRollback(r RollbackRequest, v verified) (status.Hold, error) {
 	fail := func(kind error, hint, format string, args ...any) (status.Hold, error) {
 		return status.Hold{}, fault.WithHint(fmt.Errorf("roll back: %w: %w", fmt.Errorf(format, args...), kind), hint)
 	}

@@ -157,7 +157,7 @@ func (l *loop) checked(r intake.Result) {
 	switch code := codes.Of(err); {
 	case err == nil:
 		p.fresh = true
-		err = errors.Join(l.takeIn(now, r), l.refreshed(now, r), l.verifiedAgain(now, r))
+		err = errors.Join(l.applyCheckResult(now, r), l.refreshed(now, r), l.verifiedAgain(now, r))
 	case sourceTrouble(code), r.Resolved.Digest == "": // no state that could be refused
 	default:
 		p.fresh = true
@@ -193,8 +193,8 @@ func (l *loop) whole(d *plan.Desired) {
 	l.log.Info("saved documents are whole again", "generation", d.Generation)
 }
 
-// takeIn takes in a check that found nothing wrong.
-func (l *loop) takeIn(now time.Time, r intake.Result) error {
+// applyCheckResult takes in a check that found nothing wrong.
+func (l *loop) applyCheckResult(now time.Time, r intake.Result) error {
 	switch {
 	case r.Known:
 		return nil

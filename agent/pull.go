@@ -141,7 +141,7 @@ func (l *loop) take(now time.Time) {
 	}
 	before := l.sup.Missing
 	l.sup.Missing = l.pull.lacking
-	if err := l.retarget(); err != nil {
+	if err := l.promoteAccepted(); err != nil {
 		l.sup.Missing = before
 		l.unsaved, l.saveAt = err, now.Add(saveRetry)
 		l.pull.after = l.saveAt
@@ -192,9 +192,9 @@ func (l *loop) refilled() {
 // rejectsUpdate reports whether an update in the next generation has failed, because an image of it will never come.
 func (l *loop) rejectsUpdate() bool {
 	var a plan.Assessment
-	q := l.question(l.o.Now())
+	q := l.assessmentInput(l.o.Now())
 	for i := range l.acceptedResolved.Deployments {
-		q.Unloadable(&a, &l.acceptedResolved.Deployments[i])
+		q.RecordFailedPull(&a, &l.acceptedResolved.Deployments[i])
 	}
 	return len(a.Bad) > 0
 }
@@ -222,7 +222,7 @@ func (l *loop) pullAll(ctx context.Context, p *pulling, d *plan.Desired, kick <-
 		for _, f := range failed {
 			left = append(left, f.image)
 			troubles[f.image.Name()] = pullTrouble(f.err, try)
-			final = final && troubles[f.image.Name()].Final
+			final = final && troubles[f.image.Name()].FailsUpdate
 			if errors.Is(f.err, syscall.ENOSPC) {
 				parallel = 1 // two that do not fit beside each other would keep each other out for ever
 			}
@@ -260,7 +260,7 @@ func (l *loop) pullAll(ctx context.Context, p *pulling, d *plan.Desired, kick <-
 func lasting(now, before map[string]plan.Trouble) map[string]plan.Trouble {
 	for name, t := range now {
 		if old := before[name]; old.Permanent && old.Code == t.Code {
-			t.Permanent, t.Final = true, t.Final || old.Final
+			t.Permanent, t.FailsUpdate = true, t.FailsUpdate || old.FailsUpdate
 			now[name] = t
 		}
 	}
@@ -306,29 +306,29 @@ func (l *loop) pullEach(ctx context.Context, p *progress, images []workload.Imag
 
 // pullTrouble names why an image cannot be pulled. What may pass by itself in a moment is not reported as a failure.
 func pullTrouble(err error, try int) plan.Trouble {
-	t := plan.Trouble{Code: codes.ImagePull, Message: err.Error(), Permanent: try >= 3, Final: try >= 3}
+	t := plan.Trouble{Code: codes.ImagePull, Message: err.Error(), Permanent: try >= 3, FailsUpdate: try >= 3}
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
-		t.Code, t.Permanent, t.Final = codes.DiskFull, true, false
+		t.Code, t.Permanent, t.FailsUpdate = codes.DiskFull, true, false
 		var full interface{ Short() int64 }
 		if errors.As(err, &full) {
 			t.Short = full.Short()
 		}
 	case errors.Is(err, fault.ErrConfig):
-		t.Code, t.Permanent, t.Final = codes.Config, true, false
+		t.Code, t.Permanent, t.FailsUpdate = codes.Config, true, false
 	case errors.Is(err, fault.ErrTemporary):
-		t.Code, t.Permanent, t.Final = codes.SourceUnreachable, false, false
+		t.Code, t.Permanent, t.FailsUpdate = codes.SourceUnreachable, false, false
 	case errors.Is(err, fault.ErrNotFound):
-		t.Code, t.Permanent, t.Final = codes.ImageMissing, true, false
+		t.Code, t.Permanent, t.FailsUpdate = codes.ImageMissing, true, false
 	case errors.Is(err, fault.ErrDigestMismatch):
 		// Whoever sent it is wrong, not the image: a proxy that spoils a layer once must not spoil the revision for ever.
-		t.Code, t.Permanent, t.Final = codes.ImageDigest, true, false
+		t.Code, t.Permanent, t.FailsUpdate = codes.ImageDigest, true, false
 	case errors.Is(err, fault.ErrUnfit), errors.Is(err, fault.ErrUnsupported):
-		t.Code, t.Permanent, t.Final = codes.ImagePlatform, true, true
+		t.Code, t.Permanent, t.FailsUpdate = codes.ImagePlatform, true, true
 	case errors.Is(err, fault.ErrUnauthenticated):
-		t.Code, t.Permanent, t.Final = codes.SourceUnauthenticated, true, false
+		t.Code, t.Permanent, t.FailsUpdate = codes.SourceUnauthenticated, true, false
 	case errors.Is(err, fault.ErrDenied):
-		t.Code, t.Permanent, t.Final = codes.SourceDenied, true, false
+		t.Code, t.Permanent, t.FailsUpdate = codes.SourceDenied, true, false
 	}
 	return t
 }

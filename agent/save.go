@@ -162,8 +162,8 @@ func (l *loop) save(now time.Time) bool {
 		return false
 	}
 	for {
-		a := plan.Assess(l.question(now))
-		changed, err := l.saved(now, a)
+		a := plan.Assess(l.assessmentInput(now))
+		changed, err := l.persist(now, a)
 		if err != nil {
 			if l.unsaved == nil {
 				l.log.Error("cannot save what the device is at; nothing is changed until it can", "err", err)
@@ -179,14 +179,14 @@ func (l *loop) save(now time.Time) bool {
 	}
 }
 
-func (l *loop) question(now time.Time) plan.Question {
-	return plan.Question{Now: now, Target: l.targetResolved, Accepted: l.acceptedResolved, Observed: l.seen, Supervision: l.sup, Policy: l.p, Pulls: l.pull.troubles, Before: l.reportedStatus, Unseen: !l.observed, Good: l.good}
+func (l *loop) assessmentInput(now time.Time) plan.AssessmentInput {
+	return plan.AssessmentInput{Now: now, Target: l.targetResolved, Accepted: l.acceptedResolved, Observed: l.seen, Supervision: l.sup, Policy: l.p, Pulls: l.pull.troubles, Before: l.reportedStatus, Unseen: !l.observed, Good: l.good}
 }
 
-// saved writes what is new in an assessment, in one transaction; false: nothing is.
-func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
+// persist writes what is new in an assessment, in one transaction; false: nothing is.
+func (l *loop) persist(now time.Time, a plan.Assessment) (bool, error) {
 	if len(a.Bad) > 0 { // first: what is reported follows from it
-		return true, l.rollBack(a.Bad)
+		return true, l.recordFailedUpdates(a.Bad)
 	}
 	since := l.staleSince()
 	stale := !since.IsZero()
@@ -263,7 +263,7 @@ func (l *loop) saved(now time.Time, a plan.Assessment) (bool, error) {
 	if turned {
 		l.turnedStale(since)
 	}
-	l.approve(now, a)
+	l.markGood(now, a)
 	if commit {
 		l.garbage = true
 		l.log.Info("generation runs completely", "generation", l.committed.Generation, "digest", l.committed.Digest)
@@ -422,7 +422,7 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 		l.gate.records[r.ID] = r
 	}
 	l.rebuild()
-	a := plan.Assess(l.question(now))
+	a := plan.Assess(l.assessmentInput(now))
 	l.progressed = l.standing(now, a)
 	err := l.o.Store.Update(func(tx *store.Tx) error {
 		return errors.Join(
@@ -500,8 +500,8 @@ func (l *loop) refuse(now time.Time, r store.Refused) error {
 	return nil
 }
 
-// retarget makes the accepted generation, all of whose bytes are here, the one that the device is kept at.
-func (l *loop) retarget() error {
+// promoteAccepted makes the accepted generation, all of whose bytes are here, the one that the device is kept at.
+func (l *loop) promoteAccepted() error {
 	keep := digests(l.acceptedDesired)
 	l.forget()
 	before := l.progressed

@@ -42,7 +42,7 @@ type Copied struct {
 func (r *Repository) CopyFrom(ctx context.Context, from *Repository, d digest.Digest, tag string, only ...string) (*Copied, error) {
 	c := &copier{only: only, to: r.Upstream(), from: from, origin: from.Upstream(), done: map[digest.Digest]bool{}}
 	if tag != "" {
-		there, err := r.Named(ctx, tag)
+		there, err := r.ResolveUpstream(ctx, tag)
 		if err == nil && there != "" && there != d {
 			err = fault.WithHint(r.fail("copy to", tag, fmt.Errorf("it names %s already, not %s: %w", there, d, fault.ErrConflict)),
 				"a version stands for one content: find out who pushed the other one")
@@ -314,7 +314,7 @@ func (c *copier) tagged(ctx context.Context, tag string, depth int) error {
 	}
 	known := c.to.omits(d.Digest)
 	if !known {
-		now, err := c.to.Named(ctx, tag)
+		now, err := c.to.ResolveUpstream(ctx, tag)
 		if err != nil {
 			return err
 		}

@@ -105,7 +105,7 @@ func (r *Repository) pushAll(ctx context.Context, desc ocispec.Descriptor, a *ar
 	}
 	err = r.PushManifest(ctx, desc, a.Manifest, "")
 	if remote && (errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid)) {
-		p.again()
+		p.forgetExisting()
 		if _, err := r.pushBlobs(ctx, a.Blobs, o.MountFrom, tell); err != nil {
 			return false, err
 		}

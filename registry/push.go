@@ -181,7 +181,7 @@ func (p *remotePlace) setTag(ctx context.Context, desc ocispec.Descriptor, data 
 		}
 		again := wire.Passing(statusOf(err)) || statusOf(err) == 0 && errors.Is(err, fault.ErrTemporary)
 		if again && was == nil {
-			there, lookErr := p.named(ctx, tag)
+			there, lookErr := p.resolveUpstream(ctx, tag)
 			if lookErr != nil {
 				return err
 			}
@@ -195,7 +195,7 @@ func (p *remotePlace) setTag(ctx context.Context, desc ocispec.Descriptor, data 
 				}
 			}
 		}
-		there, lookErr := p.named(ctx, tag)
+		there, lookErr := p.resolveUpstream(ctx, tag)
 		switch {
 		case lookErr != nil:
 			return err
@@ -209,8 +209,8 @@ func (p *remotePlace) setTag(ctx context.Context, desc ocispec.Descriptor, data 
 	}
 }
 
-// named is the digest of a tag at the registry itself; "": the tag does not exist.
-func (p *remotePlace) named(ctx context.Context, tag string) (digest.Digest, error) {
+// resolveUpstream is the digest of a tag at the registry itself; "": the tag does not exist.
+func (p *remotePlace) resolveUpstream(ctx context.Context, tag string) (digest.Digest, error) {
 	a := p.upstream()
 	return orNothing(p.resolveAt(p.reading(ctx, a), a, tag))
 }
@@ -227,8 +227,8 @@ func orNothing(d ocispec.Descriptor, err error) (digest.Digest, error) {
 // emptyConfig is the descriptor of the empty config, which most artifacts have.
 var emptyConfig = []byte(ocispec.DescriptorEmptyJSON.Digest)
 
-// again drops all conclusions about existing blobs.
-func (p *remotePlace) again() { p.hasEmpty.Store(false) }
+// forgetExisting drops all conclusions about existing blobs.
+func (p *remotePlace) forgetExisting() { p.hasEmpty.Store(false) }
 
 // putManifest sends a manifest and returns the response's headers.
 func (p *remotePlace) putManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, target string) (http.Header, error) {

@@ -23,7 +23,7 @@ const (
 	maxIndex         = 4 << 20 // bytes of one page of a list, or of a fallback index: the limit of registries
 
 	// Writing the fallback index races with other writers and no registry offers a compare-and-swap. Each round reads,
-	// merges, writes, waits as [Repository.SwapTag] does and reads again: a writer that read before our write has written by then,
+	// merges, writes, waits as [Repository.CompareAndSetTag] does and reads again: a writer that read before our write has written by then,
 	// and a writer whose entry is missing repeats.
 	mergeRounds   = 12
 	listingRounds = 8 // for a registry with the API that updates its list with a delay
@@ -294,7 +294,7 @@ func (p *remotePlace) mergeFallback(ctx context.Context, subject, entry ocispec.
 				return fault.WithHint(err, "tags that begin with sha256- have to stay mutable on a registry without the referrers API")
 			}
 		}
-		if err := p.hold(ctx, round); err != nil {
+		if err := p.waitForRival(ctx, round); err != nil {
 			return err
 		}
 	}

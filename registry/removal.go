@@ -46,7 +46,7 @@ func (r *Repository) RemoveWithReferrers(ctx context.Context, d digest.Digest) (
 		if strings.HasPrefix(tag, "sha256-") {
 			continue
 		}
-		named, err := r.Named(ctx, tag)
+		named, err := r.ResolveUpstream(ctx, tag)
 		if err != nil {
 			return nil, err
 		}
@@ -101,7 +101,7 @@ func (r *Removed) collectTagged(ctx context.Context, subject digest.Digest, tags
 		if !strings.HasPrefix(tag, fallbackTag(subject)+".") {
 			continue
 		}
-		named, err := r.repo.Named(ctx, tag)
+		named, err := r.repo.ResolveUpstream(ctx, tag)
 		if err != nil {
 			return err
 		}

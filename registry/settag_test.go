@@ -43,13 +43,13 @@ func TestTryAgainLooksFirst(t *testing.T) {
 		one, _ := storetest.Put(t, repo, "1.4.0", nil, "1.4.0")
 		two, _ := storetest.Put(t, repo, "1.4.1", nil, "1.4.1")
 		onceAt(s, http.MethodPut, `/manifests/stable$`, func() {
-			if err := other.MoveTag(t.Context(), "stable", "", two.Digest); err != nil {
+			if err := other.CompareAndMoveTag(t.Context(), "stable", "", two.Digest); err != nil {
 				t.Errorf("the other one: %v", err)
 			}
 		}, testenv.Status(http.StatusServiceUnavailable, 0))
-		err := repo.MoveTag(t.Context(), "stable", "", one.Digest)
+		err := repo.CompareAndMoveTag(t.Context(), "stable", "", one.Digest)
 		if d, _ := repo.Resolve(t.Context(), "stable"); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" || d.Digest != two.Digest {
-			t.Errorf("MoveTag = %v; it names %s, want what the other one was told", err, d.Digest)
+			t.Errorf("CompareAndMoveTag = %v; it names %s, want what the other one was told", err, d.Digest)
 		}
 	})
 	t.Run("a list of signatures", func(t *testing.T) {

@@ -15,17 +15,17 @@ import (
 
 // No registry has a compare-and-swap for tags. The program sets shared tags only with [Repository.SetTag], which gets the
 // previous digest, and reads the tag again before every further try. Package release adds the chain, with two tags that are set in
-// order; for a single tag there is [Repository.SwapTag], which waits.
+// order; for a single tag there is [Repository.CompareAndSetTag], which waits.
 
-// hold waits before a writer checks that its tag was not replaced, with a random part, so that two writers that replace each
+// waitForRival waits before a writer checks that its tag was not replaced, with a random part, so that two writers that replace each
 // other's value do not stay in step. round is the number of earlier tries.
-func (p *remotePlace) hold(ctx context.Context, round int) error {
+func (p *remotePlace) waitForRival(ctx context.Context, round int) error {
 	return sleep(ctx, p.c.o.TagWait+rand.N(p.c.o.TagWait*time.Duration(1+min(round, 4))))
 }
 
-// Named returns the digest of a tag at the registry itself, because mirrors may be outdated. "": the tag does not exist, or a lax
+// ResolveUpstream returns the digest of a tag at the registry itself, because mirrors may be outdated. "": the tag does not exist, or a lax
 // registry has a truncated manifest of a killed publisher.
-func (r *Repository) Named(ctx context.Context, tag string) (digest.Digest, error) {
+func (r *Repository) ResolveUpstream(ctx context.Context, tag string) (digest.Digest, error) {
 	return orNothing(r.here(ctx, tag))
 }
 
@@ -40,8 +40,8 @@ func (r *Repository) here(ctx context.Context, tag string) (ocispec.Descriptor, 
 	return d, r.fail(opResolve, tag, err)
 }
 
-// ReadTag is Named, but reads the manifest, and so proves that it exists.
-func (r *Repository) ReadTag(ctx context.Context, tag string) (digest.Digest, error) {
+// FetchUpstream is ResolveUpstream, but reads the manifest, and so proves that it exists.
+func (r *Repository) FetchUpstream(ctx context.Context, tag string) (digest.Digest, error) {
 	var d ocispec.Descriptor
 	var err error
 	if p, ok := r.place.(*remotePlace); ok {
@@ -72,20 +72,20 @@ func (r *Repository) SetTag(ctx context.Context, desc ocispec.Descriptor, data [
 	return r.fail(opPushManifest, tag, err)
 }
 
-// SwapTag is SetTag for a single tag: it reads the tag before, and again after a wait. If the tag names
+// CompareAndSetTag is SetTag for a single tag: it reads the tag before, and again after a wait. If the tag names
 // neither was nor the manifest, that is fault.ErrConflict. Of two concurrent writers at most one gets nil, if
 // each takes less time than that wait from its read to its write; a further try reads the tag again.
-func (r *Repository) SwapTag(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
-	return r.swapTag(ctx, desc.Digest, tag, was, func() (ocispec.Descriptor, []byte, error) { return desc, data, nil })
+func (r *Repository) CompareAndSetTag(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
+	return r.compareAndSetTag(ctx, desc.Digest, tag, was, func() (ocispec.Descriptor, []byte, error) { return desc, data, nil })
 }
 
-// MoveTag is SwapTag for a manifest that exists in the repository.
-func (r *Repository) MoveTag(ctx context.Context, tag string, was, d digest.Digest) error {
-	return r.swapTag(ctx, d, tag, was, func() (ocispec.Descriptor, []byte, error) { return r.ManifestLimit(ctx, d, MaxForeignManifest) })
+// CompareAndMoveTag is CompareAndSetTag for a manifest that exists in the repository.
+func (r *Repository) CompareAndMoveTag(ctx context.Context, tag string, was, d digest.Digest) error {
+	return r.compareAndSetTag(ctx, d, tag, was, func() (ocispec.Descriptor, []byte, error) { return r.ManifestLimit(ctx, d, MaxForeignManifest) })
 }
 
-func (r *Repository) swapTag(ctx context.Context, d digest.Digest, tag string, was digest.Digest, get func() (ocispec.Descriptor, []byte, error)) error {
-	there, err := r.Named(ctx, tag)
+func (r *Repository) compareAndSetTag(ctx context.Context, d digest.Digest, tag string, was digest.Digest, get func() (ocispec.Descriptor, []byte, error)) error {
+	there, err := r.ResolveUpstream(ctx, tag)
 	switch {
 	case err != nil:
 		return err
@@ -102,12 +102,12 @@ func (r *Repository) swapTag(ctx context.Context, d digest.Digest, tag string, w
 		return fault.WithHint(err, "the registry keeps tags: exempt those that are to move")
 	}
 	if p, ok := r.place.(*remotePlace); ok && err == nil {
-		err = p.hold(ctx, 0)
+		err = p.waitForRival(ctx, 0)
 	}
 	if err != nil {
 		return err
 	}
-	if there, err = r.Named(ctx, tag); err == nil && there != d {
+	if there, err = r.ResolveUpstream(ctx, tag); err == nil && there != d {
 		err = r.moved(tag, there)
 	}
 	return err

@@ -15,7 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-func TestMoveTag(t *testing.T) {
+func TestCompareAndMoveTag(t *testing.T) {
 	s := testenv.Registry(t, testenv.Distribution)
 	repo := openName(t, clientFor(t, s), s.Host+"/plant/apps/line")
 	one, _ := storetest.Put(t, repo, "1.4.0", nil, "1.4.0")
@@ -39,7 +39,7 @@ func TestMoveTag(t *testing.T) {
 		{"", two.Digest, fault.ErrConflict, one.Digest},
 		{one.Digest, two.Digest, nil, two.Digest},
 	} {
-		if err := repo.MoveTag(t.Context(), "stable", c.was, c.to); !errors.Is(err, c.err) || names() != c.names {
+		if err := repo.CompareAndMoveTag(t.Context(), "stable", c.was, c.to); !errors.Is(err, c.err) || names() != c.names {
 			t.Errorf("from %.15s to %.15s: %v, it names %.15s, want %v, %.15s", c.was, c.to, err, names(), c.err, c.names)
 		}
 	}
@@ -54,17 +54,17 @@ func TestMoveTag(t *testing.T) {
 			}
 		})
 	}})
-	if err := repo.MoveTag(t.Context(), "stable", two.Digest, one.Digest); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+	if err := repo.CompareAndMoveTag(t.Context(), "stable", two.Digest, one.Digest); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
 		t.Errorf("moved by another one: %v", err)
 	}
 	s.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: `/manifests/stable$`, Effect: testenv.Status(http.StatusPreconditionFailed, 0)})
-	if err := repo.MoveTag(t.Context(), "stable", two.Digest, one.Digest); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+	if err := repo.CompareAndMoveTag(t.Context(), "stable", two.Digest, one.Digest); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
 		t.Errorf("a registry that keeps tags: %v", err)
 	}
 }
 
 // Of two who move a channel at once at most one is told that it did, and then the channel has what that one set.
-func TestMoveTagRace(t *testing.T) {
+func TestCompareAndMoveTagRace(t *testing.T) {
 	s := testenv.Registry(t, testenv.Referrers)
 	// On a loaded machine others take longer to set a tag than they do in practice.
 	open := func() *registry.Repository {
@@ -77,13 +77,13 @@ func TestMoveTagRace(t *testing.T) {
 		versions = append(versions, d.Digest)
 	}
 	for round := range 3 {
-		if err := repo.MoveTag(t.Context(), "stable", "", versions[0]); err != nil {
+		if err := repo.CompareAndMoveTag(t.Context(), "stable", "", versions[0]); err != nil {
 			t.Fatal(err)
 		}
 		errs := make([]error, 2)
 		var wg sync.WaitGroup
 		for i, m := range movers {
-			wg.Go(func() { errs[i] = m.MoveTag(t.Context(), "stable", versions[0], versions[1+i]) })
+			wg.Go(func() { errs[i] = m.CompareAndMoveTag(t.Context(), "stable", versions[0], versions[1+i]) })
 		}
 		wg.Wait()
 		d, err := repo.Resolve(t.Context(), "stable")

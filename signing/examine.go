@@ -312,7 +312,7 @@ func (e *examination) bundleLayer(ctx context.Context, where string, at digest.D
 	if e.PredicateType != PredicateSign {
 		s.Predicate = said.predicate
 	}
-	e.hold(ctx, where, evidence, s, about)
+	e.verifyEvidence(ctx, where, evidence, s, about)
 }
 
 func otherKind(predicateType string) error {
@@ -386,7 +386,7 @@ func (e *examination) envelopeLayer(ctx context.Context, where string, l ocispec
 		return
 	}
 	claims, about := said.about(e.subject.Digest)
-	e.hold(ctx, where, evidence, Signature{Digest: l.Digest, Annotations: claims, Predicate: said.predicate}, about)
+	e.verifyEvidence(ctx, where, evidence, Signature{Digest: l.Digest, Annotations: claims, Predicate: said.predicate}, about)
 }
 
 func (e *examination) legacyLayer(ctx context.Context, where string, l ocispec.Descriptor) {
@@ -404,12 +404,12 @@ func (e *examination) legacyLayer(ctx context.Context, where string, l ocispec.D
 		return
 	}
 	s := Signature{Digest: l.Digest, Annotations: stringClaims(said.annotations)}
-	e.hold(ctx, where, evidence, s, said.digest == e.subject.Digest.String())
+	e.verifyEvidence(ctx, where, evidence, s, said.digest == e.subject.Digest.String())
 }
 
-// hold checks one piece of evidence with each verifier. about reports whether the signed bytes name the subject: otherwise
+// verifyEvidence checks one piece of evidence with each verifier. about reports whether the signed bytes name the subject: otherwise
 // no signature counts.
-func (e *examination) hold(ctx context.Context, where string, evidence *Evidence, s Signature, about bool) {
+func (e *examination) verifyEvidence(ctx context.Context, where string, evidence *Evidence, s Signature, about bool) {
 	s.Format = evidence.Format
 	if t, err := time.Parse(time.RFC3339, s.Annotations[AnnotationTime]); err == nil {
 		s.Time = t.UTC()

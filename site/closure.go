@@ -322,7 +322,7 @@ func (w *walk) atSite(ctx context.Context, repository, tag string, d digest.Dige
 	if err != nil || !to.MayHave(tag) {
 		return false, err
 	}
-	there, err := to.Named(ctx, tag)
+	there, err := to.ResolveUpstream(ctx, tag)
 	return there == d, err
 }
 

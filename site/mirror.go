@@ -150,7 +150,7 @@ func (m *Mirror) whole(ctx context.Context, has map[digest.Digest]bool, n *Need)
 		if err != nil {
 			return nil, err
 		}
-		if there, err := to.Named(ctx, n.current); err != nil || there != "" {
+		if there, err := to.ResolveUpstream(ctx, n.current); err != nil || there != "" {
 			return nil, err
 		}
 	}
@@ -208,7 +208,7 @@ func (m *Mirror) check(ctx context.Context, n *Need) error {
 	if err != nil {
 		return err
 	}
-	there, err := to.Named(ctx, n.current)
+	there, err := to.ResolveUpstream(ctx, n.current)
 	if err != nil {
 		return err
 	}
@@ -402,7 +402,7 @@ func (m *Mirror) tag(ctx context.Context, n *Need, tag string, moves bool) error
 	if err != nil {
 		return err
 	}
-	was, err := to.Named(ctx, tag)
+	was, err := to.ResolveUpstream(ctx, tag)
 	if err != nil || was == n.Digest {
 		return err
 	}
@@ -414,7 +414,7 @@ func (m *Mirror) tag(ctx context.Context, n *Need, tag string, moves bool) error
 			return err
 		}
 	}
-	if err := to.MoveTag(ctx, tag, was, n.Digest); err != nil {
+	if err := to.CompareAndMoveTag(ctx, tag, was, n.Digest); err != nil {
 		return err
 	}
 	m.mu.Lock()

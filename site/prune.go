@@ -275,7 +275,7 @@ func (p *Pruning) mirrored(ctx context.Context, n *Need) (bool, error) {
 		if strings.HasPrefix(tag, "sha256-") {
 			continue
 		}
-		there, err := repo.Upstream().Named(ctx, tag)
+		there, err := repo.Upstream().ResolveUpstream(ctx, tag)
 		if err != nil {
 			return false, err
 		}

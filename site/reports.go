@@ -133,7 +133,7 @@ func carryReport(ctx context.Context, from, to *registry.Repository, tag string,
 	if _, err := to.CopyFrom(ctx, from, r.digest, ""); err != nil {
 		return out, err
 	}
-	if err := to.MoveTag(ctx, tag, was, r.digest); err != nil {
+	if err := to.CompareAndMoveTag(ctx, tag, was, r.digest); err != nil {
 		return out, err
 	}
 	out.Outcome = ReportCarried

@@ -49,7 +49,7 @@ func (m *Manager) ensureMacvlan(p *ipam.Project, id string, index int, in *netli
 			return fmt.Errorf("make an interface on %s: not there afterwards: %w", b.Parent, fault.ErrTemporary)
 		}
 	}
-	if err := w.ensureInner(in, l, ns); err != nil {
+	if err := w.ensureContainerEnd(in, l, ns); err != nil {
 		return fmt.Errorf("set up the interface on %s: %w", b.Parent, err)
 	}
 	return nil

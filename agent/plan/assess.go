@@ -22,8 +22,8 @@ type Assessment struct {
 	Stage        Stage             // of the target
 }
 
-// Question is the input of an assessment. It is only read.
-type Question struct {
+// AssessmentInput is the input of an assessment. It is only read.
+type AssessmentInput struct {
 	Now         time.Time
 	Target      *Desired // the state that the device runs; nil: none
 	Accepted    *Desired // accepted, not completely downloaded; nil: none
@@ -37,7 +37,7 @@ type Question struct {
 }
 
 // Assess is pure: the same question has the same answer.
-func Assess(q Question) Assessment {
+func Assess(q AssessmentInput) Assessment {
 	pl := newPlanner(q.Now, q.Observed, q.Supervision, q.Policy)
 	out := Assessment{Settled: q.Target != nil && q.Accepted == nil, FailedBefore: map[string]uint64{}}
 	known := map[string]bool{}
@@ -63,10 +63,10 @@ func Assess(q Question) Assessment {
 				now = q.waits(d, now)
 			}
 			out.Stage = out.Stage.and(q.stage(d, views, now))
-			q.failed(&out, d, views)
+			q.recordFailedUpdate(&out, d, views)
 			q.failedBefore(&out, d, views)
 			if nd := q.Accepted.Deployment(d.ID); nd != nil {
-				q.Unloadable(&out, nd)
+				q.RecordFailedPull(&out, nd)
 				now = q.next(nd, now, q.Accepted.Generation)
 			}
 			out.Statuses = append(out.Statuses, now)
@@ -76,7 +76,7 @@ func Assess(q Question) Assessment {
 		for i := range q.Accepted.Deployments {
 			if d := &q.Accepted.Deployments[i]; !known[d.ID] {
 				known[d.ID] = true
-				q.Unloadable(&out, d)
+				q.RecordFailedPull(&out, d)
 				out.Statuses = append(out.Statuses, q.next(d, store.Status{}, q.Accepted.Generation))
 			}
 		}
@@ -108,7 +108,7 @@ func Assess(q Question) Assessment {
 // failedBefore records which containers of the last good revision fail. An update that does not change them does not fail because of
 // them: rolling back would restore the same containers. A container stops counting as failed when its run has lasted: after a
 // restart of the agent one that crashes repeatedly looks well for a moment.
-func (q Question) failedBefore(out *Assessment, d *Deployment, views []view) {
+func (q AssessmentInput) failedBefore(out *Assessment, d *Deployment, views []view) {
 	good := q.Good[d.ID].Deployment
 	if good == nil {
 		return
@@ -129,7 +129,7 @@ func (q Question) failedBefore(out *Assessment, d *Deployment, views []view) {
 }
 
 // running assesses a deployment of the target.
-func (q Question) running(d *Deployment, views []view) store.Status {
+func (q AssessmentInput) running(d *Deployment, views []view) store.Status {
 	before := q.Before[d.ID]
 	out := store.Status{DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Generation: q.Target.Generation}
 	if q.Accepted != nil && q.Accepted.Deployment(d.ID) != nil {
@@ -172,7 +172,7 @@ func (v *view) state(old store.Component) (margo.State, *margo.StatusError) {
 }
 
 // unplaced assesses a deployment for a device behind this one.
-func (q Question) unplaced(u Unplaced, generation uint64) store.Status {
+func (q AssessmentInput) unplaced(u Unplaced, generation uint64) store.Status {
 	before := q.Before[u.ID]
 	out := store.Status{DeploymentID: u.ID, Name: u.Name, Digest: u.Digest, Generation: generation, Child: u.Device}
 	code, message := u.trouble()
@@ -186,7 +186,7 @@ func (q Question) unplaced(u Unplaced, generation uint64) store.Status {
 }
 
 // next assesses a deployment of a later generation; now is what runs of it.
-func (q Question) next(d *Deployment, now store.Status, generation uint64) store.Status {
+func (q AssessmentInput) next(d *Deployment, now store.Status, generation uint64) store.Status {
 	before := q.Before[d.ID]
 	out := store.Status{DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Generation: generation}
 	for i := range d.Components {
@@ -212,7 +212,7 @@ func (q Question) next(d *Deployment, now store.Status, generation uint64) store
 }
 
 // removed assesses the deployments that were reported and are not desired any more.
-func (q Question) removed(out *Assessment, known map[string]bool) {
+func (q AssessmentInput) removed(out *Assessment, known map[string]bool) {
 	there := map[string]bool{}
 	for _, c := range q.Observed.Containers {
 		there[c.Project] = true
@@ -260,7 +260,7 @@ func (q Question) removed(out *Assessment, known map[string]bool) {
 }
 
 // stamp keeps the time since when a component is at its state.
-func (q Question) stamp(c *store.Component, old store.Component) {
+func (q AssessmentInput) stamp(c *store.Component, old store.Component) {
 	c.Since = q.Now
 	if old.State == c.State && old.Identity == c.Identity && !old.Since.IsZero() {
 		c.Since = old.Since
@@ -268,7 +268,7 @@ func (q Question) stamp(c *store.Component, old store.Component) {
 }
 
 // sum derives a deployment's own state.
-func (q Question) sum(s, before store.Status) store.Status {
+func (q AssessmentInput) sum(s, before store.Status) store.Status {
 	s.State = margo.StateInstalled
 	if len(s.Components) > 0 {
 		cs := make([]margo.ComponentStatus, len(s.Components))

@@ -206,7 +206,7 @@ func (k Memory) remaining(want *Desired) []Deployment {
 }
 
 // waits is the status of a deployment whose change waits; now is what runs of it.
-func (q Question) waits(d *Deployment, now store.Status) store.Status {
+func (q AssessmentInput) waits(d *Deployment, now store.Status) store.Status {
 	out := now
 	switch {
 	case d.Next == nil: // it is removed later

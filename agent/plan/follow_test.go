@@ -173,7 +173,7 @@ func TestUnhealthyIsRestarted(t *testing.T) {
 					s.Health, s.Output = HealthUnhealthy, "connection refused"
 					d.sup.Containers[id] = s
 				}
-				a := Assess(Question{Now: d.now, Target: d.want, Observed: d.observe(), Supervision: d.sup, Policy: numbers, Before: d.before})
+				a := Assess(AssessmentInput{Now: d.now, Target: d.want, Observed: d.observe(), Supervision: d.sup, Policy: numbers, Before: d.before})
 				if d.containers[id].Status == workload.Running && a.Statuses[0].State != "failed" {
 					t.Errorf("state %s, want failed", a.Statuses[0].State)
 				}
@@ -305,7 +305,7 @@ func TestARefusedRevisionHasOneOutput(t *testing.T) {
 		{"", "", both},
 	} {
 		d := &Deployment{ID: "d", Back: 1, Refused: &store.Bad{Source: "c", Message: "service a: exited with code 3" + tc.refused}}
-		q := Question{Before: map[string]store.Status{}}
+		q := AssessmentInput{Before: map[string]store.Status{}}
 		for range 2 { // the message that was reported stays
 			var s store.Status
 			q.rejected(&s, d, []view{{fault: &Trouble{Message: "service a: exited with code 4" + tc.now, Permanent: true}}})

@@ -85,7 +85,7 @@ func Make(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Poli
 		views := pl.views(&d.Deployments[i])
 		for j := range views {
 			if views[j].open {
-				pl.rollout(&views[j])
+				pl.updateComponent(&views[j])
 				pl.clear(&views[j])
 			}
 		}

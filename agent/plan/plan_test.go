@@ -400,7 +400,7 @@ func TestAssessWalksThroughTheStates(t *testing.T) {
 	before := map[string]store.Status{}
 	var seen []margo.State
 	look := func(target, next *Desired) bool {
-		a := Assess(Question{Now: now, Target: target, Accepted: next, Observed: m.observe(), Supervision: s, Policy: numbers, Before: before})
+		a := Assess(AssessmentInput{Now: now, Target: target, Accepted: next, Observed: m.observe(), Supervision: s, Policy: numbers, Before: before})
 		for _, st := range append(a.Statuses, a.Removed...) {
 			if before[st.DeploymentID].State != st.State {
 				seen = append(seen, st.State)

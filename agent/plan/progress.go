@@ -45,7 +45,7 @@ func (s Stage) and(o Stage) Stage {
 }
 
 // stage says where a deployment of the target stands; now is its status.
-func (q Question) stage(d *Deployment, views []view, now store.Status) Stage {
+func (q AssessmentInput) stage(d *Deployment, views []view, now store.Status) Stage {
 	why := func(p store.Phase) Stage {
 		s := Stage{Phase: p}
 		if e := OverallError(now); e != nil {

@@ -51,14 +51,14 @@ func alive(o workload.Observation) bool {
 
 // Trouble is a reason why a component is not up.
 type Trouble struct {
-	Code      codes.Code
-	Message   string
-	Permanent bool      // also counts when the component was installed before: a quick restart does not cure it
-	Final     bool      // an update that meets it has failed
-	pause     bool      // and stays as it is
-	Source    string    // the component
-	Since     time.Time // zero: not kept
-	Short     int64     // of a full disk: bytes that are lacking; 0: not known
+	Code        codes.Code
+	Message     string
+	Permanent   bool      // also counts when the component was installed before: a quick restart does not cure it
+	FailsUpdate bool      // an update that meets it has failed
+	pause       bool      // and stays as it is
+	Source      string    // the component
+	Since       time.Time // zero: not kept
+	Short       int64     // of a full disk: bytes that are lacking; 0: not known
 }
 
 // key names a component on the device.
@@ -159,7 +159,7 @@ func (pl *planner) judge(v *view, x *slot) {
 		x.well = pl.judgeExited(x, s)
 	case hasHealth(c) && s.Health == HealthUnhealthy:
 		x.well = false
-		x.worse(&Trouble{Code: codes.Unhealthy, Message: fmt.Sprintf("service %s: health check fails: %s", c.Service.Name, s.Output), Permanent: true, Final: true})
+		x.worse(&Trouble{Code: codes.Unhealthy, Message: fmt.Sprintf("service %s: health check fails: %s", c.Service.Name, s.Output), Permanent: true, FailsUpdate: true})
 	case hasHealth(c) && s.Health != HealthHealthy:
 		x.well = false
 	case s.Restarts > 0:
@@ -186,7 +186,7 @@ func (pl *planner) judge(v *view, x *slot) {
 		x.up = false
 		x.worse(&Trouble{
 			Code: codes.ContainerExited, Message: fmt.Sprintf("service %s: exited with code %d within %v%s%s", c.Service.Name, s.Code, c.Service.Update.Monitor, lacked(&c.Service, s.Lack), s.LastLog),
-			Permanent: true, Final: true,
+			Permanent: true, FailsUpdate: true,
 		})
 	}
 	if alive(x.o) && x.well && (v.d.Updating || !hasHealth(c)) { // a health check reports it; no waiting is needed
@@ -209,7 +209,7 @@ func (pl *planner) judgeExited(x *slot, s Supervised) bool {
 		permanent := !again || s.Restarts >= pl.p.Patience
 		x.worse(&Trouble{
 			Code: codes.ContainerExited, Message: fmt.Sprintf("service %s: exited with code %d%s%s", x.c.Service.Name, x.o.ExitCode, lacked(&x.c.Service, s.Lack), s.LastLog),
-			Permanent: permanent, Final: permanent,
+			Permanent: permanent, FailsUpdate: permanent,
 		})
 	}
 	return false
@@ -236,10 +236,10 @@ func (pl *planner) sum(v *view) {
 		u := x.c.Service.Update
 		if n := lost[x.c.Service.Name]; v.d.Updating && x.fault != nil && n > 0 {
 			if float64(n) <= u.MaxFailureRatio*float64(x.c.Service.Count()) && x.there {
-				x.fault.Permanent, x.fault.Final = false, false
+				x.fault.Permanent, x.fault.FailsUpdate = false, false
 				continue // neither up nor down: nothing waits for it
 			}
-			x.fault.Final = x.fault.Final && u.FailureAction != workload.ActContinue
+			x.fault.FailsUpdate = x.fault.FailsUpdate && u.FailureAction != workload.ActContinue
 			x.fault.pause = u.FailureAction == workload.ActPause
 		}
 		if x.fault != nil {
@@ -261,11 +261,11 @@ func (pl *planner) checkTimeout(v *view) {
 		v.wakeAt(end)
 		return
 	}
-	t := Trouble{Code: codes.Timeout, Message: fmt.Sprintf("not up after %v", v.c.Timeout), Permanent: true, Final: true}
+	t := Trouble{Code: codes.Timeout, Message: fmt.Sprintf("not up after %v", v.c.Timeout), Permanent: true, FailsUpdate: true}
 	for i := range v.slots {
 		if x := &v.slots[i]; !x.well && !x.failedBefore {
 			action := x.c.Service.Update.FailureAction
-			t.Final, t.pause = action != workload.ActContinue, action == workload.ActPause
+			t.FailsUpdate, t.pause = action != workload.ActContinue, action == workload.ActPause
 			break
 		}
 	}
@@ -278,12 +278,12 @@ func (r Retry) trouble(p Policy) *Trouble {
 		return nil
 	}
 	last := r.Failures >= p.Patience
-	return &Trouble{Code: r.Code, Message: r.Message, Permanent: last, Final: last && !r.Passing}
+	return &Trouble{Code: r.Code, Message: r.Message, Permanent: last, FailsUpdate: last && !r.Passing}
 }
 
 // worse keeps the first trouble, but prefers a permanent one.
 func worse(old, t *Trouble) *Trouble {
-	if t != nil && (old == nil || t.Permanent && !old.Permanent || t.Final && !old.Final) {
+	if t != nil && (old == nil || t.Permanent && !old.Permanent || t.FailsUpdate && !old.FailsUpdate) {
 		return t
 	}
 	return old

@@ -139,7 +139,7 @@ func (m *mirrored) decide(threshold int, signers ...*sign.Signer) *trust.Decisio
 		p.Rules[0].Quorum.Signers = append(p.Rules[0].Quorum.Signers, trust.KeySigner(s.Key()))
 	}
 	p.Signers = p.Rules[0].Quorum.Signers
-	return p.Decide(m.t.Context(), trust.Question{Source: m.device, Kind: trust.KindState, Subject: m.subject, Now: time.Now()})
+	return p.Decide(m.t.Context(), trust.VerifyRequest{Source: m.device, Kind: trust.KindState, Subject: m.subject, Now: time.Now()})
 }
 
 func foreign(name string) ocispec.Descriptor {

@@ -42,7 +42,7 @@ func (v *verifier) Verify(ctx context.Context, kind intake.Kind, repository stri
 		return intake.Verdict{}, err
 	}
 	var keeper signing.Keeper
-	decision := policy.Decide(ctx, trust.Question{
+	decision := policy.Decide(ctx, trust.VerifyRequest{
 		Source: repo, Kind: string(kind), Subject: d, Now: v.now(), Keep: &keeper,
 		Elsewhere: func(ctx context.Context, repository string) (signing.Source, error) {
 			return v.registry.OpenName(ctx, repository)
@@ -77,7 +77,7 @@ func (v *verifier) Reverify(ctx context.Context, part intake.Part, kept []intake
 		p.Layer = k.Blob
 		src.Pieces = append(src.Pieces, p)
 	}
-	return policy.Decide(ctx, trust.Question{
+	return policy.Decide(ctx, trust.VerifyRequest{
 		Source: src, Kind: string(part.Kind), Subject: part.Artifact, Now: v.now(),
 		Elsewhere: func(_ context.Context, repository string) (signing.Source, error) {
 			return signing.KeptSource{Repository: repository, Pieces: src.Pieces, Read: read}, nil
@@ -103,7 +103,7 @@ func (v *verifier) Freshness(ctx context.Context, repository string, d ocispec.D
 	if err != nil {
 		return intake.Freshness{}, err
 	}
-	f, err := policy.Freshness(ctx, trust.Question{
+	f, err := policy.Freshness(ctx, trust.VerifyRequest{
 		Source: repo, Kind: trust.KindState, Subject: d, Now: v.fresh(),
 		Elsewhere: func(ctx context.Context, repository string) (signing.Source, error) {
 			return v.registry.OpenName(ctx, repository)

@@ -149,7 +149,7 @@ func (c *call) appChannelSet(args []string) error {
 			return fault.WithHint(err, "another publisher moved it: check it with longshore app channel list")
 		}
 	}
-	if err := repo.MoveTag(c.Context, r.Channel, r.Was, r.Digest); err != nil {
+	if err := repo.CompareAndMoveTag(c.Context, r.Channel, r.Was, r.Digest); err != nil {
 		return err
 	}
 	return c.show(r)
@@ -176,7 +176,7 @@ func mover(ctx context.Context, repo *registry.Repository, channels []string) (f
 	}
 	return func(d digest.Digest) error {
 		for i, channel := range channels {
-			if err := repo.MoveTag(ctx, channel, was[i], d); err != nil {
+			if err := repo.CompareAndMoveTag(ctx, channel, was[i], d); err != nil {
 				return err
 			}
 		}

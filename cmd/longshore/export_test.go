@@ -246,7 +246,7 @@ func TestInventoryOfAnImportThatWasCutOff(t *testing.T) {
 	push("press-07")
 	s.mirrored()
 	second := s.digestAt(siteHost + "/plant/state:press-07")
-	if err := opened(t, there.Host+"/plant/state").MoveTag(t.Context(), "press-07", second, first); err != nil { // as before the last step of an import
+	if err := opened(t, there.Host+"/plant/state").CompareAndMoveTag(t.Context(), "press-07", second, first); err != nil { // as before the last step of an import
 		t.Fatal(err)
 	}
 	s.do(outcome.OK, "site", "inventory", "--file", "graz.json", states, siteHost)

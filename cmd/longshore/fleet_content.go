@@ -156,7 +156,7 @@ func (x contentChecker) verifyContent(policy *trust.Policy) func(context.Context
 		if err != nil {
 			return err
 		}
-		return policy.Decide(ctx, trust.Question{
+		return policy.Decide(ctx, trust.VerifyRequest{
 			Source: repo, Kind: c.Kind, Subject: ocispec.Descriptor{Digest: c.Digest}, Now: x.now(), Elsewhere: x.Place,
 		}).Err
 	}

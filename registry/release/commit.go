@@ -40,7 +40,7 @@ const (
 // sets M back to N, and finds N+1 in its last step.
 func (p *publication) commit(ctx context.Context) error {
 	tag, tagged := p.o.Tags[0], p.o.Precondition.Tagged
-	there, err := p.repo.Named(ctx, tag)
+	there, err := p.repo.ResolveUpstream(ctx, tag)
 	if err == nil && there != tagged && there != p.desc.Digest {
 		err = p.conflict(tag, there)
 	}
@@ -50,7 +50,7 @@ func (p *publication) commit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if there, err = p.repo.Named(ctx, tag); err != nil {
+	if there, err = p.repo.ResolveUpstream(ctx, tag); err != nil {
 		return err
 	}
 	if there != tagged && there != p.desc.Digest {
@@ -152,7 +152,7 @@ func (p *publication) reconcile(ctx context.Context, moved bool) error {
 		return err
 	}
 	for range maxContest {
-		history, err := p.repo.ReadTag(ctx, p.o.HistoryTag)
+		history, err := p.repo.FetchUpstream(ctx, p.o.HistoryTag)
 		if err != nil {
 			return err
 		}
@@ -167,7 +167,7 @@ func (p *publication) reconcile(ctx context.Context, moved bool) error {
 		}
 		there := p.desc.Digest
 		if !moved || newest != there {
-			if there, err = p.repo.Named(ctx, tag); err != nil {
+			if there, err = p.repo.ResolveUpstream(ctx, tag); err != nil {
 				return err
 			}
 		}
@@ -207,7 +207,7 @@ func (p *publication) newest(ctx context.Context, ours link, history digest.Dige
 	newest = history
 	for n, skipped := ours.number+1, 0; skipped <= MaxSkipped; n++ {
 		at := artifacts.HistoryTag(ours.tag, n)
-		there, err := p.repo.Named(ctx, at)
+		there, err := p.repo.ResolveUpstream(ctx, at)
 		if err != nil || there == "" {
 			return newest, followed, err
 		}

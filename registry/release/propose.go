@@ -26,7 +26,7 @@ func Propose(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 	if !validTag.MatchString(tag) {
 		return desc, fmt.Errorf("propose %s:%s: no tag: %w", repo.Name(), tag, fault.ErrInvalid)
 	}
-	was, err := repo.Named(ctx, tag)
+	was, err := repo.ResolveUpstream(ctx, tag)
 	if err == nil && was != "" && was != desc.Digest && !replace {
 		err = Taken(repo.Name(), tag, was)
 	}
@@ -39,7 +39,7 @@ func Propose(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 		err = p.readBack(ctx)
 	}
 	if err == nil {
-		err = repo.SwapTag(ctx, desc, a.Manifest, tag, was)
+		err = repo.CompareAndSetTag(ctx, desc, a.Manifest, tag, was)
 	}
 	if err == nil && was != desc.Digest {
 		p.tell(registry.ActionTagged, tag)

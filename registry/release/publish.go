@@ -138,7 +138,7 @@ func (p *publication) readBack(ctx context.Context) error {
 
 // free reports whether the history tag still has to be set. If it names another digest, it is not changed.
 func (p *publication) free(ctx context.Context) (bool, error) {
-	there, err := p.repo.Named(ctx, p.o.HistoryTag)
+	there, err := p.repo.ResolveUpstream(ctx, p.o.HistoryTag)
 	if err == nil && there != "" && there != p.desc.Digest {
 		err = p.conflict(p.o.HistoryTag, there)
 	}
@@ -154,7 +154,7 @@ func (p *publication) setHistory(ctx context.Context) error {
 		return nil
 	}
 	if !errors.Is(err, fault.ErrTemporary) {
-		if there, lookErr := p.repo.Named(ctx, p.o.HistoryTag); lookErr == nil && there != "" && there != p.desc.Digest {
+		if there, lookErr := p.repo.ResolveUpstream(ctx, p.o.HistoryTag); lookErr == nil && there != "" && there != p.desc.Digest {
 			return p.conflict(p.o.HistoryTag, there)
 		}
 	}
@@ -168,7 +168,7 @@ func (p *publication) setTag(ctx context.Context, desc ocispec.Descriptor, manif
 	if !errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {
 		return err
 	}
-	there, lookErr := p.repo.Named(ctx, tag)
+	there, lookErr := p.repo.ResolveUpstream(ctx, tag)
 	switch {
 	case lookErr != nil || there == was:
 		return err

@@ -24,7 +24,7 @@ func (p Policy) fresh(ctx context.Context, src signing.Source, s Subject, tag st
 	if s.Kind != trust.KindState || p.Attestation != "" {
 		return Check{}, false
 	}
-	found, err := p.Freshness(ctx, trust.Question{
+	found, err := p.Freshness(ctx, trust.VerifyRequest{
 		Source: src, Kind: trust.KindState, Subject: s.Descriptor, Now: p.Now, Elsewhere: p.Elsewhere,
 	}, tag, generation)
 	const hint = "renew it: longshore freshen"

@@ -42,7 +42,7 @@ type SignerResult struct {
 
 // Judge implements [Judge].
 func (p Policy) Judge(ctx context.Context, src signing.Source, s Subject) []Check {
-	d := p.Decide(ctx, trust.Question{
+	d := p.Decide(ctx, trust.VerifyRequest{
 		Source: src, Kind: string(s.Kind), Subject: s.Descriptor, Now: p.Now, Thorough: true, Elsewhere: p.Elsewhere,
 	})
 	if p.Attestation != "" {

@@ -14,8 +14,8 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 )
 
-// Question is about one artifact.
-type Question struct {
+// VerifyRequest is about one artifact.
+type VerifyRequest struct {
 	Source  signing.Source // the artifact's repository
 	Kind    string
 	Subject ocispec.Descriptor
@@ -37,7 +37,7 @@ type Question struct {
 //
 // Decision.Err wraps one of fault.ErrDigestRevoked, ErrRejected, the kinds of [Policy.Count], ErrNoAttestation and
 // ErrBadAttestation, or why something could not be read.
-func (p *Policy) Decide(ctx context.Context, q Question) *Decision {
+func (p *Policy) Decide(ctx context.Context, q VerifyRequest) *Decision {
 	d := &Decision{Repository: q.Source.Name(), Kind: q.Kind, Digest: q.Subject.Digest, At: q.Now.UTC()}
 	if !p.Expires.IsZero() && !q.Now.Before(p.Expires) {
 		d.Notes = append(d.Notes, "the policy expired "+p.Expires.Format(time.RFC3339))
@@ -52,7 +52,7 @@ func (p *Policy) Decide(ctx context.Context, q Question) *Decision {
 	return d
 }
 
-func (p *Policy) decide(ctx context.Context, q Question, d *Decision) error {
+func (p *Policy) decide(ctx context.Context, q VerifyRequest, d *Decision) error {
 	if !slices.Contains(Kinds(), q.Kind) {
 		return fmt.Errorf("%w: kind %q", fault.ErrInvalid, q.Kind)
 	}
@@ -85,7 +85,7 @@ func (p *Policy) decide(ctx context.Context, q Question, d *Decision) error {
 }
 
 // unspoken decides where no rule matches.
-func (p *Policy) unspoken(q Question, d *Decision) error {
+func (p *Policy) unspoken(q VerifyRequest, d *Decision) error {
 	spoken := slices.ContainsFunc(p.Rules, func(r Rule) bool { return slices.Contains(r.kinds(), q.Kind) })
 	if q.Kind != KindState && !spoken {
 		d.NotChecked = append(d.NotChecked, fmt.Sprintf("signatures: no rule speaks about a %s anywhere; what names it by digest vouches for it", q.Kind))
@@ -100,7 +100,7 @@ func (p *Policy) unspoken(q Question, d *Decision) error {
 }
 
 // place is where signatures are.
-func (q Question) place(ctx context.Context, rule Rule) (signing.Source, error) {
+func (q VerifyRequest) place(ctx context.Context, rule Rule) (signing.Source, error) {
 	if !rule.keptElsewhere(q.Source.Name()) {
 		return q.Source, nil
 	}
@@ -114,7 +114,7 @@ func (q Question) place(ctx context.Context, rule Rule) (signing.Source, error) 
 	return st, nil
 }
 
-func (p *Policy) signatures(ctx context.Context, q Question, st signing.Source, rule Rule, d *Decision) error {
+func (p *Policy) signatures(ctx context.Context, q VerifyRequest, st signing.Source, rule Rule, d *Decision) error {
 	if len(rule.Quorum.Signers) == 0 {
 		d.Insecure = true
 		d.NotChecked = append(d.NotChecked, "signatures: the rule says allowUnsigned")
@@ -131,7 +131,7 @@ func (p *Policy) signatures(ctx context.Context, q Question, st signing.Source, 
 }
 
 // attestations are looked for one after the other, all of them: a person wants to know each that is missing.
-func (p *Policy) attestations(ctx context.Context, q Question, st signing.Source, rule Rule, d *Decision) error {
+func (p *Policy) attestations(ctx context.Context, q VerifyRequest, st signing.Source, rule Rule, d *Decision) error {
 	var first error
 	for _, a := range rule.Attestations {
 		t := p.count(ctx, st, a.Type, a.Quorum, q)

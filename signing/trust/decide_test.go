@@ -173,7 +173,7 @@ func TestDecideInFull(t *testing.T) {
 	subject, withdrawn := st.Artifact(t, "hello"), st.Artifact(t, "withdrawn")
 	p := fullPolicy(t, withdrawn.Digest)
 	ask := func(kind string, now time.Time) *Decision {
-		return p.Decide(t.Context(), Question{Source: st, Kind: kind, Subject: subject, Now: now})
+		return p.Decide(t.Context(), VerifyRequest{Source: st, Kind: kind, Subject: subject, Now: now})
 	}
 	expect := func(what string, d *Decision, want error) {
 		t.Helper()
@@ -214,9 +214,9 @@ func TestDecideInFull(t *testing.T) {
 	for _, k := range []int{0, 1, 2} {
 		signNo(t, k, sign.Options{}, st, withdrawn)
 	}
-	expect("a revoked digest", p.Decide(t.Context(), Question{Source: st, Kind: KindState, Subject: withdrawn, Now: now}), fault.ErrDigestRevoked)
+	expect("a revoked digest", p.Decide(t.Context(), VerifyRequest{Source: st, Kind: KindState, Subject: withdrawn, Now: now}), fault.ErrDigestRevoked)
 	st.Repository = "registry.example/lab/state"
-	expect("a revoked digest where all is allowed", p.Decide(t.Context(), Question{Source: st, Kind: KindState, Subject: withdrawn, Now: now}), fault.ErrDigestRevoked)
+	expect("a revoked digest where all is allowed", p.Decide(t.Context(), VerifyRequest{Source: st, Kind: KindState, Subject: withdrawn, Now: now}), fault.ErrDigestRevoked)
 	expect("anything else there", ask(KindState, now), nil)
 	st.Repository = "other.example/state"
 	expect("elsewhere", ask(KindState, now), fault.ErrRejected)
@@ -235,7 +235,7 @@ rules:
 	other.Repository = "registry.example/signatures"
 	subject := st.Artifact(t, "hello")
 	signNo(t, 0, sign.Options{}, st, subject)
-	q := Question{Source: st, Kind: KindState, Subject: subject, Now: now}
+	q := VerifyRequest{Source: st, Kind: KindState, Subject: subject, Now: now}
 	if d := p.Decide(t.Context(), q); !errors.Is(d.Err, fault.ErrUnsupported) {
 		t.Errorf("without a way there: %v", d.Err)
 	}
@@ -305,7 +305,7 @@ rules:
 	st := signingtest.NewMemory()
 	d := st.Artifact(t, "hello")
 	ask := func() *Decision {
-		return p.Decide(t.Context(), Question{Source: st, Kind: KindState, Subject: d, Now: now})
+		return p.Decide(t.Context(), VerifyRequest{Source: st, Kind: KindState, Subject: d, Now: now})
 	}
 	seal := func(issuer, subject string) {
 		t.Helper()

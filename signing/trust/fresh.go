@@ -25,7 +25,7 @@ type Fresh struct {
 // ended is for the caller, who knows what it has heard before. The errors are those of [signing.FindFreshness]; with one,
 // Required and Signers are set all the same. Where all that could be read has ended, and something could not be read, that is
 // an error: it may be the statement that renews.
-func (p *Policy) Freshness(ctx context.Context, q Question, tag string, generation uint64) (Fresh, error) {
+func (p *Policy) Freshness(ctx context.Context, q VerifyRequest, tag string, generation uint64) (Fresh, error) {
 	rule, found := p.Match(KindState, q.Source.Name())
 	if !found || rule.Freshness == nil {
 		return Fresh{}, nil

@@ -95,7 +95,7 @@ func TestPolicyFreshness(t *testing.T) {
 			if tc.revoke != nil {
 				p.Revoked = []Revocation{{Key: tc.revoke.Key.Fingerprint}}
 			}
-			got, err := p.Freshness(t.Context(), Question{Source: st, Kind: KindState, Subject: d, Now: now}, "press-07", 7)
+			got, err := p.Freshness(t.Context(), VerifyRequest{Source: st, Kind: KindState, Subject: d, Now: now}, "press-07", 7)
 			if !errors.Is(err, tc.err) {
 				t.Fatalf("Freshness = %+v, %v, want %v", got, err, tc.err)
 			}
@@ -145,7 +145,7 @@ func TestFreshnessThatCannotBeRead(t *testing.T) {
 			}
 			signer := KeySigner(signer(t, "pulse").Key())
 			p := &Policy{Rules: []Rule{{Scope: "**", Quorum: Quorum{Signers: []*Signer{signer}}, Freshness: &Quorum{Signers: []*Signer{signer}}}}}
-			got, err := p.Freshness(t.Context(), Question{Source: st, Kind: KindState, Subject: d, Now: now}, "press-07", 7)
+			got, err := p.Freshness(t.Context(), VerifyRequest{Source: st, Kind: KindState, Subject: d, Now: now}, "press-07", 7)
 			if !errors.Is(err, tc.err) || !got.IssuedAt.Equal(tc.issued) {
 				t.Errorf("Freshness = %+v, %v, want %v", got, err, tc.err)
 			}

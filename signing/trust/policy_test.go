@@ -153,7 +153,7 @@ rules:
 			if c.signed == both || c.signed == strange {
 				signWith(t, otherPair, st, subject)
 			}
-			d := policies[c.policy].Decide(t.Context(), Question{Source: st, Kind: c.kind, Subject: subject, Now: now})
+			d := policies[c.policy].Decide(t.Context(), VerifyRequest{Source: st, Kind: c.kind, Subject: subject, Now: now})
 			if !errors.Is(d.Err, c.want) || d.Insecure != c.insecure || !slices.Equal(d.SignedBy, c.by) {
 				t.Errorf("Decide = %v, %v, %v, want %v, %v, %v", d.SignedBy, d.Insecure, d.Err, c.by, c.insecure, c.want)
 			}

@@ -21,10 +21,10 @@ import (
 type Place interface {
 	signing.Store
 	Tags(ctx context.Context) ([]string, error)
-	// SwapTag points a tag that names was until now ("": nothing) at a manifest, and returns when it has held for a moment. What it
+	// CompareAndSetTag points a tag that names was until now ("": nothing) at a manifest, and returns when it has held for a moment. What it
 	// names is fault.ErrConflict where that is neither was nor the manifest. Of two at once at most one gets nil, mostly: see
 	// [Proposal.sole].
-	SwapTag(ctx context.Context, d ocispec.Descriptor, data []byte, tag string, was digest.Digest) error
+	CompareAndSetTag(ctx context.Context, d ocispec.Descriptor, data []byte, tag string, was digest.Digest) error
 }
 
 // Signatory signs a policy; a sign.Signer is one.
@@ -268,7 +268,7 @@ func put(ctx context.Context, at Place, subject ocispec.Descriptor, manifest []b
 	if err != nil {
 		return err
 	}
-	if err = at.SwapTag(ctx, subject, manifest, tag, was); errors.Is(err, fault.ErrConflict) {
+	if err = at.CompareAndSetTag(ctx, subject, manifest, tag, was); errors.Is(err, fault.ErrConflict) {
 		if _, taken := alone(ctx, at, tag, subject.Digest, false); taken != nil {
 			return taken
 		}
@@ -341,7 +341,7 @@ func (p *Proposal) sole(ctx context.Context, now time.Time, at Place, before *Pu
 	case err != nil:
 		return nil //nolint:nilerr // it is not published yet, and finds this one in its place
 	}
-	err = at.SwapTag(ctx, other.Descriptor, other.Manifest, artifacts.TrustTag(p.Index.Version), p.Descriptor.Digest)
+	err = at.CompareAndSetTag(ctx, other.Descriptor, other.Manifest, artifacts.TrustTag(p.Index.Version), p.Descriptor.Digest)
 	if err != nil && !errors.Is(err, fault.ErrConflict) {
 		return err
 	}

@@ -195,7 +195,7 @@ func (w watched) PushManifest(ctx context.Context, d ocispec.Descriptor, data []
 	return w.repository.PushManifest(ctx, d, data, tag)
 }
 
-func (w watched) SwapTag(ctx context.Context, d ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
+func (w watched) CompareAndSetTag(ctx context.Context, d ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
 	return swapTag(ctx, w, d, data, tag, was)
 }
 

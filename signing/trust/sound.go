@@ -101,7 +101,7 @@ func (p *Policy) admits(ctx context.Context, now time.Time, src signing.Source, 
 	if _, found := p.Match(KindTrust, src.Name()); !found {
 		return nil
 	}
-	return p.Decide(ctx, Question{Source: src, Kind: KindTrust, Subject: subject, Now: now}).Err
+	return p.Decide(ctx, VerifyRequest{Source: src, Kind: KindTrust, Subject: subject, Now: now}).Err
 }
 
 // Anchor names who may sign the next policy and where it comes from: what a travelling policy descends from. "" when no

@@ -21,11 +21,11 @@ import (
 // would have sufficed; fault.ErrBadSignature, where something is forged in a signer's name, or all that is there is by
 // others; fault.ErrThreshold, where some have signed; fault.ErrUnsigned; or why something could not be read.
 func (p *Policy) Count(ctx context.Context, st signing.Source, subject ocispec.Descriptor, predicateType string, q Quorum, now time.Time) *Tally {
-	return p.count(ctx, st, predicateType, q, Question{Subject: subject, Now: now})
+	return p.count(ctx, st, predicateType, q, VerifyRequest{Subject: subject, Now: now})
 }
 
 // count is Count, as a question says; its Source is not read.
-func (p *Policy) count(ctx context.Context, st signing.Source, predicateType string, q Quorum, about Question) *Tally {
+func (p *Policy) count(ctx context.Context, st signing.Source, predicateType string, q Quorum, about VerifyRequest) *Tally {
 	t := &Tally{Type: predicateType, Repository: st.Name(), Threshold: q.Need()}
 	for _, s := range q.Signers {
 		t.Signers = append(t.Signers, SignerResult{Name: s.Name, Kind: s.Kind, About: s.about})

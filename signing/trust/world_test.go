@@ -144,8 +144,8 @@ func (r *repository) PushManifest(ctx context.Context, d ocispec.Descriptor, dat
 	return nil
 }
 
-// SwapTag implements [Place].
-func (r *repository) SwapTag(ctx context.Context, d ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
+// CompareAndSetTag implements [Place].
+func (r *repository) CompareAndSetTag(ctx context.Context, d ocispec.Descriptor, data []byte, tag string, was digest.Digest) error {
 	return swapTag(ctx, r, d, data, tag, was)
 }
 

@@ -308,7 +308,7 @@ func (v *verifier) Verify(ctx context.Context, kind intake.Kind, repository stri
 	if err != nil {
 		return intake.Verdict{}, err
 	}
-	answer := v.policy.Decide(ctx, trust.Question{Source: repo, Kind: string(kind), Subject: d, Now: time.Now()})
+	answer := v.policy.Decide(ctx, trust.VerifyRequest{Source: repo, Kind: string(kind), Subject: d, Now: time.Now()})
 	return intake.Verdict{SignedBy: answer.SignedBy, Insecure: answer.Insecure}, answer.Err
 }
 

@@ -88,7 +88,7 @@ func TestAPullBeginsBesideASlowSync(t *testing.T) {
 	r := store(t, nil)
 	r.verified.add("layer")
 	r.syncs.turn.Lock() // as a sync holds it
-	disk, err := r.openSync(t.Context())
+	disk, err := r.openSnapshotSync(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -163,7 +163,7 @@ func (r *Store) completeLeased(ctx context.Context, i workload.Image, endpoints 
 			return nil, err
 		}
 	}
-	disk, err := r.openSync(ctx)
+	disk, err := r.openSnapshotSync(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +185,7 @@ func (r *Store) completeLeased(ctx context.Context, i workload.Image, endpoints 
 	if err != nil {
 		return nil, err
 	}
-	if err := r.tag(ctx, i, img); err != nil {
+	if err := r.createRecord(ctx, i, img); err != nil {
 		return nil, err
 	}
 	if err := disk.sync(); err != nil {
@@ -247,8 +247,8 @@ func (r *Store) unpack(ctx context.Context, f *fetcher, img *Image) error {
 	return nil
 }
 
-// tag creates the image's record, which keeps its content, and deletes the lease, which also keeps content of failed attempts.
-func (r *Store) tag(ctx context.Context, i workload.Image, img *Image) error {
+// createRecord creates the image's record, which keeps its content, and deletes the lease, which also keeps content of failed attempts.
+func (r *Store) createRecord(ctx context.Context, i workload.Image, img *Image) error {
 	store := r.client.ImageService()
 	want := images.Image{Name: i.Name(), Target: img.root, Labels: map[string]string{owned.LabelDevice: r.o.Device}}
 	_, err := store.Create(ctx, want)

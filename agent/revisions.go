@@ -83,8 +83,8 @@ func goodRecords(all map[string]plan.GoodRevision) []store.Good {
 	return out
 }
 
-// approve takes over which revisions are good now.
-func (l *loop) approve(now time.Time, a plan.Assessment) {
+// markGood takes over which revisions are good now.
+func (l *loop) markGood(now time.Time, a plan.Assessment) {
 	for _, d := range a.Good {
 		l.good[d.ID] = plan.GoodRevision{Record: l.goodRecord(now, d), Deployment: l.targetDesired.Deployment(d.ID)}
 	}
@@ -97,8 +97,8 @@ func (l *loop) approve(now time.Time, a plan.Assessment) {
 	}
 }
 
-// rollBack remembers revisions that failed: from now on they are not tried.
-func (l *loop) rollBack(bad []store.Bad) error {
+// recordFailedUpdates remembers revisions that failed: from now on they are not tried.
+func (l *loop) recordFailedUpdates(bad []store.Bad) error {
 	err := l.o.Store.Update(func(tx *store.Tx) error {
 		for _, b := range bad {
 			if err := tx.AddBad(b); err != nil {

@@ -47,7 +47,7 @@ func (d *device) judge() Assessment {
 			}
 		}
 		d.sup.Update(d.now, target, o, numbers)
-		a := Assess(Question{Now: d.now, Target: target, Observed: o, Supervision: d.sup, Policy: numbers, Before: d.before, Good: d.k.Good})
+		a := Assess(AssessmentInput{Now: d.now, Target: target, Observed: o, Supervision: d.sup, Policy: numbers, Before: d.before, Good: d.k.Good})
 		if len(a.Bad) == 0 {
 			for _, s := range a.Statuses {
 				d.before[s.DeploymentID] = s

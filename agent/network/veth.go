@@ -79,7 +79,7 @@ func (h *host) ensureVeth(w veth, in *netlink.Handle, ns *os.File) error {
 		err = h.links.LinkSetUp(outer)
 	}
 	if err == nil {
-		err = w.ensureInner(in, inner, ns)
+		err = w.ensureContainerEnd(in, inner, ns)
 	}
 	if err != nil {
 		return fmt.Errorf("set up link %s: %w", w.outer, err)
@@ -114,8 +114,8 @@ func (h *host) vethEnds(w veth, in *netlink.Handle) (outer, inner netlink.Link, 
 	return nil, nil, nil
 }
 
-// ensureInner gives the container's end its addresses and its routes. ns is open on the container's namespace.
-func (w veth) ensureInner(in *netlink.Handle, l netlink.Link, ns *os.File) error {
+// ensureContainerEnd gives the container's end its addresses and its routes. ns is open on the container's namespace.
+func (w veth) ensureContainerEnd(in *netlink.Handle, l netlink.Link, ns *os.File) error {
 	if w.mtu != 0 && l.Attrs().MTU != w.mtu {
 		if err := in.LinkSetMTU(l, w.mtu); err != nil {
 			return fmt.Errorf("set the MTU of %s: %w", w.inner, err)

@@ -20,10 +20,10 @@ const (
 	syncEvery = 20 * time.Millisecond
 )
 
-// diskSync syncs unpacked files to the disk: containerd syncs blobs, but not the files that it unpacks from them. The kernel reports
+// snapshotSync syncs unpacked files to the disk: containerd syncs blobs, but not the files that it unpacks from them. The kernel reports
 // a write-back error once to each descriptor that was open when it happened (syncfs(2)), so one descriptor stays open from
 // before the unpack to the end, and an error that it reported once stays.
-type diskSync struct {
+type snapshotSync struct {
 	r      *Store
 	dir    string
 	fd     int   // -1: the snapshotter's folder is unknown
@@ -40,13 +40,13 @@ type syncFaults struct {
 	n    atomic.Int64
 }
 
-// openSync opens the file system before anything is unpacked. The caller closes it.
-func (r *Store) openSync(ctx context.Context) (*diskSync, error) {
+// openSnapshotSync opens the file system before anything is unpacked. The caller closes it.
+func (r *Store) openSnapshotSync(ctx context.Context) (*snapshotSync, error) {
 	_, dir, err := r.o.Host.Roots(ctx)
 	if err != nil {
 		return nil, err
 	}
-	s := &diskSync{r: r, dir: dir, fd: -1, failed: r.syncs.n.Load()} // an error that is counted from now on makes it fail
+	s := &snapshotSync{r: r, dir: dir, fd: -1, failed: r.syncs.n.Load()} // an error that is counted from now on makes it fail
 	if dir == "" {
 		return s, nil
 	}
@@ -56,7 +56,7 @@ func (r *Store) openSync(ctx context.Context) (*diskSync, error) {
 	return s, nil
 }
 
-func (s *diskSync) close() {
+func (s *snapshotSync) close() {
 	if s.fd >= 0 {
 		_ = unix.Close(s.fd) // nothing is written through it
 	}
@@ -64,7 +64,7 @@ func (s *diskSync) close() {
 
 // sync returns when all files unpacked so far are on the disk. An error means that some of it may be lost: it is unpacked again at
 // the next attempt.
-func (s *diskSync) sync() error {
+func (s *snapshotSync) sync() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.err != nil {
@@ -95,7 +95,7 @@ func (s *diskSync) sync() error {
 
 // syncInBackground syncs while an image is downloaded and unpacked, so that the last sync is short. It syncs once for every syncStep
 // bytes. The returned function ends it.
-func syncInBackground(ctx context.Context, f *fetcher, disk *diskSync) (stop func()) {
+func syncInBackground(ctx context.Context, f *fetcher, disk *snapshotSync) (stop func()) {
 	var wg sync.WaitGroup
 	done := make(chan struct{})
 	wg.Go(func() {

@@ -18,9 +18,9 @@ const (
 	actActivate     // make the needed one the active backend
 )
 
-// rollout decides about the slots of a component, service by service. It depends on observations only: an interrupted update
+// updateComponent decides about the slots of a component, service by service. It depends on observations only: an interrupted update
 // continues where it is.
-func (pl *planner) rollout(v *view) {
+func (pl *planner) updateComponent(v *view) {
 	if v.d.Blocked != nil {
 		return
 	}
@@ -29,13 +29,13 @@ func (pl *planner) rollout(v *view) {
 		for j < len(v.slots) && v.slots[j].c.Service.Name == v.slots[i].c.Service.Name {
 			j++
 		}
-		pl.service(v, v.slots[i:j])
+		pl.updateService(v, v.slots[i:j])
 		i = j
 	}
 }
 
-// service decides about the replicas of one service.
-func (pl *planner) service(v *view, slots []slot) {
+// updateService decides about the replicas of one service.
+func (pl *planner) updateService(v *view, slots []slot) {
 	s := &slots[0].c.Service
 	u := s.Update
 	if v.d.Refused != nil {
@@ -48,7 +48,7 @@ func (pl *planner) service(v *view, slots []slot) {
 	room, last, stop := len(slots), time.Time{}, false
 	for i := range slots {
 		x := &slots[i]
-		stop = stop || x.failed && x.fault.Final && v.d.Updating
+		stop = stop || x.failed && x.fault.FailsUpdate && v.d.Updating
 		if begun(x) && !x.failed {
 			room--
 		}
@@ -92,7 +92,7 @@ func begun(x *slot) bool {
 	return x.there || !x.running()
 }
 
-// lacks reports whether a service cannot be made because an image is not on the device.
+// missing reports whether a service cannot be made because an image is not on the device.
 func (v *view) missing(s *workload.Service) bool {
 	for _, img := range s.Images() {
 		if v.c.Missing[img.Name()] {

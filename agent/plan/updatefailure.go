@@ -9,13 +9,13 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// failed records an update of a deployment that has failed.
-func (q Question) failed(out *Assessment, d *Deployment, views []view) {
+// recordFailedUpdate records an update of a deployment that has failed.
+func (q AssessmentInput) recordFailedUpdate(out *Assessment, d *Deployment, views []view) {
 	if !d.Updating || d.Refused != nil || d.Blocked != nil {
 		return
 	}
 	for i := range views {
-		if f := views[i].fault; f != nil && f.Final {
+		if f := views[i].fault; f != nil && f.FailsUpdate {
 			out.Bad = append(out.Bad, store.Bad{
 				Digest: d.Digest, DeploymentID: d.ID, Generation: q.Target.Generation, Code: string(f.Code), Source: views[i].source(),
 				Revision: views[i].c.Revision, Message: f.Message, Pause: f.pause, Since: q.Now,
@@ -25,8 +25,8 @@ func (q Question) failed(out *Assessment, d *Deployment, views []view) {
 	}
 }
 
-// unloadable finds out whether an image of an update will never come.
-func (q Question) Unloadable(out *Assessment, d *Deployment) {
+// RecordFailedPull records an update of a deployment that has failed because one of its images will never come.
+func (q AssessmentInput) RecordFailedPull(out *Assessment, d *Deployment) {
 	if !d.Updating || d.Refused != nil {
 		return
 	}
@@ -34,7 +34,7 @@ func (q Question) Unloadable(out *Assessment, d *Deployment) {
 		c := &d.Components[i]
 		for _, x := range c.Containers {
 			for _, img := range x.Service.Images() {
-				if t, ok := q.Pulls[img.Name()]; ok && t.Final {
+				if t, ok := q.Pulls[img.Name()]; ok && t.FailsUpdate {
 					out.Bad = append(out.Bad, store.Bad{
 						Digest: d.Digest, DeploymentID: d.ID, Generation: q.Accepted.Generation, Code: string(t.Code), Source: c.Name,
 						Revision: c.Revision, Message: fmt.Sprintf("service %s: %s", x.Service.Name, t.Message), Since: q.Now,
@@ -57,7 +57,7 @@ const (
 
 // onTheWayBack reports whether the revision that takes the place of one that failed is still being restored. When that was reported once, it
 // stays so.
-func (q Question) onTheWayBack(d *Deployment, views []view) bool {
+func (q AssessmentInput) onTheWayBack(d *Deployment, views []view) bool {
 	was := componentOf(q.Before[d.ID], d.Refused.Source)
 	message, _, _ := strings.Cut(d.Refused.Message, outputLabel)
 	return slices.ContainsFunc(views, func(v view) bool { return !v.up }) &&
@@ -66,7 +66,7 @@ func (q Question) onTheWayBack(d *Deployment, views []view) bool {
 
 // rejected adds to a deployment's status which revision of it is refused, and what runs instead. views are nil while the generation is
 // still being loaded.
-func (q Question) rejected(s *store.Status, d *Deployment, views []view) {
+func (q AssessmentInput) rejected(s *store.Status, d *Deployment, views []view) {
 	r := d.Refused
 	if r == nil {
 		return
