@@ -165,9 +165,9 @@ func (r *Store) collectExclusively(ctx context.Context) error {
 	if len(drop) == 0 {
 		return nil
 	}
-	r.cache.clear()
+	r.cache.Clear()
 	if len(busy) == 0 {
-		r.verified.clear() // not while an image is unpacked, because unpacking relies on it
+		r.verified.Clear() // not while an image is unpacked, because unpacking relies on it
 	}
 	r.failed.clear()
 	return r.collectNow(ctx)

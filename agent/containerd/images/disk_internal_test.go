@@ -86,7 +86,7 @@ func TestRoomIsNotMadeOfAPullInProgress(t *testing.T) {
 // A pull begins while another one waits for the disk. A write-back error that is counted after that spoils it.
 func TestAPullBeginsBesideASlowSync(t *testing.T) {
 	r := store(t, nil)
-	r.verified.add("layer")
+	r.verified.Store("layer", true)
 	r.syncs.turn.Lock() // as a sync holds it
 	disk, err := r.openSnapshotSync(t.Context())
 	if err != nil {
@@ -95,7 +95,7 @@ func TestAPullBeginsBesideASlowSync(t *testing.T) {
 	defer disk.close()
 	r.syncs.n.Add(1)
 	r.syncs.turn.Unlock()
-	if err := disk.sync(); !errors.Is(err, fault.ErrTemporary) || r.verified.has("layer") {
+	if err := disk.sync(); !errors.Is(err, fault.ErrTemporary) || r.isVerified("layer") {
 		t.Errorf("sync = %v, want what another pull lost to count, and no layer to be trusted", err)
 	}
 }

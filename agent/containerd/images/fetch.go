@@ -162,7 +162,7 @@ func (f *fetcher) from(ctx context.Context, s source, d ocispec.Descriptor) erro
 	for reopened := 0; ; {
 		before, after, err := f.attempt(ctx, s, d)
 		if err == nil {
-			f.r.verified.add(d.Digest.String())
+			f.r.verified.Store(d.Digest.String(), true)
 			return nil
 		}
 		spoiled := errors.Is(err, fault.ErrDigestMismatch) || unsatisfiable(err)

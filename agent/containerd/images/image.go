@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"sync"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
@@ -223,8 +222,8 @@ func platform(i workload.Image) (platforms.MatchComparer, error) {
 // local reads an image from containerd's store only, without verifying images that are durable in the journal.
 func (r *Store) local(ctx context.Context, i workload.Image) (*Image, error) {
 	key := i.Name() + " " + i.Platform
-	if img := r.cache.get(key); img != nil {
-		return img, nil
+	if img, ok := r.cache.Load(key); ok {
+		return img.(*Image), nil
 	}
 	match, err := platform(i)
 	if err != nil {
@@ -234,7 +233,7 @@ func (r *Store) local(ctx context.Context, i workload.Image) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.cache.put(key, img)
+	r.cache.Store(key, img)
 	return img, nil
 }
 
@@ -254,30 +253,4 @@ func (r *Store) readDocument(ctx context.Context, d *ocispec.Descriptor) ([]byte
 	d.Size = info.Size
 	data, err := content.ReadBlob(ctx, store, *d)
 	return data, failure.Classify(err)
-}
-
-// imageCache caches images that were read: the content of a digest does not change.
-type imageCache struct {
-	mu sync.Mutex
-	m  map[string]*Image
-}
-
-func newImageCache() *imageCache { return &imageCache{m: map[string]*Image{}} }
-
-func (c *imageCache) get(key string) *Image {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.m[key]
-}
-
-func (c *imageCache) put(key string, i *Image) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.m[key] = i
-}
-
-func (c *imageCache) clear() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	clear(c.m)
 }

@@ -75,14 +75,14 @@ type Store struct {
 	client *client.Client
 	log    *slog.Logger
 
-	inProgress *locks.Table     // by name: images that are being pulled or repaired
-	blobs      *locks.Table     // by digest: blobs that are being verified
-	layers     *locks.Table     // layers that are being fetched or unpacked
-	turn       chan struct{}    // holds one token, see exclusively
-	verified   *verifiedDigests // written or verified by this process
+	inProgress *locks.Table  // by name: images that are being pulled or repaired
+	blobs      *locks.Table  // by digest: blobs that are being verified
+	layers     *locks.Table  // layers that are being fetched or unpacked
+	turn       chan struct{} // holds one token, see exclusively
+	verified   sync.Map      // digests that this process wrote or verified: a power cut that damages their files ends the process too
 	syncs      syncFaults
 	repairs    repairs
-	cache      *imageCache
+	cache      sync.Map // images that were read, by name and platform: the content of a digest does not change
 	keep       keepList
 
 	failed failedImages
@@ -101,7 +101,7 @@ func New(life context.Context, c *client.Client, o Options) *Store {
 	}
 	return &Store{
 		o: o, client: c, log: o.Logger, inProgress: locks.New(), blobs: locks.New(), layers: locks.New(), turn: make(chan struct{}, 1),
-		verified: newVerifiedDigests(), cache: newImageCache(), life: life,
+		life: life,
 	}
 }
 

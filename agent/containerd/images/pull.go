@@ -99,7 +99,7 @@ func (r *Store) present(ctx context.Context, i workload.Image) (*Image, error) {
 	}
 	// Another program removed or damaged it.
 	r.log.Warn("a durable image is not complete any more", "image", i.Name(), "error", err)
-	r.cache.clear()
+	r.cache.Clear()
 	return nil, r.o.Journal.Forget(entryOf(i))
 }
 

@@ -25,33 +25,6 @@ import (
 // hashChunk is how much of a blob is read through containerd's socket at a time.
 const hashChunk = 1 << 20
 
-// verifiedDigests are digests that this process wrote or verified: a power cut that damages their files ends the process too.
-type verifiedDigests struct {
-	mu sync.Mutex
-	m  map[string]struct{}
-}
-
-func newVerifiedDigests() *verifiedDigests { return &verifiedDigests{m: map[string]struct{}{}} }
-
-func (t *verifiedDigests) add(name string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.m[name] = struct{}{}
-}
-
-func (t *verifiedDigests) has(name string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	_, ok := t.m[name]
-	return ok
-}
-
-func (t *verifiedDigests) clear() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	clear(t.m)
-}
-
 // repairs are those in progress, by entry of the journal.
 type repairs struct {
 	mu sync.Mutex
@@ -101,6 +74,12 @@ func (r *Store) repair(ctx context.Context, i workload.Image) (*Image, error) {
 	}
 }
 
+// isVerified reports whether this process wrote or verified a digest.
+func (r *Store) isVerified(digest string) bool {
+	_, ok := r.verified.Load(digest)
+	return ok
+}
+
 // Damaged reports whether a start may have failed because files of its image are missing or unreadable.
 func Damaged(err error) bool {
 	for _, sign := range []error{unix.EIO, unix.EUCLEAN} {
@@ -115,7 +94,7 @@ func Damaged(err error) bool {
 // unpacked it, so its files are correct.
 func (r *Store) Invalidate(ctx context.Context, i workload.Image) bool {
 	img, err := r.local(ctx, i)
-	if err != nil || !slices.ContainsFunc(img.chain, func(id digest.Digest) bool { return !r.verified.has(id.String()) }) {
+	if err != nil || !slices.ContainsFunc(img.chain, func(id digest.Digest) bool { return !r.isVerified(id.String()) }) {
 		return false
 	}
 	r.log.Warn("the unpacked files of an image may be damaged; it will be unpacked again", "image", i.Name())
@@ -129,7 +108,7 @@ func (r *Store) dropDamaged(ctx context.Context, d digest.Digest) error {
 		return err
 	}
 	defer unlock()
-	if r.verified.has(d.String()) {
+	if r.isVerified(d.String()) {
 		return nil
 	}
 	store := r.client.ContentStore()
@@ -145,7 +124,7 @@ func (r *Store) dropDamaged(ctx context.Context, d digest.Digest) error {
 		return fmt.Errorf("verify blob %s: %w", d, failure.Classify(err))
 	}
 	if good {
-		r.verified.add(d.String())
+		r.verified.Store(d.String(), true)
 		return nil
 	}
 	r.log.Warn("dropping a damaged blob", "blob", d)
@@ -192,7 +171,7 @@ func (r *Store) dropUnverified(ctx context.Context, i workload.Image, img *Image
 			return err
 		}
 		for _, id := range img.chain {
-			r.verified.add(id.String()) // snapshots that appear from now on are created by this process
+			r.verified.Store(id.String(), true) // snapshots that appear from now on are created by this process
 		}
 		return nil
 	})
@@ -202,7 +181,7 @@ func (r *Store) dropUnverified(ctx context.Context, i workload.Image, img *Image
 func (r *Store) dropUnverifiedLayers(ctx context.Context, i workload.Image, img *Image) error {
 	suspect := map[string]bool{}
 	for _, id := range img.chain {
-		if r.verified.has(id.String()) {
+		if r.isVerified(id.String()) {
 			continue
 		}
 		_, err := r.snapshots().Stat(ctx, id.String())

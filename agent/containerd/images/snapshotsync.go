@@ -77,14 +77,14 @@ func (s *snapshotSync) sync() error {
 	if s.fd < 0 {
 		unix.Sync()
 	} else if err = unix.Syncfs(s.fd); err != nil {
-		s.r.verified.clear() // no layer is known to be on the disk; before it is counted, so that a pull that starts then relies on none
+		s.r.verified.Clear() // no layer is known to be on the disk; before it is counted, so that a pull that starts then relies on none
 		faults.n.Add(1)
 	}
 	switch {
 	case err != nil:
 		s.err = fmt.Errorf("sync the filesystem of %s: %w", s.dir, failure.As(fault.ErrTemporary, err))
 	case faults.n.Load() != s.failed:
-		s.r.verified.clear() // it may have relied on lost files
+		s.r.verified.Clear() // it may have relied on lost files
 		s.err = fmt.Errorf("the filesystem of %s lost what another pull wrote: %w", s.dir, fault.ErrTemporary)
 	default:
 		return nil
