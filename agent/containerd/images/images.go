@@ -15,6 +15,7 @@ import (
 
 	"github.com/containerd/containerd/v2/client"
 	"github.com/containerd/containerd/v2/core/snapshots"
+	"golang.org/x/sync/singleflight"
 
 	"github.com/longshore-dev/longshore/agent/containerd/locks"
 )
@@ -81,8 +82,8 @@ type Store struct {
 	turn       chan struct{} // holds one token, see exclusively
 	verified   sync.Map      // digests that this process wrote or verified: a power cut that damages their files ends the process too
 	syncs      syncFaults
-	repairs    repairs
-	cache      sync.Map // images that were read, by name and platform: the content of a digest does not change
+	repairs    singleflight.Group // those in progress, by entry of the journal
+	cache      sync.Map           // images that were read, by name and platform: the content of a digest does not change
 	keep       keepList
 
 	failed failedImages

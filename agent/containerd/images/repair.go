@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/snapshots"
@@ -25,47 +24,28 @@ import (
 // hashChunk is how much of a blob is read through containerd's socket at a time.
 const hashChunk = 1 << 20
 
-// repairs are those in progress, by entry of the journal.
-type repairs struct {
-	mu sync.Mutex
-	m  map[string]*repairing
-}
-
-type repairing struct {
-	done chan struct{} // closed when img and err are set
-	img  *Image
-	err  error
-}
-
 // repair unpacks an image again from content on the device. It continues when ctx ends, so that a repair that takes longer than its
 // caller may wait completes: the next call waits for the same one.
 func (r *Store) repair(ctx context.Context, i workload.Image) (*Image, error) {
-	r.repairs.mu.Lock()
-	run := r.repairs.m[entryOf(i)]
-	if run == nil {
-		unlock, ok := r.inProgress.Try(i.Name())
-		if !ok {
-			r.repairs.mu.Unlock()
-			return nil, fmt.Errorf("it is being pulled: %w", failure.As(workload.ErrImageGone, fault.ErrTemporary))
-		}
-		run = &repairing{done: make(chan struct{})}
-		if r.repairs.m == nil {
-			r.repairs.m = map[string]*repairing{}
-		}
-		r.repairs.m[entryOf(i)] = run
-		r.background.Go(func() {
-			defer close(run.done)
-			run.img, run.err = r.complete(r.life, i, nil, nil)
-			unlock()
-			r.repairs.mu.Lock()
-			defer r.repairs.mu.Unlock()
-			delete(r.repairs.m, entryOf(i))
+	var img *Image
+	var err error
+	done := make(chan struct{}) // closed when they are set
+	r.background.Go(func() {
+		defer close(done)
+		var out any
+		out, err, _ = r.repairs.Do(entryOf(i), func() (any, error) {
+			unlock, ok := r.inProgress.Try(i.Name())
+			if !ok {
+				return nil, fmt.Errorf("it is being pulled: %w", failure.As(workload.ErrImageGone, fault.ErrTemporary))
+			}
+			defer unlock()
+			return r.complete(r.life, i, nil, nil)
 		})
-	}
-	r.repairs.mu.Unlock()
+		img, _ = out.(*Image)
+	})
 	select {
-	case <-run.done:
-		return run.img, run.err
+	case <-done:
+		return img, err
 	case <-ctx.Done():
 		if errors.Is(ctx.Err(), context.Canceled) {
 			return nil, ctx.Err()
