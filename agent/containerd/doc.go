@@ -17,6 +17,6 @@
 //   - Output goes to a file that the shim opens for appending, so a container can write while no process of ours runs.
 //     Files are rotated without a lost line where the filesystem can cut a range from their front, else by copy and truncate.
 //   - Network namespaces belong to [Networks]; a container only joins one by its path, so a restart does not change networks.
-//   - no_new_privs is off unless [Options.NoNewPrivileges] is set: Compose files are written against engines where set-uid
+//   - no_new_privs is off unless a service sets it: Compose files are written against engines where set-uid
 //     programs and file capabilities work.
 package containerd

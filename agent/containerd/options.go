@@ -31,9 +31,6 @@ type Options struct {
 	Journal   images.Journal                                     // needed
 	Networks  Networks                                           // needed
 
-	Downloads int // layers fetched at a time; 0: DefaultDownloads
-	Unpacks   int // layers unpacked at a time; 0: DefaultUnpacks
-
 	MinFree images.Space // free space that pulls leave on the file systems of containerd and the agent
 
 	AllowPrivileged bool              // run services with the privileges of workload.Privileges; rejected otherwise
@@ -42,7 +39,6 @@ type Options struct {
 	Program         string            // path of this program, statically linked, for init and tty; "": services with them are rejected
 	CDIDirs         []string          // of device specifications; nil: /etc/cdi and /var/run/cdi
 	AllowNoSeccomp  bool              // run containers without a system call filter if runc does not support one
-	NoNewPrivileges bool              // set no_new_privs on every container
 
 	Telemetry runspec.Telemetry // where containers send measurements
 

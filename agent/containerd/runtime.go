@@ -105,12 +105,12 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	r.features = features.NewFinder(features.Options{Client: c, Snapshotter: o.Snapshotter, Runtimes: o.Runtimes, Now: o.Now, Logger: o.Logger})
 	r.images = images.New(r.in(r.life), c, images.Options{
 		Device: o.Device, Snapshotter: o.Snapshotter, DataDir: o.DataDir, Endpoints: o.Endpoints, Journal: o.Journal, Host: r.features,
-		Downloads: o.Downloads, Unpacks: o.Unpacks, MinFree: o.MinFree, Now: o.Now, Logger: o.Logger,
+		MinFree: o.MinFree, Now: o.Now, Logger: o.Logger,
 	})
 	r.guard = &guard.Guard{AllowPrivileged: o.AllowPrivileged, Places: o.places(), Roots: r.features.Roots}
 	r.specs = runspec.Maker{
 		Client: c, Guard: r.guard, CDI: devices.CDI{Dirs: o.CDIDirs},
-		Rules:  confinement.Rules{AllowPrivileged: o.AllowPrivileged, AllowNoSeccomp: o.AllowNoSeccomp, NoNewPrivileges: o.NoNewPrivileges},
+		Rules:  confinement.Rules{AllowPrivileged: o.AllowPrivileged, AllowNoSeccomp: o.AllowNoSeccomp},
 		Device: o.Device, Telemetry: o.Telemetry,
 	}
 	r.volumes = volumes.New(volumes.Options{

@@ -26,11 +26,10 @@ const unconfined = "unconfined"
 // AllowHint is the hint for a rejected privilege.
 const AllowHint = "the device's owner can allow it with runtime.allowPrivileged in the agent's configuration"
 
-// Rules are permissions by the owner of the device; the zero value is strict, except for NoNewPrivileges.
+// Rules are permissions by the owner of the device; the zero value is strict.
 type Rules struct {
 	AllowPrivileged bool // run services with the privileges of workload.Privileges; rejected otherwise
 	AllowNoSeccomp  bool // run containers without a system call filter if runc does not support one
-	NoNewPrivileges bool // set no_new_privs on every container
 }
 
 // Check returns fault.ErrUnfit if there is no system call filter and the device's owner has not allowed that.
@@ -84,7 +83,7 @@ func (r Rules) Confine(s workload.Service, f features.Features) oci.SpecOpts {
 		if want.Privileged {
 			return r.privileged(ctx, client, c, spec)
 		}
-		spec.Process.NoNewPrivileges = want.NoNewPrivileges || r.NoNewPrivileges
+		spec.Process.NoNewPrivileges = want.NoNewPrivileges
 		caps, err := capabilities(spec.Process.Capabilities.Bounding, want.CapAdd, want.CapDrop)
 		if err != nil {
 			return err

@@ -48,13 +48,12 @@ type Host interface {
 	Roots(ctx context.Context) (blobs, files string, err error)
 }
 
-// Defaults of [Options].
 const (
-	DefaultDownloads = 3 // layers in flight: few, so that on a slow link some layers complete
-	DefaultUnpacks   = 4 // layers unpacked in parallel, if the snapshotter supports it
+	maxDownloads = 3 // layers in flight: few, so that on a slow link some layers complete
+	maxUnpacks   = 4 // layers unpacked in parallel, if the snapshotter supports it
 )
 
-// Options of a store. All except the numbers and MinFree are needed, Endpoints for Pull.
+// Options of a store. All except MinFree are needed, Endpoints for Pull.
 type Options struct {
 	Device      string
 	Snapshotter string
@@ -62,8 +61,6 @@ type Options struct {
 	Endpoints   func(repository string) ([]Endpoint, error)
 	Journal     Journal
 	Host        Host
-	Downloads   int // layers fetched at a time; 0: DefaultDownloads
-	Unpacks     int // layers unpacked at a time; 0: DefaultUnpacks
 	MinFree     Space
 	Now         func() time.Time
 	Logger      *slog.Logger
@@ -94,12 +91,6 @@ type Store struct {
 
 // New creates a store. Its repairs end with life, see [Store.Wait].
 func New(life context.Context, c *client.Client, o Options) *Store {
-	if o.Downloads <= 0 {
-		o.Downloads = DefaultDownloads
-	}
-	if o.Unpacks <= 0 {
-		o.Unpacks = DefaultUnpacks
-	}
 	return &Store{
 		o: o, client: c, log: o.Logger, inProgress: locks.New(), blobs: locks.New(), layers: locks.New(), turn: make(chan struct{}, 1),
 		life: life,

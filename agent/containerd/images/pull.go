@@ -214,14 +214,14 @@ func (r *Store) unpack(ctx context.Context, f *fetcher, img *Image) error {
 			Applier:                 r.client.DiffService(),
 			SnapshotterCapabilities: caps,
 		}),
-		unpack.WithLimiter(semaphore.NewWeighted(int64(r.o.Downloads))),
+		unpack.WithLimiter(semaphore.NewWeighted(maxDownloads)),
 		unpack.WithFetchAllContent(), // a repair needs the blobs; it also makes Wait wait for the downloads
 	}
 	if len(f.sources) > 0 {
 		opts = append(opts, unpack.WithDuplicationSuppressor(shared{r.layers})) // two images may share a layer
 	}
-	if slices.Contains(caps, snapshots.RebaseCap) && r.o.Unpacks > 1 {
-		opts = append(opts, unpack.WithUnpackLimiter(semaphore.NewWeighted(int64(r.o.Unpacks))))
+	if slices.Contains(caps, snapshots.RebaseCap) {
+		opts = append(opts, unpack.WithUnpackLimiter(semaphore.NewWeighted(maxUnpacks)))
 	}
 	u, err := unpack.NewUnpacker(ctx, store, opts...)
 	if err != nil {
