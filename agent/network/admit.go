@@ -6,43 +6,15 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// ConflictKind is the kind of a conflict.
-type ConflictKind string
-
-// Kinds of conflicts.
-const (
-	ConflictDocument ConflictKind = "document" // no device could apply it
-	ConflictPort     ConflictKind = "port"
-	ConflictAddress  ConflictKind = "address"
-	ConflictSubnet   ConflictKind = "subnet"
-	ConflictParent   ConflictKind = "parent"   // the interface under a macvlan is missing
-	ConflictExternal ConflictKind = "external" // the site declares no such network
-	ConflictDriver   ConflictKind = "driver"
-	ConflictKernel   ConflictKind = "kernel"
-	ConflictFirewall ConflictKind = "firewall" // another program's rules drop packets of containers
-)
-
-// Conflict is the reason of a [workload.Conflict] that the networks found.
-type Conflict struct {
-	Kind ConflictKind
-	Err  error
-}
-
-func (c *Conflict) Error() string { return c.Err.Error() }
-
-// Unwrap gives the sentinel and the hint.
-func (c *Conflict) Unwrap() error { return c.Err }
-
 // Admit checks whether the networks of all projects fit on this device together. It changes nothing. Ports and addresses that
-// containers of these projects hold now are no conflict: they will be released. The error is a [workload.Conflicts] whose
-// reasons are [Conflict]s; other errors are not about a project.
+// containers of these projects hold now are no conflict: they will be released. The error is a [workload.Conflicts];
+// other errors are not about a project.
 func (m *Manager) Admit(ctx context.Context, projects []*workload.Project) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,9 +43,9 @@ type admission struct {
 	conflicts workload.Conflicts
 }
 
-func (a *admission) add(kind ConflictKind, p *workload.Project, service, path string, err error) {
+func (a *admission) add(p *workload.Project, service, path string, err error) {
 	a.conflicts = append(a.conflicts, workload.Conflict{
-		Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: service, Path: path, Reason: &Conflict{kind, err},
+		Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: service, Path: path, Reason: err,
 	})
 }
 
@@ -87,25 +59,25 @@ func (a *admission) document(p *workload.Project) {
 			b.Driver = ""
 		}
 		if err := b.ApplyDriver(n); err != nil {
-			kind, path := ConflictDocument, ".driver_opts"
+			path := ".driver_opts"
 			if errors.Is(err, fault.ErrUnsupported) {
-				kind, path = ConflictDriver, ".driver"
+				path = ".driver"
 			}
-			a.add(kind, p, "", "networks."+n.Name+path, err)
+			a.add(p, "", "networks."+n.Name+path, err)
 		}
 	}
 	before := len(a.conflicts)
 	for _, s := range p.Services {
 		if err := ipam.CheckService(s, known); err != nil {
-			a.add(ConflictDocument, p, s.Name, "services."+s.Name, err)
+			a.add(p, s.Name, "services."+s.Name, err)
 		}
 		if err := ipam.CheckPublished(s, networks); err != nil {
-			a.add(ConflictDocument, p, s.Name, "services."+s.Name+".ports", err)
+			a.add(p, s.Name, "services."+s.Name+".ports", err)
 		}
 	}
 	if before == len(a.conflicts) {
 		if err := ipam.CheckProject(p); err != nil && before == 0 {
-			a.add(ConflictDocument, p, "", "services", err)
+			a.add(p, "", "services", err)
 		}
 	}
 }
@@ -134,7 +106,7 @@ func (a *admission) device() error {
 	for _, p := range a.projects {
 		for _, w := range who {
 			if len(p.Networks) > 0 {
-				a.add(ConflictFirewall, p, "", "networks", w)
+				a.add(p, "", "networks", w)
 			}
 		}
 	}
@@ -177,7 +149,7 @@ func (a *admission) ports() {
 			if other.p == h.p {
 				by = fmt.Sprintf("service %q of the same component", other.service)
 			}
-			a.add(ConflictPort, h.p, h.service, h.path, fault.WithHint(fmt.Errorf("port %s is published by %s too: %w", h.port, by, fault.ErrConflict),
+			a.add(h.p, h.service, h.path, fault.WithHint(fmt.Errorf("port %s is published by %s too: %w", h.port, by, fault.ErrConflict),
 				"publish another port, or give one of them a host address of its own"))
 			break
 		}
@@ -193,7 +165,7 @@ func (a *admission) listeners() error {
 	for _, h := range a.published() {
 		err := a.m.checkListeners(h.service, []ipam.Port{h.port}, known, a.six(h.p))
 		if errors.Is(err, fault.ErrConflict) {
-			a.add(ConflictPort, h.p, h.service, h.path, err)
+			a.add(h.p, h.service, h.path, err)
 		} else if err != nil {
 			return err
 		}
@@ -221,7 +193,7 @@ func (a *admission) networks() error {
 		for _, s := range p.Services {
 			for i, q := range s.Ports {
 				if err := checkProtocol(q.Protocol); err != nil {
-					a.add(ConflictKernel, p, s.Name, fmt.Sprintf("services.%s.ports[%d]", s.Name, i), err)
+					a.add(p, s.Name, fmt.Sprintf("services.%s.ports[%d]", s.Name, i), err)
 				}
 			}
 		}
@@ -229,13 +201,13 @@ func (a *admission) networks() error {
 			c.project = p.Name
 			if n.External != "" {
 				if _, err := c.External(n.External); err != nil {
-					a.add(ConflictExternal, p, "", "networks."+n.Name+".name", err)
+					a.add(p, "", "networks."+n.Name+".name", err)
 				}
 				continue
 			}
 			if parent := n.Options["parent"]; n.Driver == workload.Macvlan || n.Driver == workload.IPvlan {
 				if err := a.m.checkDriver(n.Driver); err != nil {
-					a.add(ConflictDriver, p, "", "networks."+n.Name+".driver", err)
+					a.add(p, "", "networks."+n.Name+".driver", err)
 					continue
 				}
 				l, err := linkByName(a.m.host.links, parent)
@@ -243,7 +215,7 @@ func (a *admission) networks() error {
 					return err
 				}
 				if l == nil {
-					a.add(ConflictParent, p, "", "networks."+n.Name+".driver_opts.parent", noParent(parent))
+					a.add(p, "", "networks."+n.Name+".driver_opts.parent", noParent(parent))
 				}
 				continue
 			}
@@ -251,13 +223,13 @@ func (a *admission) networks() error {
 				path := fmt.Sprintf("networks.%s.ipam.config[%d].subnet", n.Name, i)
 				prefix := s.Prefix.Masked()
 				if err := c.Free(prefix); errors.Is(err, fault.ErrConflict) {
-					a.add(ConflictSubnet, p, "", path, err)
+					a.add(p, "", path, err)
 				} else if err != nil {
 					return err
 				}
 				for _, other := range subnets {
 					if other.prefix.Overlaps(prefix) {
-						a.add(ConflictSubnet, p, "", path, fault.WithHint(fmt.Errorf("subnet %s overlaps %s of network %q of deployment %q, component %q: %w",
+						a.add(p, "", path, fault.WithHint(fmt.Errorf("subnet %s overlaps %s of network %q of deployment %q, component %q: %w",
 							prefix, other.prefix, other.n, other.p.Deployment, other.p.Component, fault.ErrConflict), "give one of them another subnet, or none: one is chosen then"))
 					}
 				}
@@ -293,7 +265,7 @@ func (a *admission) addresses() {
 					}
 					where, path := spot{links[at.Network], x}, fmt.Sprintf("services.%s.networks.%s.%s", s.Name, at.Network, key)
 					if other, ok := taken[where]; ok {
-						a.add(ConflictAddress, p, s.Name, path, fault.WithHint(fmt.Errorf("address %s is also that of service %q of deployment %q, component %q: %w",
+						a.add(p, s.Name, path, fault.WithHint(fmt.Errorf("address %s is also that of service %q of deployment %q, component %q: %w",
 							x, other.service, other.p.Deployment, other.p.Component, fault.ErrConflict), "give one of them another address"))
 					}
 					taken[where] = heldPort{p: p, service: s.Name}
@@ -322,14 +294,7 @@ func (a *admission) dryRun() {
 	for _, p := range a.projects {
 		c.project = p.Name
 		if err := paper.Prepare(p, c); err != nil {
-			kind, path := ConflictDocument, "networks"
-			switch {
-			case errors.Is(err, ipam.ErrNoSubnet):
-				kind = ConflictSubnet
-			case strings.Contains(err.Error(), "address"):
-				kind = ConflictAddress
-			}
-			a.add(kind, p, "", path, err)
+			a.add(p, "", "networks", err)
 		}
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 // clash is what a test expects, without its words.
 type clash struct {
-	kind                                 ConflictKind
+	sentinel                             error
 	Deployment, Component, Service, Path string
 }
 
@@ -48,13 +48,13 @@ func TestAdmit(t *testing.T) {
 		{
 			"port of another application",
 			func(_, b *workload.Project) { b.Services[0].Ports[0].HostPort = 8080 },
-			[]clash{{kind: ConflictPort, Deployment: "d2", Component: "cb", Service: "api", Path: "services.api.ports[0]"}},
+			[]clash{{sentinel: fault.ErrConflict, Deployment: "d2", Component: "cb", Service: "api", Path: "services.api.ports[0]"}},
 			[]string{`port 8080/tcp is published by service "web" of deployment "d1", component "ca" too`},
 		},
 		{
 			"port of a program",
 			func(a, _ *workload.Project) { a.Services[0].Ports = append(a.Services[0].Ports, mustPort("7070:80")) },
-			[]clash{{kind: ConflictPort, Deployment: "d1", Component: "ca", Service: "web", Path: "services.web.ports[1]"}},
+			[]clash{{sentinel: fault.ErrConflict, Deployment: "d1", Component: "ca", Service: "web", Path: "services.web.ports[1]"}},
 			[]string{fmt.Sprintf("program %s (process %d)", own[:min(15, len(own))], os.Getpid())},
 		},
 		{
@@ -64,9 +64,9 @@ func TestAdmit(t *testing.T) {
 				given(b, "198.51.100.0/25")
 			},
 			[]clash{
-				{kind: ConflictSubnet, Deployment: "d1", Component: "ca", Path: "networks.default.ipam.config[0].subnet"},
-				{kind: ConflictSubnet, Deployment: "d2", Component: "cb", Path: "networks.default.ipam.config[0].subnet"},
-				{kind: ConflictSubnet, Deployment: "d2", Component: "cb", Path: "networks.default.ipam.config[0].subnet"},
+				{sentinel: fault.ErrConflict, Deployment: "d1", Component: "ca", Path: "networks.default.ipam.config[0].subnet"},
+				{sentinel: fault.ErrConflict, Deployment: "d2", Component: "cb", Path: "networks.default.ipam.config[0].subnet"},
+				{sentinel: fault.ErrConflict, Deployment: "d2", Component: "cb", Path: "networks.default.ipam.config[0].subnet"},
 			},
 			[]string{"overlaps 198.51.100.0/24", "overlaps 198.51.100.0/24", `of network "default" of deployment "d1"`},
 		},
@@ -76,7 +76,7 @@ func TestAdmit(t *testing.T) {
 				onLAN(a, "uplink", "198.51.100.9")
 				onLAN(b, "uplink", "198.51.100.9")
 			},
-			[]clash{{kind: ConflictAddress, Deployment: "d2", Component: "cb", Service: "api", Path: "services.api.networks.default.ipv4_address"}},
+			[]clash{{sentinel: fault.ErrConflict, Deployment: "d2", Component: "cb", Service: "api", Path: "services.api.networks.default.ipv4_address"}},
 			[]string{`address 198.51.100.9 is also that of service "web" of deployment "d1"`},
 		},
 		{
@@ -86,8 +86,8 @@ func TestAdmit(t *testing.T) {
 				b.Networks[0].External = "plant"
 			},
 			[]clash{
-				{kind: ConflictParent, Deployment: "d1", Component: "ca", Path: "networks.default.driver_opts.parent"},
-				{kind: ConflictExternal, Deployment: "d2", Component: "cb", Path: "networks.default.name"},
+				{sentinel: fault.ErrNotFound, Deployment: "d1", Component: "ca", Path: "networks.default.driver_opts.parent"},
+				{sentinel: fault.ErrNotFound, Deployment: "d2", Component: "cb", Path: "networks.default.name"},
 			},
 			[]string{"eth7", "plant"},
 		},
@@ -99,8 +99,8 @@ func TestAdmit(t *testing.T) {
 				b.Services[0].Hostname = "a b"
 			},
 			[]clash{
-				{kind: ConflictDriver, Deployment: "d1", Component: "ca", Path: "networks.default.driver"},
-				{kind: ConflictDocument, Deployment: "d2", Component: "cb", Service: "api", Path: "services.api"},
+				{sentinel: fault.ErrUnsupported, Deployment: "d1", Component: "ca", Path: "networks.default.driver"},
+				{sentinel: fault.ErrInvalid, Deployment: "d2", Component: "cb", Service: "api", Path: "services.api"},
 			},
 			[]string{"overlay", "hostname"},
 		},
@@ -123,8 +123,8 @@ func TestAdmit(t *testing.T) {
 
 	w.run("nft", "add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }")
 	admits(t, w, now, []clash{
-		{kind: ConflictFirewall, Deployment: "d1", Component: "ca", Path: "networks"},
-		{kind: ConflictFirewall, Deployment: "d2", Component: "cb", Path: "networks"},
+		{sentinel: fault.ErrConflict, Deployment: "d1", Component: "ca", Path: "networks"},
+		{sentinel: fault.ErrConflict, Deployment: "d2", Component: "cb", Path: "networks"},
 	}, []string{"chain FORWARD of table filter", "chain FORWARD of table filter"})
 }
 
@@ -142,17 +142,16 @@ func admits(t *testing.T, w *world, projects []*workload.Project, want []clash, 
 		t.Fatalf("Admit = %v, want %d clashes", err, len(want))
 	}
 	for i, c := range got {
-		var why *Conflict
-		if !errors.As(c, &why) {
-			t.Fatalf("clash %d: %v: no reason of the networks", i, c)
-		}
-		if bare := (clash{why.Kind, c.Deployment, c.Component, c.Service, c.Path}); bare != want[i] {
+		if bare := (clash{want[i].sentinel, c.Deployment, c.Component, c.Service, c.Path}); bare != want[i] {
 			t.Errorf("clash %d is %+v, want %+v", i, bare, want[i])
 		}
 		if !strings.Contains(c.Error(), says[i]) {
 			t.Errorf("clash %d says %q, want %q", i, c, says[i])
 		}
-		if why.Kind != ConflictDocument && fault.Hint(c) == "" {
+		if !errors.Is(c, want[i].sentinel) {
+			t.Errorf("clash %d is %v, want %v", i, c, want[i].sentinel)
+		}
+		if !errors.Is(c, fault.ErrInvalid) && fault.Hint(c) == "" {
 			t.Errorf("clash %d has no hint: %v", i, c)
 		}
 	}

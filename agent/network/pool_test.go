@@ -31,7 +31,7 @@ func TestPoolThatIsUsedUp(t *testing.T) {
 	w.must(w.m.Close())
 	w.o.Pool = netip.MustParsePrefix("10.210.0.0/26") // cut into 8
 	w.open()
-	admits(t, w, many(9), []clash{{kind: ConflictSubnet, Deployment: "d8", Component: "c", Path: "networks"}},
+	admits(t, w, many(9), []clash{{sentinel: fault.ErrConflict, Deployment: "d8", Component: "c", Path: "networks"}},
 		[]string{"no subnet left in the pool 10.210.0.0/26"})
 	if hint := fault.Hint(w.m.Admit(w.ctx(), many(9))); !strings.Contains(hint, "remove a deployment") {
 		t.Errorf("hint %q does not say what to do", hint)
