@@ -126,9 +126,7 @@ func (t *Table) replace(want Contents) error {
 	c.AddTable(f) // so that there is one to delete
 	c.DelTable(f)
 	c.AddTable(f)
-	ids := map[string]uint32{}
 	for _, s := range sets(f) {
-		ids[s.Name] = s.ID
 		if err := c.AddSet(s, nil); err != nil {
 			return fmt.Errorf("make table %s: set %s: %w", t.Name, s.Name, err)
 		}
