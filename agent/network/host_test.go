@@ -179,7 +179,7 @@ func TestKilledAnywhere(t *testing.T) {
 		w.verified()
 		w.prepare(p)
 		a := w.attach(p)
-		for _, id := range w.m.Attached(p.Name) { // older revisions that the victim left
+		for _, id := range w.m.attached(p.Name) { // older revisions that the victim left
 			if id != idOf(p, "web") && id != idOf(p, "client") {
 				w.must(w.m.Detach(w.ctx(), id))
 			}
@@ -225,7 +225,7 @@ func playVictim(t *testing.T) {
 				check(err)
 			}
 			check(m.Activate(ctx, p.Name, "web", idOf(p, "web")))
-			for _, id := range m.Attached(p.Name) {
+			for _, id := range m.attached(p.Name) {
 				if id != idOf(p, "web") && id != idOf(p, "client") {
 					check(m.Detach(ctx, id))
 				}

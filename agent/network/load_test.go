@@ -192,7 +192,7 @@ func TestNoConnectionIsLostBySwitches(t *testing.T) {
 				q := revised(p, "web", fmt.Sprint(i/replicas+1))
 				w.prepare(q)
 				old := map[int]string{}
-				for _, id := range w.m.Attached("line") {
+				for _, id := range w.m.attached("line") {
 					a := w.m.state.Projects["line"].Attachments[id]
 					if a.Service == "web" {
 						old[a.Replica] = id

@@ -165,16 +165,6 @@ func (m *Manager) Projects() []string {
 	return slices.Sorted(maps.Keys(m.state.Projects))
 }
 
-// Attached are the ids of a project's attached containers, sorted.
-func (m *Manager) Attached(project string) []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if p := m.state.Projects[project]; p != nil {
-		return slices.Sorted(maps.Keys(p.Attachments))
-	}
-	return nil
-}
-
 // Addresses are a container's addresses by network: IPv4, or IPv6 where it has no other. Empty when it is not attached.
 func (m *Manager) Addresses(id string) map[string]netip.Addr {
 	m.mu.Lock()
@@ -188,16 +178,6 @@ func (m *Manager) Addresses(id string) map[string]netip.Addr {
 		}
 	}
 	return out
-}
-
-// ServiceAddress is the IPv4 address of a service's name on one of its networks; invalid when there is none.
-func (m *Manager) ServiceAddress(project, service, network string) netip.Addr {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if p := m.state.Projects[project]; p != nil && p.Services[service] != nil && p.Services[service].Endpoints[network] != nil {
-		return p.Services[service].Endpoints[network].VIP
-	}
-	return netip.Addr{}
 }
 
 // commit saves next and makes it the state. A state that is saved already is not written again, also not by the first call after a

@@ -111,7 +111,7 @@ func TestRenumberingThatFailed(t *testing.T) {
 			if err := w.m.Prepare(ctx, q); err == nil {
 				t.Error("Prepare has no error")
 			}
-			for _, id := range w.m.Attached(p.Name) {
+			for _, id := range w.m.attached(p.Name) {
 				if what, err := w.m.containerDrift(p.Name, id, w.m.resolver()); what != "" || err != nil {
 					t.Errorf("container %q after the error: %s, %v", id, what, err)
 				}

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -297,7 +299,7 @@ func (w *world) refuses(ns, to string) {
 
 func (w *world) vip(p *workload.Project, service, network string) netip.Addr {
 	w.t.Helper()
-	a := w.m.ServiceAddress(p.Name, service, network)
+	a := w.m.serviceAddress(p.Name, service, network)
 	if !a.IsValid() {
 		w.t.Fatalf("service %q has no address on network %q", service, network)
 	}
@@ -423,4 +425,24 @@ func containerOf(p *workload.Project, service string) workload.Container {
 		}
 	}
 	panic("no service " + service)
+}
+
+// attached are the ids of a project's attached containers, sorted.
+func (m *Manager) attached(project string) []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.state.Projects[project]; p != nil {
+		return slices.Sorted(maps.Keys(p.Attachments))
+	}
+	return nil
+}
+
+// serviceAddress is the IPv4 address of a service's name on one of its networks; invalid when there is none.
+func (m *Manager) serviceAddress(project, service, network string) netip.Addr {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if p := m.state.Projects[project]; p != nil && p.Services[service] != nil && p.Services[service].Endpoints[network] != nil {
+		return p.Services[service].Endpoints[network].VIP
+	}
+	return netip.Addr{}
 }
