@@ -47,7 +47,6 @@ type Features struct {
 	Runtimes       []string // names that a service may use, sorted
 	ParallelUnpack bool
 	Offered        []string // what containerd and runc offer deployments, sorted; without what does not depend on them alone, as AppArmor's profile
-	Degraded       []string // missing protections, as sentences; empty when there are none
 
 	caps []string // of the snapshotter
 }
@@ -79,7 +78,7 @@ type Finder struct {
 	blobs    string                                            // of the content store; "": unknown
 	load     func(context.Context) (supported bool, err error) // of the default profile; another in tests
 	confines bool                                              // it is loaded
-	unloaded string                                            // why that failed the last time; "": it did not fail
+	unloaded bool                                              // that failed the last time
 	failed   time.Time                                         // when
 }
 
@@ -130,15 +129,12 @@ func (h *Finder) Offered(ctx context.Context) (Features, error) {
 // withAppArmor adds to f whether the default profile is loaded, and loads it if possible. h is locked, and a failure may
 // take as long as loadLimit: if each call tried again, all others would wait.
 func (h *Finder) withAppArmor(ctx context.Context, f Features) (Features, error) {
-	if h.unloaded == "" || h.o.Now().Sub(h.failed).Abs() >= loadInterval {
+	if !h.unloaded || h.o.Now().Sub(h.failed).Abs() >= loadInterval {
 		if err := h.loadAppArmor(ctx); err != nil {
 			return Features{}, err
 		}
 	}
 	f.AppArmor = h.confines
-	if h.unloaded != "" {
-		f.Degraded = append(slices.Clone(f.Degraded), h.unloaded)
-	}
 	return f, nil
 }
 
@@ -151,17 +147,15 @@ func (h *Finder) loadAppArmor(ctx context.Context) error {
 		return ctx.Err()
 	}
 	h.confines = supported && err == nil
-	why := ""
-	if err != nil {
-		why, h.failed = "AppArmor's default profile could not be loaded: "+err.Error(), h.o.Now()
-	}
 	switch {
-	case why != "" && h.unloaded == "":
+	case err != nil && !h.unloaded:
 		h.o.Logger.Warn("containers start without AppArmor's default profile; loading it is tried again", "after", loadInterval, "err", err)
-	case why == "" && h.unloaded != "":
+	case err == nil && h.unloaded:
 		h.o.Logger.Info("AppArmor's default profile is loaded now; containers that were created without it stay so")
 	}
-	h.unloaded = why
+	if h.unloaded = err != nil; h.unloaded {
+		h.failed = h.o.Now()
+	}
 	return nil
 }
 
@@ -209,9 +203,6 @@ func (h *Finder) ask(ctx context.Context) (Features, error) {
 	rf, _ := info.Features.(*features.Features)
 	f.offer(rf)
 	f.Seccomp = info.Name == "" || slices.Contains(f.Offered, "seccomp") // unknown: without it runc rejects each container with a reason
-	if !f.Seccomp {
-		f.Degraded = append(f.Degraded, "the OCI runtime was built without seccomp: no system call filter")
-	}
 	return f, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +21,7 @@ func TestAppArmorIsTriedAgain(t *testing.T) {
 	var trouble error
 	supported, tries := true, 0
 	h := NewFinder(Options{Logger: slog.New(slog.NewTextHandler(&told, nil))})
-	h.known = &Features{Degraded: []string{"no seccomp"}}
+	h.known = &Features{Seccomp: true}
 	h.load = func(context.Context) (bool, error) {
 		tries++
 		return supported, trouble
@@ -35,27 +34,26 @@ func TestAppArmorIsTriedAgain(t *testing.T) {
 		supported bool
 		trouble   error
 		want      bool
-		degraded  int
 		log       string // "": nothing
 		after     time.Duration
 		tries     int
 	}{
-		{"broken", true, broken, false, 2, "no space left on device", 0, 1},
-		{"still broken", true, broken, false, 2, "", loadInterval, 1},
-		{"not tried yet", true, nil, false, 2, "", loadInterval - 1, 0},
-		{"mended", true, nil, true, 1, "is loaded now", 1, 1},
-		{"well", true, nil, true, 1, "", 0, 1},
-		{"removed and broken", true, broken, false, 2, "no space left on device", 0, 1},
-		{"the clock was set back", true, broken, false, 2, "", -time.Hour, 1},
-		{"mended again", true, nil, true, 1, "is loaded now", loadInterval, 1},
-		{"a kernel without it", false, nil, false, 1, "", 0, 1},
+		{"broken", true, broken, false, "no space left on device", 0, 1},
+		{"still broken", true, broken, false, "", loadInterval, 1},
+		{"not tried yet", true, nil, false, "", loadInterval - 1, 0},
+		{"mended", true, nil, true, "is loaded now", 1, 1},
+		{"well", true, nil, true, "", 0, 1},
+		{"removed and broken", true, broken, false, "no space left on device", 0, 1},
+		{"the clock was set back", true, broken, false, "", -time.Hour, 1},
+		{"mended again", true, nil, true, "is loaded now", loadInterval, 1},
+		{"a kernel without it", false, nil, false, "", 0, 1},
 	} {
 		supported, trouble = step.supported, step.trouble
 		told.Reset()
 		tries, now = 0, now.Add(step.after)
 		f, err := h.Find(t.Context())
-		if err != nil || f.AppArmor != step.want || len(f.Degraded) != step.degraded || !slices.Contains(f.Degraded, "no seccomp") {
-			t.Errorf("%s: AppArmor %v, degraded %q, %v, want %v and %d", step.name, f.AppArmor, f.Degraded, err, step.want, step.degraded)
+		if err != nil || f.AppArmor != step.want || !f.Seccomp {
+			t.Errorf("%s: AppArmor %v, seccomp %v, %v, want %v and true", step.name, f.AppArmor, f.Seccomp, err, step.want)
 		}
 		if tries != step.tries {
 			t.Errorf("%s: tried %d times, want %d", step.name, tries, step.tries)
@@ -79,8 +77,8 @@ func TestAppArmorOfACallerThatGaveUp(t *testing.T) {
 		t.Errorf("Find = %v, want canceled", err)
 	}
 	h.load = func(context.Context) (bool, error) { return true, nil }
-	if f, err := h.Find(t.Context()); err != nil || !f.AppArmor || len(f.Degraded) > 0 {
-		t.Errorf("the next: AppArmor %v, degraded %q, %v", f.AppArmor, f.Degraded, err)
+	if f, err := h.Find(t.Context()); err != nil || !f.AppArmor {
+		t.Errorf("the next: AppArmor %v, %v", f.AppArmor, err)
 	}
 }
 
