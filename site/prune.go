@@ -2,7 +2,6 @@ package site
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -166,23 +165,7 @@ func reportedStates(ctx context.Context, repo *registry.Repository, tag string) 
 	if err != nil {
 		return nil, err
 	}
-	x, err := artifacts.OpenCurrentState(manifest)
-	if err != nil {
-		return nil, err
-	}
-	data, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) { return repo.Blob(ctx, d, artifacts.MaxCurrentState) })
-	if err != nil {
-		return nil, err
-	}
-	var bundle struct {
-		Envelope struct {
-			Payload []byte `json:"payload"`
-		} `json:"dsseEnvelope"`
-	}
-	if err := json.Unmarshal(data, &bundle); err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", tag, fault.ErrInvalid, err)
-	}
-	c, err := artifacts.ParseCurrentState(tag, bundle.Envelope.Payload)
+	c, _, err := readReport(ctx, repo, manifest)
 	if err != nil {
 		return nil, err
 	}

@@ -178,14 +178,20 @@ func peek(ctx context.Context, at *registry.Repository, tag string) (digest.Dige
 	if err != nil {
 		return d.Digest, nil, nil, err
 	}
+	c, bundle, err := readReport(ctx, at, manifest)
+	return d.Digest, c, bundle, err
+}
+
+// readReport reads what the manifest of a report names, without verifying it.
+func readReport(ctx context.Context, at *registry.Repository, manifest []byte) (*artifacts.CurrentState, []byte, error) {
 	x, err := artifacts.OpenCurrentState(manifest)
 	if err != nil {
-		return d.Digest, nil, nil, err
+		return nil, nil, err
 	}
 	bundle, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) { return at.Blob(ctx, d, artifacts.MaxCurrentState) })
 	if err != nil {
-		return d.Digest, nil, nil, err
+		return nil, nil, err
 	}
 	c, err := artifacts.PeekCurrentState(bundle)
-	return d.Digest, c, bundle, err
+	return c, bundle, err
 }
