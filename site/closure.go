@@ -124,15 +124,8 @@ type walk struct {
 	needs    map[string]*Need // by "repository@digest"
 	problems []string
 	absent   []string
-	locks    map[string]*lock        // by component, "repository@digest"
-	packages map[string]func() error // by package, "repository@digest": why it is missing
-}
-
-// lock is the content of a component's lock, read once.
-type lock struct {
-	once   sync.Once
-	images []artifacts.LockedImage
-	err    error
+	locks    map[string]func() ([]artifacts.LockedImage, error) // the images of a component, "repository@digest"
+	packages map[string]func() error                            // by package, "repository@digest": why it is missing
 }
 
 func (w *walk) open(ctx context.Context, name string) (*registry.Repository, error) {
@@ -357,14 +350,13 @@ func (w *walk) component(ctx context.Context, from below, c margo.Component) err
 		return nil // images of a chart are unknown
 	}
 	w.mu.Lock()
-	l := w.locks[name+"@"+d.String()]
-	if l == nil {
-		l = &lock{}
-		w.locks[name+"@"+d.String()] = l
+	locked := w.locks[name+"@"+d.String()]
+	if locked == nil {
+		locked = sync.OnceValues(func() ([]artifacts.LockedImage, error) { return w.images(ctx, name, d, from.there) })
+		w.locks[name+"@"+d.String()] = locked
 	}
 	w.mu.Unlock()
-	l.once.Do(func() { l.images, l.err = w.images(ctx, name, d, from.there) })
-	images, err := l.images, l.err
+	images, err := locked()
 	if passing(ctx, err) {
 		return err
 	}

@@ -9,34 +9,29 @@ import (
 
 // Snapshots opens each repository of a source once, for one run: see [registry.Repository.Snapshot].
 func Snapshots(from Source) Source {
-	return &snapshots{from: from, opened: map[string]*opened{}}
+	return &snapshots{from: from, opened: map[string]func() (*registry.Repository, error){}}
 }
 
 type snapshots struct {
 	from   Source
 	mu     sync.Mutex
-	opened map[string]*opened
-}
-
-type opened struct {
-	once sync.Once
-	repo *registry.Repository
-	err  error
+	opened map[string]func() (*registry.Repository, error)
 }
 
 // OpenName implements [Source].
 func (s *snapshots) OpenName(ctx context.Context, name string) (*registry.Repository, error) {
 	s.mu.Lock()
-	o := s.opened[name]
-	if o == nil {
-		o = &opened{}
-		s.opened[name] = o
+	open := s.opened[name]
+	if open == nil {
+		open = sync.OnceValues(func() (*registry.Repository, error) {
+			repo, err := s.from.OpenName(ctx, name)
+			if err != nil {
+				return nil, err
+			}
+			return repo.Snapshot(ctx)
+		})
+		s.opened[name] = open
 	}
 	s.mu.Unlock()
-	o.once.Do(func() {
-		if o.repo, o.err = s.from.OpenName(ctx, name); o.err == nil {
-			o.repo, o.err = o.repo.Snapshot(ctx)
-		}
-	})
-	return o.repo, o.err
+	return open()
 }
