@@ -1,7 +1,6 @@
 package serve
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -119,6 +118,8 @@ type blob struct {
 	desc  ocispec.Descriptor
 }
 
+var _ ociregistry.BlobReader = (*blob)(nil)
+
 // Descriptor implements [ociregistry.BlobReader].
 func (b *blob) Descriptor() ocispec.Descriptor { return b.desc }
 
@@ -174,30 +175,4 @@ func (l *last) Read(p []byte) (int, error) {
 	tail, err := l.read()
 	l.read = nil
 	return copy(p, tail), err
-}
-
-// content is a manifest in memory. It implements [ociregistry.BlobReader].
-type content struct {
-	*bytes.Reader
-	desc ocispec.Descriptor
-}
-
-var _, _ ociregistry.BlobReader = (*blob)(nil), (*content)(nil)
-
-func newContent(desc ocispec.Descriptor, data []byte) *content {
-	return &content{bytes.NewReader(data), desc}
-}
-
-// Descriptor implements [ociregistry.BlobReader].
-func (c *content) Descriptor() ocispec.Descriptor { return c.desc }
-
-// Close implements [io.Closer].
-func (c *content) Close() error { return nil }
-
-// reader keeps a nil pointer from becoming an interface that is not nil.
-func reader(c *content, err error) (ociregistry.BlobReader, error) {
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
 }

@@ -19,6 +19,7 @@ import (
 	"strings"
 
 	"cuelabs.dev/go/oci/ociregistry"
+	"cuelabs.dev/go/oci/ociregistry/ocimem"
 	"cuelabs.dev/go/oci/ociregistry/ociserver"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -137,7 +138,7 @@ func (s *Server) failed(err, unknown error, repo, target string) error {
 	return unknown
 }
 
-func (s *Server) manifest(ctx context.Context, name, target string) (*content, error) {
+func (s *Server) manifest(ctx context.Context, name, target string) (ociregistry.BlobReader, error) {
 	repo, err := s.repository(name)
 	if err != nil {
 		return nil, err
@@ -154,15 +155,15 @@ func (s *Server) manifest(ctx context.Context, name, target string) (*content, e
 	if err != nil {
 		return nil, s.failed(err, ociregistry.ErrManifestUnknown, name, target)
 	}
-	return newContent(desc, data), nil
+	return ocimem.NewBytesReader(data, desc), nil
 }
 
 func (s *Server) getManifest(ctx context.Context, repo string, d digest.Digest) (ociregistry.BlobReader, error) {
-	return reader(s.manifest(ctx, repo, d.String()))
+	return s.manifest(ctx, repo, d.String())
 }
 
 func (s *Server) getTag(ctx context.Context, repo, tag string) (ociregistry.BlobReader, error) {
-	return reader(s.manifest(ctx, repo, tag))
+	return s.manifest(ctx, repo, tag)
 }
 
 func (s *Server) resolveManifest(ctx context.Context, repo string, d digest.Digest) (ocispec.Descriptor, error) {
