@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -111,7 +112,7 @@ func (p *Plan) Publish(ctx context.Context, to Publisher, progress func(Progress
 	}
 	_ = g.Wait() // its functions have no errors
 	for _, all := range [][]*DevicePlan{r.Published, r.Proposed} {
-		slices.SortFunc(all, func(a, b *DevicePlan) int { return compareText(string(a.Device), string(b.Device)) })
+		slices.SortFunc(all, func(a, b *DevicePlan) int { return cmp.Compare(a.Device, b.Device) })
 	}
 	if err := ctx.Err(); err != nil {
 		return r, fmt.Errorf("%s: %w", r.far(len(todo)), err)
@@ -207,13 +208,3 @@ func (r *Report) far(all int) string {
 }
 
 func sortedKeys[K ~string, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
-
-func compareText(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
-}

@@ -80,7 +80,7 @@ func inWaves(waves []Wave, devices []*DevicePlan) [][]*DevicePlan {
 	rest := slices.Clone(devices)
 	slices.SortFunc(rest, func(a, b *DevicePlan) int {
 		x, y := sha256.Sum256([]byte(a.Device)), sha256.Sum256([]byte(b.Device))
-		return cmp.Or(slices.Compare(x[:], y[:]), compareText(string(a.Device), string(b.Device)))
+		return cmp.Or(slices.Compare(x[:], y[:]), cmp.Compare(a.Device, b.Device))
 	})
 	for i, w := range waves {
 		switch {
@@ -101,7 +101,7 @@ func inWaves(waves []Wave, devices []*DevicePlan) [][]*DevicePlan {
 			}
 			rest = left
 		}
-		slices.SortFunc(out[i], func(a, b *DevicePlan) int { return compareText(string(a.Device), string(b.Device)) })
+		slices.SortFunc(out[i], func(a, b *DevicePlan) int { return cmp.Compare(a.Device, b.Device) })
 	}
 	return out
 }
