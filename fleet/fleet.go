@@ -205,16 +205,6 @@ func (f *Fleet) Repositories(choose func(*Device) bool) map[string][]artifacts.D
 	return out
 }
 
-// InGroup reports whether a device is in a group of that name.
-func (d *Device) InGroup(name string) bool {
-	for _, g := range d.Groups {
-		if g.Name == name {
-			return true
-		}
-	}
-	return false
-}
-
 // Matches reports whether a selector selects the device.
 func (d *Device) Matches(s Selector) bool {
 	return s.matches(func(key string) []string {

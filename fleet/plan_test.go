@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -92,7 +93,9 @@ func TestPlanGolden(t *testing.T) {
 	show("a project that does not load", plan(t, with(files, "devices/a.yaml", "level: debug", "level: warn"), m, options()))
 	show("a device that does not fit", plan(t, with(files, "capabilities/small.json", `"1Gi"`, `"1Mi"`), m, options()))
 	o := options()
-	o.Devices = func(d *fleet.Device) bool { return d.InGroup("line-b") }
+	o.Devices = func(d *fleet.Device) bool {
+		return slices.ContainsFunc(d.Groups, func(g *fleet.Group) bool { return g.Name == "line-b" })
+	}
 	show("one group only", plan(t, with(files, "fleet.yaml", "1.4.0", `"~1.4"`), m, o))
 	m.AddComponent(t, "moved", "1.4.0") // another component under the same tag
 	moved := m.Named[base+"/components/moved:1.4.0"]
