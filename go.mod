@@ -23,7 +23,7 @@ require (
 	github.com/distribution/distribution/v3 v3.1.2 // tests: a registry without the referrers API
 	github.com/distribution/reference v0.6.0 // names of images as people write them
 	github.com/docker/go-units v0.5.0 // tests: sizes as Compose's own tests write them
-	github.com/dustin/go-humanize v1.1.0 // sizes in flags
+	github.com/dustin/go-humanize v1.1.0 // sizes in flags, numbers with commas
 	github.com/google/certificate-transparency-go v1.3.3 // timestamps that a Fulcio certificate carries
 	github.com/google/go-cmp v0.7.0 // differences that tests print; none in a program
 	github.com/google/go-containerregistry v0.22.1 // tests: images, and a lax registry

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/dustin/go-humanize"
 	"github.com/opencontainers/go-digest"
 )
 
@@ -83,15 +84,7 @@ func Counted(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
-	return fmt.Sprintf("%s %ss", thousands(n), what)
-}
-
-func thousands(n int) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
+	return fmt.Sprintf("%s %ss", humanize.Comma(int64(n)), what)
 }
 
 // Lines describe the changes of the devices, for display.
@@ -288,7 +281,7 @@ func (p *Plan) Summary() string {
 			load += d.Cost.Bytes
 		}
 	}
-	out := fmt.Sprintf("%s of %s would change", thousands(change), Counted(len(p.Devices), "device"))
+	out := fmt.Sprintf("%s of %s would change", humanize.Comma(int64(change)), Counted(len(p.Devices), "device"))
 	if load > 0 {
 		out += fmt.Sprintf(", %s to load in all", Bytes(load))
 	}
@@ -296,7 +289,7 @@ func (p *Plan) Summary() string {
 		out += ", nothing to load"
 	}
 	if cannot > 0 {
-		out += fmt.Sprintf("; %s cannot", thousands(cannot))
+		out += fmt.Sprintf("; %s cannot", humanize.Comma(int64(cannot)))
 	}
 	return out + ". Nothing has been pushed."
 }
