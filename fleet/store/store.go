@@ -186,13 +186,12 @@ type DeviceQuery struct {
 
 // DeploymentQuery chooses deployments. All conditions must hold.
 type DeploymentQuery struct {
-	Device   string      // "": all
-	From, To string      // device ids, inclusive; "": open
-	After    [2]string   // device and deployment greater than this
-	State    margo.State // "": all
-	Limit    int         // > 0
-	Bytes    int         // of what is returned, about: the list ends with the deployment that reaches it; 0: no limit
-	Worst    bool        // those that are not installed or removed first, each part by id; with Device, without After
+	Device string      // "": all
+	After  [2]string   // device and deployment greater than this
+	State  margo.State // "": all
+	Limit  int         // > 0
+	Bytes  int         // of what is returned, about: the list ends with the deployment that reaches it; 0: no limit
+	Worst  bool        // those that are not installed or removed first, each part by id; with Device, without After
 }
 
 // Summary counts.

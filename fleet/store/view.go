@@ -67,8 +67,6 @@ func (s *SQLite) Deployments(ctx context.Context, q DeploymentQuery) (list []Dep
 		}
 	}
 	where("device = ?", q.Device)
-	where("device >= ?", q.From)
-	where("device <= ?", q.To)
 	where("state = ?", string(q.State))
 	order := "device, id"
 	if q.Worst {

@@ -298,7 +298,6 @@ func pages(t *testing.T, s store.Store) {
 		}
 	}
 	count(store.DeploymentQuery{}, 18)
-	count(store.DeploymentQuery{From: "dev-2", To: "dev-4"}, 6)
 	count(store.DeploymentQuery{State: margo.StateFailed}, 1)
 	count(store.DeploymentQuery{Device: "dev-5", State: margo.StateInstalled}, 1)
 	count(store.DeploymentQuery{After: [2]string{"dev-7", "x"}}, 3)
