@@ -131,12 +131,12 @@ func newPlanner(c *Compiled, from Registry, o Options) *planner {
 // Plan compares what the files say with what each device has in the registry. The error says that a registry could not be
 // asked; what is wrong with single devices is in the plan.
 func (c *Compiled) Plan(ctx context.Context, from Registry, o Options) (*Plan, error) {
-	return c.planEach(ctx, from, o, func(ctx context.Context, p *planner, a *Assignment) (*DevicePlan, error) { return p.device(ctx, a) })
+	return c.planEach(ctx, from, o, "plan", func(ctx context.Context, p *planner, a *Assignment) (*DevicePlan, error) { return p.device(ctx, a) })
 }
 
-// planEach plans every device that is chosen, several at a time.
+// planEach plans every device that is chosen, several at a time. what is the verb in errors.
 func (c *Compiled) planEach(
-	ctx context.Context, from Registry, o Options, device func(context.Context, *planner, *Assignment) (*DevicePlan, error),
+	ctx context.Context, from Registry, o Options, what string, device func(context.Context, *planner, *Assignment) (*DevicePlan, error),
 ) (*Plan, error) {
 	p := newPlanner(c, from, o)
 	plan := &Plan{Fleet: c.Fleet.Name, c: c, o: o, compressors: p.compressors}
@@ -156,7 +156,7 @@ func (c *Compiled) planEach(
 		g.Go(func() (err error) {
 			plan.Devices[i], err = device(inner, p, a)
 			if err != nil {
-				err = fmt.Errorf("plan %s: %w", a.Device.ID, err)
+				err = fmt.Errorf("%s %s: %w", what, a.Device.ID, err)
 			}
 			return err
 		})

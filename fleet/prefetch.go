@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -263,38 +262,19 @@ func (p *planner) unused(ctx context.Context, at Placement) (Finding, error) {
 // cannot, those of one reason together, and wraps fault.ErrUnfit; any other says that something could not be asked. Notes
 // are what could not be found out.
 func (c *Compiled) Check(ctx context.Context, from Registry, o Options) (notes []string, err error) {
-	p := newPlanner(c, from, o)
-	plan := &Plan{Fleet: c.Fleet.Name, c: c, o: o}
-	var chosen []*Assignment
-	for _, a := range c.Assignments {
-		if o.Devices == nil || o.Devices(a.Device) {
-			chosen = append(chosen, a)
-		}
-	}
-	plan.Devices = make([]*DevicePlan, len(chosen))
-	g, inner := errgroup.WithContext(ctx)
-	g.SetLimit(o.concurrency())
-	for i, a := range chosen {
-		plan.Devices[i] = &DevicePlan{Device: a.Device.ID, Repository: a.Repository, Action: Same, assignment: a}
+	plan, err := c.planEach(ctx, from, o, "check", func(ctx context.Context, p *planner, a *Assignment) (*DevicePlan, error) {
+		d := &DevicePlan{Device: a.Device.ID, Repository: a.Repository, Action: Same, assignment: a}
 		if len(a.Unfit) > 0 {
-			plan.Devices[i].Action, plan.Devices[i].Reasons = Cannot, a.Unfit
-			continue
+			d.Action, d.Reasons = Cannot, a.Unfit
+			return d, nil
 		}
-		g.Go(func() error {
-			if inner.Err() != nil {
-				return inner.Err()
-			}
-			found, err := p.checked.get(inner, likeness(a), func(ctx context.Context) (Finding, error) { return p.check(ctx, a) })
-			if err != nil {
-				return fmt.Errorf("check %s: %w", a.Device.ID, err)
-			}
-			if plan.Devices[i].Reasons = found.Notes; len(found.Wrong) > 0 {
-				plan.Devices[i].Action, plan.Devices[i].Reasons = Cannot, found.Wrong
-			}
-			return nil
-		})
-	}
-	if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
+		found, err := p.checked.get(ctx, likeness(a), func(ctx context.Context) (Finding, error) { return p.check(ctx, a) })
+		if d.Reasons = found.Notes; len(found.Wrong) > 0 {
+			d.Action, d.Reasons = Cannot, found.Wrong
+		}
+		return d, err
+	})
+	if err != nil {
 		return nil, err
 	}
 	var all Finding

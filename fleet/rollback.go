@@ -43,7 +43,7 @@ func (f *Fleet) Rollback(ctx context.Context, from Registry, o Options, b Back) 
 		a.Repository, _ = f.Repository(d) // Read has reported what is missing
 		c.Assignments = append(c.Assignments, a)
 	}
-	plan, err := c.planEach(ctx, from, o, func(ctx context.Context, p *planner, a *Assignment) (*DevicePlan, error) {
+	plan, err := c.planEach(ctx, from, o, "plan", func(ctx context.Context, p *planner, a *Assignment) (*DevicePlan, error) {
 		return p.back(ctx, a, b)
 	})
 	if err == nil && b.Revision != "" {
