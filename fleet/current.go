@@ -82,7 +82,7 @@ func (p *planner) look(ctx context.Context, a *Assignment) (*standing, error) {
 	return s, nil
 }
 
-// climb follows the history upwards from there. Its error is [Conclusive] if it is about this device only.
+// climb follows the history upwards from there. Its error is [release.Unfit] if it is about this device only.
 func (p *planner) climb(ctx context.Context, a *Assignment, s *standing) error {
 	c := p.chain(a)
 	if err := s.up(ctx, c.FollowHistory); err != nil {

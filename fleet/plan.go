@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
+	"github.com/longshore-dev/longshore/registry/release"
 )
 
 // DefaultConcurrency is the number of devices that are processed at a time.
@@ -225,7 +226,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	}
 	tagged := s.base
 	if err := p.climb(ctx, a, s); err != nil {
-		if Conclusive(err) {
+		if release.Unfit(err) {
 			d.Action, d.Reasons, d.err = Cannot, []string{fault.Summary(err)}, err
 			return d, nil
 		}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry/release"
 )
 
 // Promoted is the exact version of an application that an environment has.
@@ -90,7 +91,7 @@ func (p *promoter) read(ctx context.Context) error {
 		}
 		g.Go(func() error {
 			h, err := p.device(inner, look, a)
-			if err != nil && !permanent(err) && !untrusted(err) {
+			if err != nil && !release.Unfit(err) {
 				return fmt.Errorf("read the state of %s: %w", a.Device.ID, err)
 			}
 			if wrong[i] = err; err == nil {

@@ -317,12 +317,3 @@ func (r *Release) pinned(p margo.DeploymentProfile) (margo.DeploymentProfile, er
 
 // Version is the display name of the release.
 func (r *Release) Version() string { return r.Description.Metadata.Version }
-
-// Conclusive reports whether an error says what something is, or that no trusted key has signed it, and not that this could not be
-// found out.
-func Conclusive(err error) bool { return permanent(err) || untrusted(err) }
-
-// untrusted reports whether an error is about signatures.
-func untrusted(err error) bool {
-	return fault.Distrusted(err) || errors.Is(err, fault.ErrConflict) && !fault.Retryable(err)
-}

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/registry/release"
 )
 
 // maxBack bounds the generations of a device that are followed backwards.
@@ -117,7 +118,7 @@ func (p *planner) back(ctx context.Context, a *Assignment, b Back) (*DevicePlan,
 
 // cannot excludes a device because of a permanent error; other errors end the plan.
 func (d *DevicePlan) cannot(err error) (*DevicePlan, error) {
-	if !permanent(err) && !untrusted(err) {
+	if !release.Unfit(err) {
 		return nil, err
 	}
 	d.Action, d.Reasons, d.err = Cannot, []string{fault.Summary(err)}, err

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/registry/release"
 )
 
 // Undo publishes the former content of every device that a rollout has reached, as a new generation.
@@ -138,7 +139,7 @@ func (r *Run) restoreAll(ctx context.Context, todo []artifacts.RolloutTarget, do
 		g.Go(func() error {
 			why, size, err := store.restore(inner, t, now(r.cfg), r.Rollout().States, compressors)
 			never := errors.Is(err, errUntouched)
-			if err != nil && !never && inner.Err() == nil && fleet.Conclusive(err) { // what is wrong with one keeps no other one
+			if err != nil && !never && inner.Err() == nil && release.Unfit(err) { // what is wrong with one keeps no other one
 				why, err = err.Error(), nil
 			}
 			if err != nil && !never {
@@ -262,7 +263,7 @@ func (cfg Config) loadable(ctx context.Context, todo []artifacts.RolloutTarget) 
 			if errors.Is(err, errUntouched) {
 				return nil
 			}
-			if err != nil && !(inner.Err() == nil && fleet.Conclusive(err)) { // else it is reported on the way, and does not affect other devices
+			if err != nil && !(inner.Err() == nil && release.Unfit(err)) { // else it is reported on the way, and does not affect other devices
 				return fmt.Errorf("look what %s would get again: %w", t.Device, err)
 			}
 			wrong[i] = strings.Join(found.Wrong, "; ")
