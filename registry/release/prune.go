@@ -208,9 +208,9 @@ type keeper struct {
 	opened map[digest.Digest]*artifacts.StateIndex
 }
 
-// at reads the generation of a history tag. err: it could not be read; problem: it does not match its tag.
-func (k *keeper) at(ctx context.Context, n uint64) (d digest.Digest, x *artifacts.StateIndex, problem, err error) {
-	desc, err := k.repo.Resolve(ctx, artifacts.HistoryTag(k.tag, n))
+// at reads the state of a tag, of generation n; 0: any. err: it could not be read; problem: it does not match its tag.
+func (k *keeper) at(ctx context.Context, tag string, n uint64) (d digest.Digest, x *artifacts.StateIndex, problem, err error) {
+	desc, err := k.repo.Resolve(ctx, tag)
 	if Unfit(err) {
 		return "", nil, err, nil
 	}
@@ -285,11 +285,11 @@ func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 	k := &keeper{pruner: p, tag: tag, keep: map[digest.Digest]string{}, opened: map[digest.Digest]*artifacts.StateIndex{}}
 	above, first, current := p.o.Keep, p.o.Keep, uint64(0)
 	if p.tags[tag] {
-		x, err := p.current(ctx, out)
+		d, x, problem, err := k.at(ctx, tag, 0)
 		if err != nil {
 			return nil, err
 		}
-		if x == nil {
+		if out.tagged = d; problem != nil {
 			return out.spare(all[first:], "what "+tag+" names is no state of the device"), nil
 		}
 		for above = 0; above < len(all) && all[above] > x.Generation; { // publication in progress, or interrupted
@@ -298,8 +298,6 @@ func (p *pruner) device(ctx context.Context, tag string) (*Pruned, error) {
 		first, current = max(first, above), x.Generation
 		k.keep[x.Repeats], k.keep[x.Previous] = tag+" repeats it", tag+" follows it"
 		k.keep[out.tagged] = tag + " names it"
-		k.opened[out.tagged] = x
-		k.ask(x.Device)
 		if i := slices.IndexFunc(k.needed, func(o Need) bool { return o.All }); i >= 0 {
 			return out.spare(all[first:], k.needed[i].Why), nil
 		}
@@ -340,7 +338,7 @@ func (k *keeper) newest(ctx context.Context, all []uint64, above int, current ui
 		if i >= above && (n == current || k.need("", n) == "") {
 			continue
 		}
-		d, x, problem, err := k.at(ctx, n)
+		d, x, problem, err := k.at(ctx, artifacts.HistoryTag(k.tag, n), n)
 		if err != nil {
 			return err
 		}
@@ -372,7 +370,7 @@ func (k *keeper) old(ctx context.Context, n uint64) (Old, error) {
 	if t := artifacts.ProposalTag(k.tag, n); k.tags[t] {
 		o.proposal = t
 	}
-	d, x, problem, err := k.at(ctx, n)
+	d, x, problem, err := k.at(ctx, o.Tag, n)
 	if err != nil {
 		return o, err
 	}
@@ -388,27 +386,6 @@ func (k *keeper) old(ctx context.Context, n uint64) (Old, error) {
 		o.Why, err = k.young(ctx, d)
 	}
 	return o, err
-}
-
-// current reads the state of the device's tag; nil if that is not a state of the device.
-func (p *pruner) current(ctx context.Context, out *Pruned) (*artifacts.StateIndex, error) {
-	desc, err := p.repo.Resolve(ctx, out.Tag)
-	var manifest []byte
-	if err == nil {
-		out.tagged = desc.Digest
-		_, manifest, err = p.repo.Manifest(ctx, desc.Digest)
-	}
-	if Unfit(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	x, err := artifacts.OpenState(manifest)
-	if err != nil || x.Device.Tag() != out.Tag {
-		return nil, nil //nolint:nilerr // reported as not a state of the device
-	}
-	return x, nil
 }
 
 // others returns a tag of a state that is neither the device's nor of its history; "": none.
