@@ -257,12 +257,8 @@ func Unfit(err error) bool {
 func Generations(tags []string) map[string][]uint64 {
 	out := map[string][]uint64{}
 	for _, t := range tags {
-		i := strings.LastIndex(t, ".v")
-		if i < 0 {
-			continue
-		}
-		if n, err := strconv.ParseUint(t[i+2:], 10, 64); err == nil && n > 0 && artifacts.HistoryTag(t[:i], n) == t {
-			out[t[:i]] = append(out[t[:i]], n)
+		if moving, n, ok := cutHistory(t); ok {
+			out[moving] = append(out[moving], n)
 		}
 	}
 	for _, all := range out {
@@ -270,4 +266,11 @@ func Generations(tags []string) map[string][]uint64 {
 		slices.Reverse(all)
 	}
 	return out
+}
+
+// cutHistory parts a history tag into its moving tag and its number; ok: it is one.
+func cutHistory(tag string) (moving string, n uint64, ok bool) {
+	moving = tag[:max(strings.LastIndex(tag, ".v"), 0)]
+	n, err := strconv.ParseUint(strings.TrimPrefix(tag, moving+".v"), 10, 64)
+	return moving, n, err == nil && n > 0 && artifacts.HistoryTag(moving, n) == tag
 }

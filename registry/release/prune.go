@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -89,8 +87,6 @@ func (o Old) tags() []string {
 	return []string{o.Tag, o.proposal}
 }
 
-var historyTag = regexp.MustCompile(`^(.+)\.v([1-9][0-9]{0,19})$`)
-
 // pruner plans for one repository.
 type pruner struct {
 	repo      Repository
@@ -105,20 +101,13 @@ func PlanPrune(ctx context.Context, repo Repository, o Retention) (*Pruning, err
 	if o.Keep < 1 {
 		return nil, fmt.Errorf("keep %d generations: %w: at least 1 has to stay", o.Keep, fault.ErrInvalid)
 	}
-	p := &pruner{repo: repo, o: o, tags: map[string]bool{}, histories: map[string][]uint64{}, named: map[digest.Digest][]string{}}
 	list, err := repo.Tags(ctx)
 	if err != nil {
 		return nil, err
 	}
+	p := &pruner{repo: repo, o: o, tags: map[string]bool{}, histories: Generations(list), named: map[digest.Digest][]string{}}
 	for _, t := range list {
 		p.tags[t] = true
-		m := historyTag.FindStringSubmatch(t)
-		if m == nil {
-			continue
-		}
-		if n, err := strconv.ParseUint(m[2], 10, 64); err == nil {
-			p.histories[m[1]] = append(p.histories[m[1]], n)
-		}
 	}
 	out := &Pruning{}
 	var long []string
@@ -126,7 +115,6 @@ func PlanPrune(ctx context.Context, repo Repository, o Retention) (*Pruning, err
 		if o.Devices != nil && !o.Devices(tag) {
 			continue
 		}
-		slices.SortFunc(p.histories[tag], func(a, b uint64) int { return cmp.Compare(b, a) })
 		out.Looked++
 		if out.Stay += len(p.histories[tag]); len(p.histories[tag]) > o.Keep {
 			long = append(long, tag)
@@ -162,11 +150,11 @@ func PlanPrune(ctx context.Context, repo Repository, o Retention) (*Pruning, err
 func (p *pruner) people(ctx context.Context, list []string) error {
 	var ask []string
 	for _, t := range list {
-		m := historyTag.FindStringSubmatch(t)
+		device, _, history := cutHistory(t)
 		switch {
 		case strings.HasPrefix(t, "sha256-"), strings.HasSuffix(t, ".current"): // lists of signatures, reports of devices
 		case p.proposed(t):
-		case m != nil && p.tags[m[1]], m == nil && p.histories[t] != nil:
+		case history && p.tags[device], !history && p.histories[t] != nil:
 		default:
 			ask = append(ask, t)
 		}
@@ -391,7 +379,7 @@ func (k *keeper) old(ctx context.Context, n uint64) (Old, error) {
 // others returns a tag of a state that is neither the device's nor of its history; "": none.
 func (k *keeper) others(d digest.Digest) string {
 	for _, other := range k.named[d] {
-		if m := historyTag.FindStringSubmatch(other); m == nil || m[1] != k.tag {
+		if device, _, history := cutHistory(other); !history || device != k.tag {
 			return other + " names it"
 		}
 	}
