@@ -38,6 +38,24 @@ func ReadDeployment(file string, data []byte) (*Deployment, error) {
 	return &Deployment{Document: d, Bytes: data, Digest: digest.FromBytes(data)}, nil
 }
 
+// DeployedComponent is a component of a deployment, by its version and its digest.
+type DeployedComponent struct {
+	Name       string        `json:"name"`
+	Repository string        `json:"repository"` // "host/path"
+	Version    string        `json:"version"`
+	Digest     digest.Digest `json:"digest,omitempty"` // "": not pinned
+}
+
+// Components lists the components of the deployment.
+func (d *Deployment) Components() []DeployedComponent {
+	out := []DeployedComponent{}
+	for _, c := range d.Document.Spec.DeploymentProfile.Components {
+		pinned, _, _ := c.Pinned() // the parser has rejected a broken one before
+		out = append(out, DeployedComponent{c.Name, strings.TrimPrefix(c.Properties.Repository, "oci://"), c.Properties.Revision, pinned})
+	}
+	return out
+}
+
 // readDeployments parses documents, refuses two of the same id, and sorts by id.
 func readDeployments(files []entry) ([]Deployment, error) {
 	out := make([]Deployment, 0, len(files))

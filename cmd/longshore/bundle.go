@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 )
@@ -32,14 +31,14 @@ type bundleResult struct {
 }
 
 type deploymentInfo struct {
-	ID         string              `json:"id"`
-	Name       string              `json:"name"`
-	Digest     digest.Digest       `json:"digest"`
-	Components []release.Component `json:"components"`
+	ID         string                        `json:"id"`
+	Name       string                        `json:"name"`
+	Digest     digest.Digest                 `json:"digest"`
+	Components []artifacts.DeployedComponent `json:"components"`
 }
 
 func describeDeployment(d artifacts.Deployment) deploymentInfo {
-	return deploymentInfo{ID: d.Document.ID, Name: d.Document.Metadata.Name, Digest: d.Digest, Components: release.ComponentsOf(d)}
+	return deploymentInfo{ID: d.Document.ID, Name: d.Document.Metadata.Name, Digest: d.Digest, Components: d.Components()}
 }
 
 func (r bundleResult) text(w io.Writer) {
@@ -52,7 +51,7 @@ func (r bundleResult) text(w io.Writer) {
 }
 
 // versions lists the versions of a deployment's components.
-func versions(all []release.Component) string {
+func versions(all []artifacts.DeployedComponent) string {
 	var out []string
 	for _, c := range all {
 		if len(all) == 1 {

@@ -149,7 +149,7 @@ func (x *chosen) onto(ctx context.Context, e *fleet.Edit, had []artifacts.Deploy
 		now = s.Before.Document.Variables()
 	}
 	for _, d := range had {
-		if s.Before == nil && slices.ContainsFunc(release.ComponentsOf(d), func(c release.Component) bool { return c.Repository == s.Repository }) {
+		if s.Before == nil && slices.ContainsFunc(d.Components(), func(c artifacts.DeployedComponent) bool { return c.Repository == s.Repository }) {
 			name := d.Document.Metadata.Name
 			e.Notes = append(e.Notes, fmt.Sprintf("%s has the same component and is unchanged: to change it, use --name %s", name, name))
 		}

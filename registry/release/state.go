@@ -20,14 +20,6 @@ type Document struct {
 	Data []byte
 }
 
-// Component is one component in a state.
-type Component struct {
-	Name       string        `json:"name"`
-	Repository string        `json:"repository"`
-	Version    string        `json:"version"`
-	Digest     digest.Digest `json:"digest,omitempty"` // "": not pinned
-}
-
 // Current is the state of a device's tag.
 type Current struct {
 	Descriptor ocispec.Descriptor
@@ -174,21 +166,6 @@ func checkComponent(ctx context.Context, from Components, repository string, d d
 		return fmt.Errorf("%s:%s: %w: it says that it is version %s", repository, version, fault.ErrInvalid, x.Version)
 	}
 	return nil
-}
-
-// ComponentsOf lists the components of a deployment.
-func ComponentsOf(d artifacts.Deployment) []Component {
-	var out []Component
-	for _, c := range d.Document.Spec.DeploymentProfile.Components {
-		pinned, _, err := c.Pinned()
-		if err != nil { // the parser has rejected it before
-			pinned = ""
-		}
-		out = append(out, Component{
-			Name: c.Name, Repository: strings.TrimPrefix(c.Properties.Repository, "oci://"), Version: c.Properties.Revision, Digest: pinned,
-		})
-	}
-	return out
 }
 
 // ReadBundle reads the deployments of a bundle by tag or digest, and checks every digest in it.

@@ -288,7 +288,7 @@ func (a *audit) deployments(ctx context.Context, n *Node, all []artifacts.Deploy
 }
 
 // pinned checks a component that a deployment names.
-func (a *audit) pinned(ctx context.Context, n *Node, c Pinned, use *Use) {
+func (a *audit) pinned(ctx context.Context, n *Node, c artifacts.DeployedComponent, use *Use) {
 	src, err := a.Places.Place(ctx, c.Repository)
 	if err != nil {
 		n.add(fails("pin", fmt.Errorf("component %s: %w", n.Reference, err)))

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -22,17 +21,7 @@ const maxImageConfig = 1 << 20 // bytes
 func deployments(all []artifacts.Deployment) []Deployment {
 	out := []Deployment{}
 	for _, d := range all {
-		one := Deployment{ID: d.Document.ID, Name: d.Document.Metadata.Name, Digest: d.Digest, Components: []Pinned{}}
-		for _, c := range d.Document.Spec.DeploymentProfile.Components {
-			p := Pinned{
-				Name: c.Name, Repository: strings.TrimPrefix(c.Properties.Repository, "oci://"), Version: c.Properties.Revision,
-			}
-			if pin, ok, err := c.Pinned(); ok && err == nil { // the parser has refused a broken one before
-				p.Digest = pin
-			}
-			one.Components = append(one.Components, p)
-		}
-		out = append(out, one)
+		out = append(out, Deployment{ID: d.Document.ID, Name: d.Document.Metadata.Name, Digest: d.Digest, Components: d.Components()})
 	}
 	return out
 }

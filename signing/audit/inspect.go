@@ -137,18 +137,10 @@ type Trust struct {
 
 // Deployment is one deployment of a state or a bundle.
 type Deployment struct {
-	ID         string        `json:"id"`
-	Name       string        `json:"name"`
-	Digest     digest.Digest `json:"digest"`
-	Components []Pinned      `json:"components"`
-}
-
-// Pinned is a component in a deployment. Without a digest it is not pinned.
-type Pinned struct {
-	Name       string        `json:"name"`
-	Repository string        `json:"repository"`
-	Version    string        `json:"version"`
-	Digest     digest.Digest `json:"digest,omitempty"`
+	ID         string                        `json:"id"`
+	Name       string                        `json:"name"`
+	Digest     digest.Digest                 `json:"digest"`
+	Components []artifacts.DeployedComponent `json:"components"`
 }
 
 // Component is the content of a Compose Archive.
