@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -176,19 +177,10 @@ func (e Export) write(dir string) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(dir, ExportFile)
-	f, err := volume.Create(file + ".part")
-	if err != nil {
+	return volume.WriteFile(filepath.Join(dir, ExportFile), func(w io.Writer) error {
+		_, err := w.Write(append(data, '\n'))
 		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(file+".part", file); err != nil {
-		return err
-	}
-	return volume.SyncFolder(dir)
+	})
 }
 
 // syncAll makes a file durable, or every file below a folder with its name.

@@ -2,8 +2,8 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -32,16 +32,11 @@ func writeSiteFile(ctx context.Context, file string, data []byte, signer *signer
 			return err
 		}
 	}
-	f, err := volume.Create(file + ".part")
-	if err != nil {
+	err = volume.WriteFile(file, func(w io.Writer) error {
+		_, err := w.Write(data)
 		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(file+".part", file)
-	}
+	})
 	if err != nil {
-		_ = os.Remove(file + ".part") // the first error counts
 		return err
 	}
 	if signer != nil {

@@ -126,7 +126,7 @@ func Write(ctx context.Context, from fs.FS, documents []string, dir string, size
 		names = append(names, filepath.Join(dir, Name(i+1)))
 		fmt.Fprintf(&sums, "%s  %s\n", sum, Name(i+1))
 	}
-	return names, w.file(SumsFile, func(f io.Writer) error {
+	return names, WriteFile(filepath.Join(w.dir, SumsFile), func(f io.Writer) error {
 		_, err := f.Write(sums.Bytes())
 		return err
 	})
@@ -230,7 +230,7 @@ func (w *writer) volume(ctx context.Context, h header, pieces []piece) (string, 
 	if err != nil {
 		return "", err
 	}
-	err = w.file(Name(h.Number), func(f io.Writer) error {
+	err = WriteFile(filepath.Join(w.dir, Name(h.Number)), func(f io.Writer) error {
 		t := tar.NewWriter(io.MultiWriter(f, sum))
 		for _, d := range slices.Concat([]document{{HeaderFile, head}}, w.documents) {
 			if err := put(t, d.name, int64(len(d.data)), bytes.NewReader(d.data)); err != nil {
@@ -290,35 +290,28 @@ func (u *until) Read(b []byte) (int, error) {
 	return u.r.Read(b)
 }
 
-// file makes a file appear whole, for good, or not at all.
-func (w *writer) file(name string, write func(io.Writer) error) error {
-	full := filepath.Join(w.dir, name)
-	f, err := Create(full + ".part")
+// WriteFile makes a file appear whole, for good, or not at all. The file is new: media that others have written may have a link in its
+// place, to any file of this machine.
+func WriteFile(name string, write func(io.Writer) error) error {
+	part := name + ".part"
+	if err := os.Remove(part); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err
 	}
-	err = write(f)
-	if err == nil {
+	if err = write(f); err == nil {
 		err = f.Sync()
 	}
-	err = errors.Join(err, f.Close())
-	if err == nil {
-		err = os.Rename(full+".part", full)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(part, name)
 	}
 	if err != nil {
-		_ = os.Remove(full + ".part") // the first error counts
+		_ = os.Remove(part) // the first error counts
 		return err
 	}
-	return SyncFolder(w.dir)
-}
-
-// Create makes a new file in place of what has the name: media that others have written may have a link there, to any file of this
-// machine.
-func Create(name string) (*os.File, error) {
-	if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	return os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	return SyncFolder(filepath.Dir(name))
 }
 
 // SyncFolder makes the names in a folder durable, where the file system can: those of some sticks cannot.
