@@ -387,6 +387,7 @@ registry:
 		{"a login for no registry", "url: https://fleet.acme.example:8443\nsource: {margo: true}\nregistry:\n  login: {username: edge, passwordFile: password}\n"},
 		{"a login for no name of a registry", "url: https://fleet.acme.example:8443\nsource: {margo: true}\nregistry:\n  login: {host: 'https://harbor', username: edge, passwordFile: password}\n"},
 		{"a login for a repository", "url: https://fleet.acme.example:8443\nsource: {margo: true}\nregistry:\n  login: {host: harbor.example/plant, username: edge, passwordFile: password}\n"},
+		{"a login for another registry than that of the states", "url: https://fleet.acme.example:8443\nsource: {registry: harbor.acme.example/plant/state}\nregistry:\n  login: {host: 'harbor.acme.example:5000', username: edge, passwordFile: password}\n"},
 		{"a server without states", "url: https://fleet.acme.example:8443\nsource: {margo: true}\n"},
 		{"torn", "url: [\n"},
 		{"no authority", strings.Replace(settings, "trust: trust.yaml", "authority: {dir: nowhere}", 1)},

@@ -132,6 +132,8 @@ func (s *Settings) registry(n *strict.Node, path func(*strict.Node, string) stri
 		if h := l.Get("host"); h != nil {
 			if s.Login.Host = h.Filled(); strings.Contains(s.Login.Host, "/") || !fleet.IsRepository(s.Login.Host+"/x") {
 				h.HintFaultf("write it like harbor.example or harbor.example:5000", "not the name of a registry")
+			} else if source, _, _ := strings.Cut(s.Registry, "/"); source != "" && source != s.Login.Host {
+				h.HintFaultf("leave host out: the one credential that devices get is for the registry of their states", "is %s, and source.registry is at %s", s.Login.Host, source)
 			}
 		}
 		if s.Login.Host == "" && s.Registry == "" && s.Margo {
