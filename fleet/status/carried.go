@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
@@ -70,7 +71,11 @@ func carried(ctx context.Context, o Options, body io.Reader, verify func(context
 	case errors.Is(err, fault.ErrNotFound):
 		return nil, gatewayNotFound("the gateway of " + string(c.Device) + " has not reported its own capabilities yet")
 	case err != nil:
-		return nil, broke(err)
+		p := broke(err)
+		if note != "" { // the same report has no note when it is handed in again
+			p.Detail = strings.TrimPrefix(p.Detail+"; "+note, "; ")
+		}
+		return nil, p
 	}
 	if stored && o.Changed != nil {
 		o.Changed()

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -164,6 +167,31 @@ func TestCollectTransitions(t *testing.T) {
 	c.Epoch, c.Time = "1b9c9a4e-5df4-4a34-8a0c-0f5c1f1f8e11", noon
 	if changed, note, err := status.Collect(t.Context(), s.store, c, noon.Add(time.Hour)); err != nil || changed || !strings.Contains(note, "another database") {
 		t.Errorf("a database that is not known, from before: %v, %q, %v", changed, note, err)
+	}
+}
+
+// Who hands in a report learns that transitions are missing also if the report is not stored whole: the next attempt has no note.
+func TestCarriedTellsWhatIsMissingWithAnError(t *testing.T) {
+	s := start(t, nil)
+	noon := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	report := func(n int) *artifacts.CurrentState {
+		return &artifacts.CurrentState{
+			Device: press, Epoch: epoch, Counter: uint64(n), Sequence: uint64(10*n + 5), Time: noon.Add(time.Duration(n) * time.Minute), Repository: "r.example/state",
+			Capabilities: json.RawMessage(caps(press, fmt.Sprintf(`,"x-longshore-extensions":{"transitions":{"after":%d,"list":[]}}`, 10*n))),
+			Deployments:  []artifacts.CurrentDeployment{{ID: "a3e2f5dc-912e-494f-8395-52cf3769bc00", Generation: 1, State: margo.StateInstalled, Since: noon, Components: []artifacts.CurrentComponent{}}},
+		}
+	}
+	if _, _, err := status.Collect(t.Context(), s.store, report(1), noon.Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	for _, missing := range []bool{true, false} {
+		o := status.Options{Store: &told{Store: s.store, left: 0}, Logger: slog.New(slog.DiscardHandler), Now: func() time.Time { return noon.Add(time.Hour) }}
+		h := status.CarriedReports(o, func(context.Context, []byte) (*artifacts.CurrentState, error) { return report(4), nil })
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, status.PathCarried, strings.NewReader("{}")))
+		if told := strings.Contains(w.Body.String(), "transitions of status are missing before report 4"); w.Code != http.StatusServiceUnavailable || told != missing {
+			t.Errorf("%d %s, want that it says what is missing: %v", w.Code, w.Body, missing)
+		}
 	}
 }
 
