@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -53,6 +54,13 @@ func origin(u *url.URL) string {
 
 var errLink = fmt.Errorf("a Link header that cannot be read: %w", fault.ErrInvalid)
 
+// The parts of a Link header: <TARGET>, then parameters ;NAME, ;NAME=TOKEN or ;NAME="STRING", in which a backslash escapes a character.
+var (
+	linkTarget    = regexp.MustCompile(`^<([^>]*)>`)
+	linkParameter = regexp.MustCompile(`(?s)^[ \t]*;([^=;,]*)(?:=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^";,][^;,]*)?))?`)
+	linkEscape    = regexp.MustCompile(`(?s)\\(.)`)
+)
+
 // nextLink finds the target whose relation is "next". A link without a relation is used if there is no other: some
 // clients always use the first link, so some registries may not set a relation.
 func nextLink(headers []string) (string, error) {
@@ -62,83 +70,30 @@ func nextLink(headers []string) (string, error) {
 			if rest = strings.TrimLeft(rest, " \t,"); rest == "" {
 				break
 			}
-			link, after, err := cutLink(rest)
-			if err != nil {
-				return "", err
+			m := linkTarget.FindStringSubmatch(rest)
+			if m == nil {
+				return "", errLink
 			}
-			rest = after
-			for _, rel := range strings.Fields(link.rel) {
-				if strings.EqualFold(rel, "next") {
-					return link.target, nil
+			target, rel := m[1], ""
+			rest = rest[len(m[0]):]
+			for m = linkParameter.FindStringSubmatch(rest); m != nil; m = linkParameter.FindStringSubmatch(rest) {
+				rest = rest[len(m[0]):]
+				if strings.EqualFold(strings.TrimSpace(m[1]), "rel") && rel == "" { // the first of several is used
+					rel = linkEscape.ReplaceAllString(m[2], "$1") + strings.TrimSpace(m[3])
 				}
 			}
-			if link.rel == "" && unnamed == "" {
-				unnamed = link.target
+			if rest = strings.TrimLeft(rest, " \t"); rest != "" && rest[0] != ',' {
+				return "", errLink
+			}
+			for _, one := range strings.Fields(rel) {
+				if strings.EqualFold(one, "next") {
+					return target, nil
+				}
+			}
+			if rel == "" && unnamed == "" {
+				unnamed = target
 			}
 		}
 	}
 	return unnamed, nil
-}
-
-type link struct{ target, rel string }
-
-// cutLink reads one link with its parameters. after is empty, or begins with the comma before the next link.
-func cutLink(s string) (l link, after string, err error) {
-	target, rest, closed := strings.Cut(strings.TrimPrefix(s, "<"), ">")
-	if !strings.HasPrefix(s, "<") || !closed {
-		return link{}, "", errLink
-	}
-	l.target = target
-	for {
-		if rest = strings.TrimLeft(rest, " \t"); rest == "" || rest[0] == ',' {
-			return l, rest, nil
-		}
-		if rest[0] != ';' {
-			return link{}, "", errLink
-		}
-		var name, value string
-		if name, value, rest, err = cutParameter(rest[1:]); err != nil {
-			return link{}, "", err
-		}
-		if strings.EqualFold(name, "rel") && l.rel == "" { // the first of several is used
-			l.rel = value
-		}
-	}
-}
-
-// cutParameter reads NAME, NAME=TOKEN or NAME="STRING". rest is the text after the parameter.
-func cutParameter(s string) (name, value, rest string, err error) {
-	end := strings.IndexAny(s, "=;,")
-	if end < 0 {
-		return strings.TrimSpace(s), "", "", nil
-	}
-	name, rest = strings.TrimSpace(s[:end]), s[end:]
-	if rest[0] != '=' {
-		return name, "", rest, nil
-	}
-	if rest = strings.TrimLeft(rest[1:], " \t"); strings.HasPrefix(rest, `"`) {
-		value, rest, err = cutQuoted(rest[1:])
-		return name, value, rest, err
-	}
-	if end = strings.IndexAny(rest, ";,"); end < 0 {
-		end = len(rest)
-	}
-	return name, strings.TrimSpace(rest[:end]), rest[end:], nil
-}
-
-// cutQuoted reads a quoted string after its opening quote.
-func cutQuoted(s string) (value, rest string, err error) {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		switch s[i] {
-		case '"':
-			return b.String(), s[i+1:], nil
-		case '\\':
-			if i++; i == len(s) {
-				return "", "", errLink
-			}
-		}
-		b.WriteByte(s[i])
-	}
-	return "", "", errLink
 }
