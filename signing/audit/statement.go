@@ -1,8 +1,8 @@
 package audit
 
 import (
+	"cmp"
 	"crypto/x509"
-	"encoding/asn1"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -12,16 +12,15 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+	fulcio "github.com/sigstore/sigstore-go/pkg/fulcio/certificate"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing"
 )
 
 const (
-	inTotoPayload = "application/vnd.in-toto+json"
-	timeClaim     = "dev.longshore.signed" // when, as the signer claims
-	maxStatement  = 4 << 20                // bytes of a bundle with a statement; SBOMs are large
-	maxClaims     = 64                     // shown of one statement
+	maxStatement = 4 << 20 // bytes of a bundle with a statement; SBOMs are large
+	maxClaims    = 64      // shown of one statement
 )
 
 // Statement is the content of a bundle, without any verification.
@@ -109,7 +108,7 @@ func ReadBundle(data []byte) (*Statement, error) {
 
 // read reads the envelope's payload.
 func (s *Statement) read(e envelope) error {
-	if e.PayloadType != inTotoPayload {
+	if e.PayloadType != signing.PayloadType {
 		return fmt.Errorf("a payload of type %.100q: %w", e.PayloadType, fault.ErrUnsupported)
 	}
 	var st statement
@@ -139,7 +138,7 @@ func (s *Statement) claims(all map[string]any) {
 		text, ok := all[k].(string)
 		switch {
 		case !ok:
-		case k == timeClaim:
+		case k == signing.AnnotationTime:
 			s.Time = text
 		case len(s.Annotations) < maxClaims:
 			if s.Annotations == nil {
@@ -159,40 +158,17 @@ func fingerprint(hint string) digest.Digest {
 	return digest.NewDigestFromBytes(digest.SHA256, sum)
 }
 
-// Fulcio's certificate extensions with the issuer of an identity: as DER, and an older one as plain text.
-var (
-	issuerExtension      = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 8}
-	olderIssuerExtension = asn1.ObjectIdentifier{1, 3, 6, 1, 4, 1, 57264, 1, 1}
-)
-
 // identity reads the subject of a signing certificate, without verifying its chain.
 func identity(der []byte) (subject, issuer string) {
 	c, err := x509.ParseCertificate(der)
 	if err != nil {
 		return "a certificate that cannot be read", ""
 	}
-	switch {
-	case len(c.EmailAddresses) > 0:
-		subject = c.EmailAddresses[0]
-	case len(c.URIs) > 0:
-		subject = c.URIs[0].String()
-	case len(c.DNSNames) > 0:
-		subject = c.DNSNames[0]
-	default:
-		subject = c.Subject.String()
+	s, err := fulcio.SummarizeCertificate(c)
+	if err != nil { // not one as Fulcio makes it
+		return cmp.Or(strings.Join(c.DNSNames, ", "), c.Subject.String()), ""
 	}
-	for _, e := range c.Extensions {
-		var text string
-		switch {
-		case e.Id.Equal(issuerExtension):
-			if _, err := asn1.Unmarshal(e.Value, &text); err == nil {
-				issuer = text
-			}
-		case e.Id.Equal(olderIssuerExtension) && issuer == "":
-			issuer = string(e.Value)
-		}
-	}
-	return subject, issuer
+	return s.SubjectAlternativeName, s.Issuer
 }
 
 // readSimple reads a simple signing payload: cosign's older signatures.
