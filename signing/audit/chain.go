@@ -122,12 +122,7 @@ func (n *Node) add(c Check) { n.Checks = append(n.Checks, c) }
 type audit struct {
 	Options
 	mu     sync.Mutex
-	judged map[string]*verdict
-}
-
-type verdict struct {
-	once   sync.Once
-	checks []Check
+	judged map[string]func() []Check
 }
 
 // Chain checks the artifact of a tag or a digest, and everything below it: a state's deployments, their
@@ -152,7 +147,7 @@ func Chain(ctx context.Context, src signing.Source, target string, o Options) (*
 	if o.Kind == artifacts.KindIndex {
 		o.Kind = artifacts.KindImage
 	}
-	a := &audit{Options: o, judged: map[string]*verdict{}}
+	a := &audit{Options: o, judged: map[string]func() []Check{}}
 	root := &Node{Kind: string(o.Kind), Reference: src.Name(), Digest: desc.Digest}
 	if string(d.Digest) != target {
 		root.Reference += ":" + target
@@ -179,14 +174,13 @@ func OfFile(ctx context.Context, src signing.Source, file ocispec.Descriptor, j 
 func (a *audit) judge(ctx context.Context, src signing.Source, s Subject) []Check {
 	key := fmt.Sprint(s.Kind, " ", src.Name(), "@", s.Descriptor.Digest)
 	a.mu.Lock()
-	v := a.judged[key]
-	if v == nil {
-		v = &verdict{}
-		a.judged[key] = v
+	judge := a.judged[key]
+	if judge == nil {
+		judge = sync.OnceValue(func() []Check { return a.Judge.Judge(ctx, src, s) })
+		a.judged[key] = judge
 	}
 	a.mu.Unlock()
-	v.once.Do(func() { v.checks = a.Judge.Judge(ctx, src, s) })
-	return append([]Check(nil), v.checks...)
+	return slices.Clone(judge())
 }
 
 // open reads an artifact and continues below it.
