@@ -38,10 +38,7 @@ type VerifyRequest struct {
 // Decision.Err wraps one of fault.ErrDigestRevoked, ErrRejected, the kinds of [Policy.Count], ErrNoAttestation and
 // ErrBadAttestation, or why something could not be read.
 func (p *Policy) Decide(ctx context.Context, q VerifyRequest) *Decision {
-	d := &Decision{Repository: q.Source.Name(), Kind: q.Kind, Digest: q.Subject.Digest, At: q.Now.UTC()}
-	if !p.Expires.IsZero() && !q.Now.Before(p.Expires) {
-		d.Notes = append(d.Notes, "the policy expired "+p.Expires.Format(time.RFC3339))
-	}
+	d := &Decision{Repository: q.Source.Name(), Kind: q.Kind, Digest: q.Subject.Digest}
 	if err := p.decide(ctx, q, d); err != nil {
 		d.Err = fmt.Errorf("verify %s@%s: %w", d.Repository, d.Digest, err)
 		if says := d.says(err); says != "" {
@@ -78,9 +75,6 @@ func (p *Policy) decide(ctx context.Context, q VerifyRequest, d *Decision) error
 	if err := p.signatures(ctx, q, st, rule, d); err != nil {
 		return err
 	}
-	if rule.Freshness == nil && q.Kind == KindState {
-		d.NotChecked = append(d.NotChecked, "freshness: the rule does not ask whether the state is the current one")
-	}
 	return p.attestations(ctx, q, st, rule, d)
 }
 
@@ -88,8 +82,7 @@ func (p *Policy) decide(ctx context.Context, q VerifyRequest, d *Decision) error
 func (p *Policy) unspoken(q VerifyRequest, d *Decision) error {
 	spoken := slices.ContainsFunc(p.Rules, func(r Rule) bool { return slices.Contains(r.kinds(), q.Kind) })
 	if q.Kind != KindState && !spoken {
-		d.NotChecked = append(d.NotChecked, fmt.Sprintf("signatures: no rule speaks about a %s anywhere; what names it by digest vouches for it", q.Kind))
-		return nil
+		return nil // what names it by digest vouches for it
 	}
 	err := fmt.Errorf("%w: no rule speaks about a %s there", fault.ErrRejected, q.Kind)
 	if margo.IsManager(d.Repository) {
@@ -117,11 +110,9 @@ func (q VerifyRequest) place(ctx context.Context, rule Rule) (signing.Source, er
 func (p *Policy) signatures(ctx context.Context, q VerifyRequest, st signing.Source, rule Rule, d *Decision) error {
 	if len(rule.Quorum.Signers) == 0 {
 		d.Insecure = true
-		d.NotChecked = append(d.NotChecked, "signatures: the rule says allowUnsigned")
 		return nil
 	}
 	d.Signatures = p.count(ctx, st, signing.PredicateSign, rule.Quorum, q)
-	d.Signatures.Optional = rule.AllowUnsigned
 	if rule.AllowUnsigned && errors.Is(d.Signatures.Err, fault.ErrUnsigned) {
 		d.Insecure = true
 		return nil

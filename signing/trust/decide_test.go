@@ -2,7 +2,6 @@ package trust
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -180,9 +179,6 @@ func TestDecideInFull(t *testing.T) {
 		if !errors.Is(d.Err, want) || want == nil && d.Err != nil {
 			t.Errorf("%s: Decide = %v, want %v", what, d.Err, want)
 		}
-		if _, err := json.Marshal(d); err != nil {
-			t.Errorf("%s: %v", what, err)
-		}
 	}
 	expect("nothing", ask(KindState, now), fault.ErrUnsigned)
 	signNo(t, 0, sign.Options{Time: now.Add(-time.Hour)}, st, subject)
@@ -205,8 +201,8 @@ func TestDecideInFull(t *testing.T) {
 	}
 	expect("before b's time", ask(KindState, time.Date(2025, 1, 1, 0, 0, 0, 0, time.UTC)), fault.ErrKeyExpired)
 	expect("after b's time", ask(KindState, time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC)), fault.ErrKeyExpired)
-	if d := ask(KindState, time.Date(2026, 12, 24, 0, 0, 0, 0, time.UTC)); d.Err != nil || len(d.Notes) != 1 {
-		t.Errorf("by an expired policy: %v, %v", d.Notes, d.Err)
+	if d := ask(KindState, time.Date(2026, 12, 24, 0, 0, 0, 0, time.UTC)); d.Err != nil {
+		t.Errorf("by an expired policy: %v", d.Err)
 	}
 	if got, want := p.Until(now), time.Date(2027, 1, 1, 0, 0, 0, 0, time.UTC); !got.Equal(want) {
 		t.Errorf("Until = %v, want %v", got, want)
@@ -221,8 +217,8 @@ func TestDecideInFull(t *testing.T) {
 	st.Repository = "other.example/state"
 	expect("elsewhere", ask(KindState, now), fault.ErrRejected)
 	expect("a component elsewhere, where rules speak about components", ask(KindComponent, now), fault.ErrRejected)
-	if d := ask(KindImage, now); d.Err != nil || len(d.NotChecked) == 0 {
-		t.Errorf("an image, of which no rule speaks: %v, %v", d.NotChecked, d.Err)
+	if d := ask(KindImage, now); d.Err != nil {
+		t.Errorf("an image, of which no rule speaks: %v", d.Err)
 	}
 }
 
@@ -251,7 +247,7 @@ rules:
 	for _, f := range []signing.Format{signing.FormatBundle, signing.FormatLegacy} {
 		other.Listed, other.Tags = map[digest.Digest][]ocispecDescriptor{}, map[string]ocispecDescriptor{}
 		signNo(t, 0, sign.Options{Format: f}, other, subject)
-		if d := p.Decide(t.Context(), q); d.Err != nil || d.Signatures.Repository != other.Repository {
+		if d := p.Decide(t.Context(), q); d.Err != nil || d.Signatures.Counted != 1 {
 			t.Errorf("%s: %v", f, d.Err)
 		}
 	}

@@ -1,12 +1,10 @@
 package trust
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 
@@ -32,24 +30,19 @@ const (
 // Decision is what a policy says about one artifact, and everything that was looked at on the way. A nil Err means: may be
 // used.
 type Decision struct {
-	Repository string        `json:"repository"`
-	Kind       string        `json:"kind"`
-	Digest     digest.Digest `json:"digest"`
-	At         time.Time     `json:"at"` // the time that signers were held against
+	Repository string
+	Kind       string
+	Digest     digest.Digest
 	// Rule is the one that decides; nil: none speaks about it.
-	Rule *Choice `json:"rule,omitempty"`
+	Rule *Choice
 	// Insecure: no signature was required, because the policy explicitly says so.
-	Insecure bool `json:"insecure"`
+	Insecure bool
 	// SignedBy are the signers that count, in the rule's order.
-	SignedBy     []string    `json:"signedBy,omitempty"`
-	Signatures   *Tally      `json:"signatures,omitempty"` // nil: not asked for
-	Attestations []Tally     `json:"attestations,omitempty"`
-	Revoked      *Revocation `json:"revoked,omitempty"` // of the artifact
-	// NotChecked says in words what was not checked.
-	NotChecked []string `json:"notChecked,omitempty"`
-	// Notes are about the policy: that it has expired.
-	Notes []string `json:"notes,omitempty"`
-	Err   error    `json:"-"`
+	SignedBy     []string
+	Signatures   *Tally // nil: not asked for
+	Attestations []Tally
+	Revoked      *Revocation // of the artifact
+	Err          error
 }
 
 // Choice is which rule decides, and why.
@@ -64,28 +57,25 @@ type Choice struct {
 
 // Tally is how far a quorum is reached.
 type Tally struct {
-	Type       string           `json:"type"`       // predicate type; signing.PredicateSign: signatures
-	Repository string           `json:"repository"` // where they were looked for
-	Threshold  int              `json:"threshold"`
-	Counted    int              `json:"counted"`
-	Signers    []SignerResult   `json:"signers"`            // each of the quorum, in its order
-	Bad        []signing.Remark `json:"bad,omitempty"`      // broken or forged
-	Others     []signing.Remark `json:"others,omitempty"`   // by other signers
-	Beside     []signing.Remark `json:"beside,omitempty"`   // of other kinds
-	Unread     string           `json:"unread,omitempty"`   // what could not be read
-	Optional   bool             `json:"optional,omitempty"` // allowUnsigned: having none is fine
-	Err        error            `json:"-"`                  // nil: reached
+	Type      string // predicate type; signing.PredicateSign: signatures
+	Threshold int
+	Counted   int
+	Signers   []SignerResult   // each of the quorum, in its order
+	Bad       []signing.Remark // broken or forged
+	Others    []signing.Remark // by other signers
+	Unread    string           // what could not be read
+	Err       error            // nil: reached
 }
 
 // SignerResult is one signer of a quorum.
 type SignerResult struct {
-	Name   string `json:"name"`
-	Kind   string `json:"kind"`  // SignerKey, SignerIdentity or SignerAuthority
-	About  string `json:"about"` // who it is: a fingerprint, or subject and issuer
-	State  State  `json:"state"`
-	Reason string `json:"reason,omitempty"` // why it does not count
+	Name   string
+	Kind   string // SignerKey, SignerIdentity or SignerAuthority
+	About  string // who it is: a fingerprint, or subject and issuer
+	State  State
+	Reason string // why it does not count
 	// Signatures are the good ones by it, the one that counts first.
-	Signatures []signing.Signature `json:"signatures,omitempty"`
+	Signatures []signing.Signature
 }
 
 // Holds reports whether enough count.
@@ -205,33 +195,6 @@ func (d *Decision) Statements() []signing.Signature {
 		out = append(out, t.Statements()...)
 	}
 	return out
-}
-
-// MarshalJSON writes the error beside the rest.
-func (t Tally) MarshalJSON() ([]byte, error) {
-	type plain Tally
-	return json.Marshal(struct {
-		plain
-		Holds bool   `json:"holds"`
-		Error string `json:"error,omitempty"`
-	}{plain(t), t.Err == nil, text(t.Err)})
-}
-
-// MarshalJSON writes the error beside the rest.
-func (d Decision) MarshalJSON() ([]byte, error) {
-	type plain Decision
-	return json.Marshal(struct {
-		plain
-		Allowed bool   `json:"allowed"`
-		Error   string `json:"error,omitempty"`
-	}{plain(d), d.Err == nil, text(d.Err)})
-}
-
-func text(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
 
 // says puts a rule into a few words.

@@ -26,7 +26,7 @@ func (p *Policy) Count(ctx context.Context, st signing.Source, subject ocispec.D
 
 // count is Count, as a question says; its Source is not read.
 func (p *Policy) count(ctx context.Context, st signing.Source, predicateType string, q Quorum, about VerifyRequest) *Tally {
-	t := &Tally{Type: predicateType, Repository: st.Name(), Threshold: q.Need()}
+	t := &Tally{Type: predicateType, Threshold: q.Need()}
 	for _, s := range q.Signers {
 		t.Signers = append(t.Signers, SignerResult{Name: s.Name, Kind: s.Kind, About: s.about})
 	}
@@ -44,7 +44,7 @@ func (p *Policy) count(ctx context.Context, st signing.Source, predicateType str
 		t.Err = err
 		return t
 	}
-	t.Bad, t.Others, t.Beside = c.named(found.Bad), found.Other, found.Beside
+	t.Bad, t.Others = c.named(found.Bad), found.Other
 	if found.Unread != nil {
 		t.Unread = found.Unread.Error()
 	}
