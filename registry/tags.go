@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -60,19 +61,10 @@ func (p *remotePlace) tags(ctx context.Context, prefix string) ([]string, error)
 		case errors.Is(err, errUnordered):
 			return p.tags(ctx, "")
 		case errors.Is(err, errEnough), err == nil && len(page) < tagPage:
-			return sorted(seen), nil
+			return slices.Sorted(maps.Keys(seen)), nil
 		case err != nil:
 			return nil, a.answer(ctx, err)
 		}
 		// Some registries truncate the list without a link: after a full page, continue from its last tag.
 	}
-}
-
-func sorted(set map[string]bool) []string {
-	out := make([]string, 0, len(set))
-	for t := range set {
-		out = append(out, t)
-	}
-	slices.Sort(out)
-	return out
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -76,7 +77,7 @@ func (p *Policy) Freshness(ctx context.Context, q VerifyRequest, tag string, gen
 	all = timely(all)
 	counted, n := reached(all)
 	if n > 0 {
-		for _, at := range sortedPlaces(counted) {
+		for _, at := range slices.Sorted(maps.Keys(counted)) {
 			out.By = append(out.By, c.quorum.Signers[at].Name)
 		}
 		out.NotAfter, out.IssuedAt = all[n-1].NotAfter, all[0].IssuedAt
@@ -103,13 +104,4 @@ func (p *Policy) Freshness(ctx context.Context, q VerifyRequest, tag string, gen
 		return out, fmt.Errorf("%w: no good freshness statement by %s", fault.ErrBadSignature, names)
 	}
 	return out, fmt.Errorf("%w: no freshness statement by %s", fault.ErrUnsigned, names)
-}
-
-func sortedPlaces(m map[int]int) []int {
-	out := make([]int, 0, len(m))
-	for at := range m {
-		out = append(out, at)
-	}
-	slices.Sort(out)
-	return out
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -119,7 +120,7 @@ func (c *count) match(good []signing.Signature) map[int]int {
 	holder := map[string]int{} // person to signer
 	var find func(at int, seen map[string]bool) bool
 	find = func(at int, seen map[string]bool) bool {
-		for _, person := range sorted(edges[at]) {
+		for _, person := range slices.Sorted(maps.Keys(edges[at])) {
 			if seen[person] {
 				continue
 			}
@@ -155,15 +156,6 @@ func persons(good []signing.Signature) func(signing.Signature) string {
 		parent[root("key "+s.Fingerprint.String())] = root("who " + s.Principal)
 	}
 	return func(s signing.Signature) string { return root("who " + s.Principal) }
-}
-
-func sorted(m map[string]int) []string {
-	out := make([]string, 0, len(m))
-	for k := range m {
-		out = append(out, k)
-	}
-	slices.Sort(out)
-	return out
 }
 
 // stand tells of each signer how it stands.
