@@ -157,7 +157,7 @@ func (w *writer) object(o Object, indent int) {
 		if i > 0 {
 			w.indent(indent)
 		}
-		w.WriteString(word(m.Key) + ":")
+		w.WriteString(Word(m.Key) + ":")
 		w.value(m.Value, indent)
 	}
 }
@@ -218,7 +218,7 @@ func (w *writer) text(s string, indent int) {
 	body, ended := strings.CutSuffix(s, "\n")
 	if !ended || body == "" || strings.HasPrefix(s, " ") || strings.HasPrefix(s, "\n") || strings.HasSuffix(body, "\n") ||
 		!printable.Safe(s) || strings.ContainsAny(s, "\t"+unread) {
-		w.WriteString(" " + word(s) + "\n")
+		w.WriteString(" " + Word(s) + "\n")
 		return
 	}
 	w.WriteString(" |\n")
@@ -235,9 +235,9 @@ func (w *writer) scalar(v any) string {
 	case nil:
 		return "null"
 	case string:
-		return word(v)
+		return Word(v)
 	case Text:
-		return word(string(v))
+		return Word(string(v))
 	case bool:
 		return strconv.FormatBool(v)
 	case int:
@@ -278,9 +278,9 @@ const unread = "\ufeff\ufffe\uffff"
 
 var escapeUnread = strings.NewReplacer("\ufeff", `\ufeff`, "\ufffe", `\ufffe`, "\uffff", `\uffff`)
 
-// word is a string: plain where that means nothing else to any reader, else in double quotes, with escapes that JSON and YAML
+// Word is a string: plain where that means nothing else to any reader, else in double quotes, with escapes that JSON and YAML
 // share.
-func word(s string) string {
+func Word(s string) string {
 	plain := s != "" && (s[0] >= 'a' && s[0] <= 'z' || s[0] >= 'A' && s[0] <= 'Z' || s[0] == '/')
 	for i := 0; plain && i < len(s); i++ {
 		c := s[i]

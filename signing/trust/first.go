@@ -1,11 +1,11 @@
 package trust
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/longshore-dev/longshore/artifacts/emit"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing"
 )
@@ -48,11 +48,11 @@ func (f First) Document() ([]byte, error) {
 			return nil, err
 		}
 		known[k.Name] = text
-		fmt.Fprintf(&b, "  - name: %s\n    pem: |\n      %s\n", scalar(k.Name), strings.ReplaceAll(text, "\n", "\n      "))
+		fmt.Fprintf(&b, "  - name: %s\n    pem: |\n      %s\n", emit.Word(k.Name), strings.ReplaceAll(text, "\n", "\n      "))
 	}
-	fmt.Fprintf(&b, "\nrules:\n  - scope: %s\n    signers: %s\n", scalar(f.Scope), flow(f.Keys))
+	fmt.Fprintf(&b, "\nrules:\n  - scope: %s\n    signers: %s\n", emit.Word(f.Scope), flow(f.Keys))
 	fmt.Fprintf(&b, "\n# The next version comes from here, signed by as many of these as of those that it names itself.\n")
-	fmt.Fprintf(&b, "trust:\n  repository: %s\n  signers: %s\n  threshold: %d\n", scalar(f.Repository), flow(f.Signers), f.Threshold)
+	fmt.Fprintf(&b, "trust:\n  repository: %s\n  signers: %s\n  threshold: %d\n", emit.Word(f.Repository), flow(f.Signers), f.Threshold)
 	out := []byte(b.String())
 	_, err := ParseTravelling(out, nil) // what is written must be readable
 	return out, err
@@ -61,25 +61,7 @@ func (f First) Document() ([]byte, error) {
 func flow(all []NamedPEM) string {
 	names := make([]string, len(all))
 	for i, k := range all {
-		names[i] = scalar(k.Name)
+		names[i] = emit.Word(k.Name)
 	}
 	return "[" + strings.Join(names, ", ") + "]"
-}
-
-// scalar is a string in YAML: bare where that cannot be mistaken.
-func scalar(s string) string {
-	bare := s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:-") == "" &&
-		strings.ContainsAny(s[:1], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ") && !strings.Contains(s, ": ") && !strings.HasSuffix(s, ":")
-	switch strings.ToLower(s) {
-	case "true", "false", "null", "yes", "no", "on", "off", "y", "n":
-		bare = false
-	}
-	if bare {
-		return s
-	}
-	quoted, err := json.Marshal(s)
-	if err != nil {
-		return `""` // strings only: it does not happen
-	}
-	return string(quoted)
 }
