@@ -335,7 +335,7 @@ func (p *layoutPlace) referrers(ctx context.Context, subject ocispec.Descriptor)
 }
 
 func (p *layoutPlace) tags(ctx context.Context, _ string) ([]string, error) {
-	return p.names(ctx, func(name string) (string, bool) { return name, validTag(name) })
+	return p.names(ctx, func(name string) (string, bool) { return name, ValidTag(name) })
 }
 
 // names lists the results of choose for the names in the index, sorted.

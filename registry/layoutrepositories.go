@@ -162,7 +162,7 @@ func (r *Repository) omits(d digest.Digest) bool {
 func (p *carriedPlace) tags(ctx context.Context, _ string) ([]string, error) {
 	all, err := p.names(ctx, func(name string) (string, bool) {
 		tag, ok := strings.CutPrefix(name, p.prefix)
-		return tag, ok && validTag(tag)
+		return tag, ok && ValidTag(tag)
 	})
 	return all, p.in(err)
 }
@@ -196,7 +196,7 @@ func (c *Client) CarriedRepositories(ctx context.Context, path string) (names []
 		return nil, false, err
 	}
 	all, err := layout.place.(*layoutPlace).names(ctx, func(name string) (string, bool) {
-		if validTag(name) {
+		if ValidTag(name) {
 			plain = true
 			return "", false
 		}

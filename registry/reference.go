@@ -45,7 +45,8 @@ type Reference struct {
 // tagCharacters are allowed in a tag; '.' and '-' not first.
 const tagCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 
-func validTag(s string) bool {
+// ValidTag reports whether a registry takes this as a tag.
+func ValidTag(s string) bool {
 	return s != "" && len(s) <= 128 && s[0] != '.' && s[0] != '-' && strings.Trim(s, tagCharacters) == ""
 }
 
@@ -118,7 +119,7 @@ func parseRepository(written, s string) (Reference, error) {
 	rest, tag, hasTag := strings.Cut(rest, ":")
 	if hasTag {
 		r.Tag = tag
-		if !validTag(tag) {
+		if !ValidTag(tag) {
 			return Reference{}, invalidReference(written, "its tag is not 1 to 128 letters, digits, '_', '.' or '-'")
 		}
 	}
@@ -168,7 +169,7 @@ func parseLayout(s string) (Reference, error) {
 	}
 	if i := strings.LastIndexByte(path, ':'); i >= 0 && !strings.Contains(path[i:], "/") {
 		r.Tag, path = path[i+1:], path[:i]
-		if !validTag(r.Tag) {
+		if !ValidTag(r.Tag) {
 			return Reference{}, invalidReference(s, "its tag is not 1 to 128 letters, digits, '_', '.' or '-'")
 		}
 	}

@@ -89,7 +89,7 @@ func (r *Repository) ManifestLimit(ctx context.Context, d digest.Digest, limit i
 
 // Tagged returns the manifest that a tag names, of at most [MaxManifest] bytes, with its digest: one request.
 func (r *Repository) Tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error) {
-	if !validTag(tag) {
+	if !ValidTag(tag) {
 		return ocispec.Descriptor{}, nil, r.fail(opManifest, tag, checkTarget(tag))
 	}
 	desc, data, err := r.manifest(ctx, tag, MaxManifest)
@@ -267,7 +267,7 @@ func (r *Repository) fail(op, target string, err error) error {
 }
 
 func checkTarget(target string) error {
-	if checkDigest(digest.Digest(target)) == nil || validTag(target) {
+	if checkDigest(digest.Digest(target)) == nil || ValidTag(target) {
 		return nil
 	}
 	return fmt.Errorf("%q is neither a tag nor a digest: %w", target, fault.ErrInvalid)

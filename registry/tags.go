@@ -36,7 +36,7 @@ func (p *remotePlace) tags(ctx context.Context, prefix string) ([]string, error)
 		page []string
 	)
 	take := func(tags []string) error {
-		page = slices.DeleteFunc(tags, func(t string) bool { return !validTag(t) })
+		page = slices.DeleteFunc(tags, func(t string) bool { return !ValidTag(t) })
 		if prefix != "" && (!slices.IsSorted(page) || len(page) > 0 && page[0] <= prefix) {
 			return errUnordered // or from the beginning, so the page does not show whether others exist
 		}

@@ -23,7 +23,7 @@ var ErrProposed = fmt.Errorf("is proposed already: %w", fault.ErrConflict)
 func Propose(ctx context.Context, repo *registry.Repository, a *artifacts.Artifact, tag string, replace bool, o PublishOptions) (ocispec.Descriptor, error) {
 	repo = repo.Upstream()
 	desc := ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
-	if !validTag.MatchString(tag) {
+	if !registry.ValidTag(tag) {
 		return desc, fmt.Errorf("propose %s:%s: no tag: %w", repo.Name(), tag, fault.ErrInvalid)
 	}
 	was, err := repo.ResolveUpstream(ctx, tag)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -59,7 +58,7 @@ func Publish(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 	repo = repo.Upstream()
 	desc := ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
 	for _, t := range append([]string{o.HistoryTag}, o.Tags...) {
-		if t != "" && !validTag.MatchString(t) {
+		if t != "" && !registry.ValidTag(t) {
 			return desc, fmt.Errorf("publish %s:%s: no tag: %w", repo.Name(), t, fault.ErrInvalid)
 		}
 	}
@@ -95,8 +94,6 @@ func Publish(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 	}
 	return desc, nil
 }
-
-var validTag = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 
 // publication is the publication of one artifact.
 type publication struct {
