@@ -182,7 +182,7 @@ func (c *copier) blob(ctx context.Context, b ocispec.Descriptor) error {
 		return nil
 	}
 	b = ocispec.Descriptor{MediaType: b.MediaType, Digest: b.Digest, Size: b.Size}
-	if _, remote := c.to.place.(*remotePlace); remote && b.Size > maxHeld && c.shared() == "" { // pushBlobFrom checks
+	if _, remote := c.to.place.(*remotePlace); remote && b.Size > maxHeld && c.shared() == "" { // pushBlobFrom checks, before it waits for a slot
 		return c.transfer(ctx, b)
 	}
 	there, err := c.to.Exists(ctx, ocispec.Descriptor{Digest: b.Digest, Size: b.Size})
@@ -197,28 +197,8 @@ func (c *copier) blob(ctx context.Context, b ocispec.Descriptor) error {
 
 // transfer copies a missing blob.
 func (c *copier) transfer(ctx context.Context, b ocispec.Descriptor) error {
-	done, err := c.to.turn(ctx)
-	if err != nil {
-		return err
-	}
-	defer done()
-	get := func() ([]byte, error) {
-		if b.Size > maxHeld {
-			return nil, errStream
-		}
-		return c.from.Blob(ctx, b, maxHeld)
-	}
-	mounted, sent := false, true
-	err = errStream
-	switch from := c.shared(); {
-	case from != "":
-		mounted, err = c.to.place.(*remotePlace).mount(ctx, b, from, get)
-	case b.Size <= maxHeld:
-		var data []byte
-		if data, err = get(); err == nil {
-			err = c.to.PushBlob(ctx, b, data)
-		}
-	}
+	sent := true
+	mounted, err := c.held(ctx, b)
 	if errors.Is(err, errStream) {
 		sent, err = c.to.pushBlobFrom(ctx, b, func(ctx context.Context, off int64) (io.ReadCloser, error) {
 			return c.from.openBlob(ctx, b, off, false)
@@ -249,12 +229,38 @@ func (c *copier) shared() string {
 	return from.name
 }
 
-// turn waits for one of the client's transfer slots.
-func (r *Repository) turn(ctx context.Context) (done func(), err error) {
-	p, ok := r.place.(*remotePlace)
-	if !ok {
-		return func() {}, nil
+// held copies a blob that the registry shares, or that fits into memory; errStream: neither.
+func (c *copier) held(ctx context.Context, b ocispec.Descriptor) (mounted bool, err error) {
+	from := c.shared()
+	if from == "" && b.Size > maxHeld {
+		return false, errStream
 	}
+	get := func() ([]byte, error) {
+		if b.Size > maxHeld {
+			return nil, errStream
+		}
+		return c.from.Blob(ctx, b, maxHeld)
+	}
+	to, remote := c.to.place.(*remotePlace)
+	if remote {
+		done, err := to.turn(ctx)
+		if err != nil {
+			return false, err
+		}
+		defer done()
+	}
+	if from != "" {
+		return to.mount(ctx, b, from, get)
+	}
+	data, err := get()
+	if err == nil {
+		err = c.to.PushBlob(ctx, b, data)
+	}
+	return false, err
+}
+
+// turn waits for one of the client's transfer slots. The lock of an upload comes before it.
+func (p *remotePlace) turn(ctx context.Context) (done func(), err error) {
 	if err := p.c.transfers.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}

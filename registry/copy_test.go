@@ -1,10 +1,12 @@
 package registry_test
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -73,6 +75,45 @@ func TestCopyFrom(t *testing.T) {
 				t.Errorf("of nothing: %v", err)
 			}
 		})
+	}
+}
+
+// Whether a large blob is at the destination is found out while all slots for transfers are taken.
+func TestCopyLooksWithoutASlot(t *testing.T) {
+	source, target := testenv.Registry(t, testenv.Distribution), testenv.Registry(t, testenv.Distribution)
+	from := openName(t, clientFor(t, source), source.Host+"/images/line")
+	data := randomBytes(2 << 20)
+	large, _ := storetest.Put(t, from, string(data), nil, "large")
+	slow, _ := storetest.Put(t, from, "slow", nil, "slow")
+	client := newClient(t, registry.Options{CAFile: target.CAFile, Username: target.Username, Password: target.Password, Concurrency: 1})
+	to := openName(t, client, target.Host+"/images/line")
+	if _, err := to.CopyFrom(t.Context(), from, large.Digest, ""); err != nil {
+		t.Fatal(err)
+	}
+	began, goOn := make(chan struct{}), make(chan struct{})
+	source.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: storetest.BlobOf([]byte("slow")).Digest.Encoded(), Times: 1, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		close(began)
+		<-goOn
+		next.ServeHTTP(w, r)
+	}})
+	ended := make(chan error, 1)
+	go func() {
+		_, err := to.CopyFrom(t.Context(), from, slow.Digest, "")
+		ended <- err
+	}()
+	<-began
+	target.Faults.Forget()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if made, err := to.CopyFrom(ctx, from, large.Digest, ""); err != nil || *made != (registry.Copied{}) {
+		t.Errorf("what is there: %+v, %v", made, err)
+	}
+	if looks := target.Faults.Requests(http.MethodHead, storetest.BlobOf(data).Digest.Encoded()); len(looks) != 1 {
+		t.Errorf("it was looked for %d times, want once", len(looks))
+	}
+	close(goOn)
+	if err := <-ended; err != nil {
+		t.Errorf("what was slow: %v", err)
 	}
 }
 

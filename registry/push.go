@@ -86,7 +86,8 @@ func (p *remotePlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, dat
 	return err == nil, err
 }
 
-// pushBlobFrom sends a blob of any size unless it exists: a large one in chunks, which a later try or run continues.
+// pushBlobFrom sends a blob of any size unless it exists: a large one in chunks, which a later try or run continues. Only the transfer
+// takes a slot.
 func (p *remotePlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open opener) (sent bool, err error) {
 	ctx = p.writing(ctx)
 	a := p.upstream()
@@ -98,6 +99,11 @@ func (p *remotePlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor,
 	if there, err := p.existsAt(ctx, a, desc); err != nil || there {
 		return false, err
 	}
+	done, err := p.turn(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
 	if desc.Size > chunkSize && !a.whole.Load() {
 		if err := p.pushChunks(ctx, a, desc, open); !errors.Is(err, errNoChunks) {
 			return err == nil, err
