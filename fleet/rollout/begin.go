@@ -101,15 +101,15 @@ func Begin(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options, 
 	if plan.Count(fleet.Cannot) > 0 && !s.Skip {
 		return nil, nil, plan.Unfit()
 	}
-	if plan.Count(fleet.Publish) == 0 {
-		return nil, plan, nil
-	}
 	number := uint64(1)
 	if old := rec.Rollout; old != nil {
 		number = old.Number + 1
-		if !s.Again && old.Phase != artifacts.RolloutDone && planned(plan, old.Targets) == old.Content {
+		if !s.Again && old.Phase != artifacts.RolloutDone && planned(plan, old.Targets) == old.Content { // also if every device has it already
 			return nil, nil, sameAgain(old)
 		}
+	}
+	if plan.Count(fleet.Publish) == 0 {
+		return nil, plan, nil
 	}
 	run := &Run{cfg: cfg, plan: plan, record: rec, said: map[string]string{}}
 	next := document(plan, o, number, now(cfg))

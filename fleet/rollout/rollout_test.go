@@ -310,6 +310,33 @@ func TestRolloutHalts(t *testing.T) {
 	})
 }
 
+// A rollout that every device has and that is halted is not a success for who publishes the same again.
+func TestRolloutHaltsInItsLastWave(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		s.files = fleettest.With(s.files, fleet.File, "onFailure: rollback", "onFailure: halt")
+		s.files = fleettest.With(s.files, fleet.File, threeWaves, "{name: all, percent: 100}")
+		s.devices.sick = func(_ artifacts.DeviceID, g uint64) bool { return g == 2 }
+		if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrRejected) {
+			t.Errorf("%v", err)
+		}
+		s.want("halted", map[uint64]int{2: 20})
+		if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrRejected) || !strings.Contains(err.Error(), "was of the same and is halted") || !strings.Contains(fault.Hint(err), "rollout continue") {
+			t.Errorf("the same again: %v", err)
+		}
+		if err := s.roll(t.Context(), rollout.Start{Again: true}); err != nil { // there is nothing to publish
+			t.Errorf("the same again, as asked for: %v", err)
+		}
+		s.devices.sick = nil
+		if err := s.proceed(); err != nil {
+			t.Errorf("continue: %v", err)
+		}
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
+			t.Errorf("the same again when it is done: %v", err)
+		}
+		s.want("done", map[uint64]int{2: 20})
+	})
+}
+
 func (s *stage) proceed(promote ...string) error {
 	s.t.Helper()
 	run, _, err := rollout.Continue(s.t.Context(), fleettest.Compiled(s.t, s.files, s.m), s.conduct(), fleet.Options{}, rollout.Start{Promote: promote})
