@@ -20,7 +20,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/fleet/store"
-	"github.com/longshore-dev/longshore/fleet/store/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -43,7 +42,7 @@ func open(t testing.TB, place string) *store.SQLite {
 }
 
 func TestSQLite(t *testing.T) {
-	storetest.Run(t, func(t *testing.T, place string) store.Store { return open(t, place) })
+	holdToContract(t, func(t *testing.T, place string) store.Store { return open(t, place) })
 }
 
 func TestFileIsForItsOwner(t *testing.T) {

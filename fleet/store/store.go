@@ -1,7 +1,7 @@
 // Package store stores the reports of devices: their capabilities and deployments; their tokens;
 // the last State Manifest of each; and the enrolled keys.
 //
-// [Store] is the contract and package storetest its suite, so that another database can follow. [Open] is SQLite in one
+// [Store] is the contract, which contract_test.go tests, so that another database can follow. [Open] is SQLite in one
 // file. Bodies of reports are kept as they arrived; only what queries need is beside them.
 //
 // # Order

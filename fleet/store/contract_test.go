@@ -1,5 +1,4 @@
-// Package storetest is the suite that every store.Store must pass.
-package storetest
+package store_test
 
 import (
 	"errors"
@@ -17,11 +16,11 @@ import (
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
-// Open opens the store that lives at a place; the same place gives the same content. The suite closes it.
-type Open func(t *testing.T, place string) store.Store
+// opener opens the store that lives at a place; the same place gives the same content. The contract closes it.
+type opener func(t *testing.T, place string) store.Store
 
-// Run holds a store to its contract.
-func Run(t *testing.T, open Open) {
+// holdToContract runs what every [store.Store] must pass.
+func holdToContract(t *testing.T, open opener) {
 	for _, c := range []struct {
 		name  string
 		check func(*testing.T, store.Store)
@@ -397,7 +396,7 @@ func verbatim(t *testing.T, s store.Store) {
 	}
 }
 
-func reopen(t *testing.T, open Open) {
+func reopen(t *testing.T, open opener) {
 	place := t.TempDir()
 	s := open(t, place)
 	put(t, s, caps("a"), store.Created)
@@ -417,7 +416,7 @@ func reopen(t *testing.T, open Open) {
 	}
 }
 
-func closed(t *testing.T, open Open) {
+func closed(t *testing.T, open opener) {
 	s := open(t, t.TempDir())
 	for range 2 {
 		if err := s.Close(); err != nil {
