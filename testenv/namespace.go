@@ -36,14 +36,15 @@ func (b *Box) Network(ctx context.Context) (path string, err error) {
 // DialIn connects from inside a network namespace, whose path network is.
 func DialIn(network string) func(ctx context.Context, proto, address string) (net.Conn, error) {
 	return func(ctx context.Context, proto, address string) (net.Conn, error) {
-		return in(network, func() (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, proto, address) })
+		return In(network, func() (net.Conn, error) { return (&net.Dialer{}).DialContext(ctx, proto, address) })
 	}
 }
 
-// in makes a socket inside a network namespace; "": this one.
-func in[T any](network string, open func() (T, error)) (socket T, err error) {
+// In calls f inside a network namespace, on a thread that ends with the call; "": in this namespace. A socket that f makes
+// stays there.
+func In[T any](network string, f func() (T, error)) (result T, err error) {
 	if network == "" {
-		return open()
+		return f()
 	}
 	done := make(chan struct{})
 	go func() { // ends with the call
@@ -54,10 +55,12 @@ func in[T any](network string, open func() (T, error)) (socket T, err error) {
 			return
 		}
 		defer ns.Close()
-		if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err == nil {
-			socket, err = open()
+		if err = unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("enter %s: %w", network, err)
+			return
 		}
+		result, err = f()
 	}()
 	<-done
-	return socket, err
+	return result, err
 }

@@ -149,7 +149,7 @@ func StartRegistry(dir string, kind Kind, opts ...RegistryOption) (*RegistryServ
 	for _, o := range opts {
 		o(&setup)
 	}
-	l, err := in(setup.network, func() (net.Listener, error) { return net.Listen("tcp", setup.address) })
+	l, err := In(setup.network, func() (net.Listener, error) { return net.Listen("tcp", setup.address) })
 	if err != nil {
 		return nil, err
 	}
@@ -211,7 +211,7 @@ func (s *RegistryServer) Up() error {
 	var l net.Listener
 	// Another process may have the port for a moment, as the local end of a connection.
 	err := Await(context.Background(), 5*time.Second, func() (err error) {
-		l, err = in(s.network, func() (net.Listener, error) { return net.Listen("tcp", s.Host) })
+		l, err = In(s.network, func() (net.Listener, error) { return net.Listen("tcp", s.Host) })
 		return err
 	})
 	if err == nil {

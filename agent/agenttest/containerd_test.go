@@ -167,7 +167,7 @@ func (r *real) device(t *testing.T, netns string) *device {
 		},
 		o: containerd.Options{
 			Address: r.daemon.Address, Namespace: fmt.Sprintf("%s-%d", r.daemon.Namespace, n), Device: string(agenttest.Device),
-			DataDir: t.TempDir(), RunDir: t.TempDir(), Journal: &notes{m: map[string]string{}}, Now: time.Now,
+			DataDir: t.TempDir(), RunDir: t.TempDir(), Journal: new(testenv.Journal), Now: time.Now,
 			AllowNoSeccomp: true,
 			Endpoints:      plainEndpoints,
 		},
@@ -330,27 +330,4 @@ type attacher struct{ *network.Manager }
 func (a attacher) Attach(ctx context.Context, project string, c workload.Container) (containerd.Attachment, error) {
 	at, err := a.Manager.Attach(ctx, project, c)
 	return containerd.Attachment(at), err
-}
-
-// notes is a journal that lives as long as the device.
-type notes struct {
-	mu sync.Mutex
-	m  map[string]string
-}
-
-func (j *notes) note(image, what string) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.m[image] = what
-	return nil
-}
-
-func (j *notes) Unpacking(image string) error { return j.note(image, "unpacking") }
-func (j *notes) Durable(image string) error   { return j.note(image, "durable") }
-func (j *notes) Forget(image string) error    { return j.note(image, "") }
-
-func (j *notes) IsDurable(image string) (bool, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.m[image] == "durable", nil
 }

@@ -214,7 +214,7 @@ func (o orders) run(t *testing.T, dies bool) {
 
 // with opens the device beside no agent.
 func (o orders) with(ctx context.Context, f func(*containerd.Runtime) error) error {
-	rt, nets, err := o.open(ctx, &notes{m: map[string]string{}})
+	rt, nets, err := o.open(ctx, new(testenv.Journal))
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func victim(o orders) error {
 	ctx := context.Background()
 	journal := images.Journal(always{})
 	if o.Pull != nil {
-		journal = newJournal()
+		journal = new(testenv.Journal)
 	}
 	r, nets, err := o.open(ctx, journal)
 	if err != nil {

@@ -533,7 +533,7 @@ func TestStartsThatAreCutOff(t *testing.T) {
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	good := containerd.Options{
-		Device: "d", DataDir: t.TempDir(), RunDir: "/run/x", Journal: newJournal(), Networks: adapted{}, Now: time.Now,
+		Device: "d", DataDir: t.TempDir(), RunDir: "/run/x", Journal: new(testenv.Journal), Networks: adapted{}, Now: time.Now,
 		Address: filepath.Join(t.TempDir(), "none.sock"),
 	}
 	for name, change := range map[string]func(*containerd.Options){

@@ -94,8 +94,8 @@ func TestPullIsDurableAndThenCostsNothing(t *testing.T) {
 	if _, err := r.Pull(t.Context(), img, progress); err != nil {
 		t.Fatal(err)
 	}
-	if want := []string{"unpacking", "durable"}; !slices.Equal(r.journal.notes, want) {
-		t.Errorf("journal = %v, want %v", r.journal.notes, want)
+	if want := []string{"unpacking", "durable"}; !slices.Equal(r.journal.Notes(), want) {
+		t.Errorf("journal = %v, want %v", r.journal.Notes(), want)
 	}
 	last := calls[len(calls)-1]
 	if last[0] != last[1] || last[1] < weight(t, mine) || last[1] > weight(t, mine)+4096 {

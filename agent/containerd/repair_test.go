@@ -188,12 +188,12 @@ func TestLostWriteBack(t *testing.T) {
 
 // losing is a journal that has the disk lose a write while the image is unpacked, and another program notice.
 type losing struct {
-	*journal
+	*testenv.Journal
 	disk *flakyDisk
 }
 
 func (j losing) Unpacking(image string) error {
-	return errors.Join(j.journal.Unpacking(image), j.disk.lose())
+	return errors.Join(j.Journal.Unpacking(image), j.disk.lose())
 }
 
 // TestFootprint: what a container writes into its layer is what its removal gives back.

@@ -93,7 +93,7 @@ type rig struct {
 	reg     *testenv.RegistryServer
 	nets    *network.Manager
 	netRun  string
-	journal *journal
+	journal *testenv.Journal
 	o       containerd.Options
 	made    map[string]*workload.Project // by container id
 	*containerd.Runtime
@@ -141,7 +141,7 @@ const releaseVariable = "LONGSHORE_TEST_CONTAINERD"
 func newRigOn(t testing.TB, release testenv.Release, d *testenv.Daemon, change ...func(*containerd.Options)) *rig {
 	t.Helper()
 	n := rigs.Add(1)
-	r := &rig{t: t, release: release, daemon: d, journal: newJournal(), netRun: t.TempDir()}
+	r := &rig{t: t, release: release, daemon: d, journal: new(testenv.Journal), netRun: t.TempDir()}
 	data := t.TempDir()
 	nets, err := network.Open(network.Options{
 		Store: testenv.NetworkState(filepath.Join(data, "networks")), DataDir: data, RunDir: r.netRun,
@@ -488,33 +488,6 @@ type adapted struct{ *network.Manager }
 func (a adapted) Attach(ctx context.Context, project string, c workload.Container) (containerd.Attachment, error) {
 	at, err := a.Manager.Attach(ctx, project, c)
 	return containerd.Attachment(at), err
-}
-
-// journal is a journal whose entries a test can look at and spoil.
-type journal struct {
-	mu    sync.Mutex
-	m     map[string]string
-	notes []string
-}
-
-func newJournal() *journal { return &journal{m: map[string]string{}} }
-
-func (j *journal) note(image, what string) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.m[image] = what
-	j.notes = append(j.notes, what)
-	return nil
-}
-
-func (j *journal) Unpacking(image string) error { return j.note(image, "unpacking") }
-func (j *journal) Durable(image string) error   { return j.note(image, "durable") }
-func (j *journal) Forget(image string) error    { return j.note(image, "") }
-
-func (j *journal) IsDurable(image string) (bool, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.m[image] == "durable", nil
 }
 
 type testWriter struct{ t testing.TB }

@@ -49,7 +49,7 @@ func TestTooOldAContainerd(t *testing.T) {
 		}
 	}()
 	r, err := containerd.New(t.Context(), containerd.Options{
-		Address: socket, Device: "press-07", DataDir: t.TempDir(), RunDir: t.TempDir(), Journal: newJournal(), Networks: adapted{}, Now: time.Now,
+		Address: socket, Device: "press-07", DataDir: t.TempDir(), RunDir: t.TempDir(), Journal: new(testenv.Journal), Networks: adapted{}, Now: time.Now,
 	})
 	if err != nil {
 		t.Fatal(err)

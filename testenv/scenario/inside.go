@@ -20,6 +20,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 // Bounds of what is read from containers.
@@ -29,24 +30,10 @@ const (
 	threadNetNS = "/proc/thread-self/ns/net"
 )
 
-// inNetwork runs f in the network namespace at path, on a thread that ends with it.
+// inNetwork runs f in the network namespace at path.
 func inNetwork(path string, f func() error) error {
-	done := make(chan error, 1)
-	go func() { // ends with f
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		ns, err := os.Open(path)
-		if err != nil {
-			done <- err
-			return
-		}
-		defer ns.Close()
-		if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
-			done <- fmt.Errorf("enter %s: %w", path, err)
-			return
-		}
-		done <- f()
-	}()
-	return <-done
+	_, err := testenv.In(path, func() (any, error) { return nil, f() })
+	return err
 }
 
 // makeHost makes the network namespace that plays a machine, with a loopback and an uplink that leads nowhere.
@@ -125,19 +112,7 @@ func (m *machine) http(r *run, o *workload.Observation, url string) (string, err
 	if err != nil {
 		return "", err
 	}
-	var conn net.Conn
-	err = inNetwork(ns, func() (err error) {
-		conn, err = (&net.Dialer{Timeout: askLimit}).DialContext(ctx, "tcp", req.URL.Host)
-		return err
-	})
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	client := &http.Client{Transport: &http.Transport{
-		DisableKeepAlives: true,
-		DialContext:       func(context.Context, string, string) (net.Conn, error) { return conn, nil },
-	}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: testenv.DialIn(ns)}}
 	resp, err := client.Do(req)
 	if err != nil {
 		return "", err

@@ -89,13 +89,12 @@ type machine struct {
 	open   []*containerd.Runtime
 	busy   []net.Listener
 	logger *slog.Logger
-	j      *journal
 }
 
 // newMachine makes an empty device. The folder is short: unix sockets and mounts need it.
 func newMachine(t *testing.T, p *plant, own, privileged bool) *machine {
 	t.Helper()
-	m := &machine{plant: p, daemon: p.daemon, own: own, dir: t.TempDir(), j: &journal{m: map[string]string{}}}
+	m := &machine{plant: p, daemon: p.daemon, own: own, dir: t.TempDir()}
 	if own {
 		m.daemon = testenv.Containerd(t)
 	}
@@ -107,7 +106,7 @@ func newMachine(t *testing.T, p *plant, own, privileged bool) *machine {
 	id := strings.NewReplacer("/", "", "_", "").Replace(filepath.Base(filepath.Dir(m.dir)) + filepath.Base(m.dir))
 	m.o = containerd.Options{
 		Address: m.daemon.Address, Namespace: fmt.Sprintf("%s-%s", m.daemon.Namespace, short(id+t.Name())), Device: string(agenttest.Device),
-		DataDir: filepath.Join(m.dir, "data"), RunDir: filepath.Join(m.dir, "run"), Journal: m.j, Now: time.Now,
+		DataDir: filepath.Join(m.dir, "data"), RunDir: filepath.Join(m.dir, "run"), Journal: new(testenv.Journal), Now: time.Now,
 		AllowNoSeccomp: true, AllowPrivileged: privileged, Program: p.program, Endpoints: p.endpoints, Logger: m.logger,
 	}
 	if err := m.boot(t.Context()); err != nil {
@@ -182,35 +181,6 @@ type attacher struct{ *network.Manager }
 func (a attacher) Attach(ctx context.Context, project string, c workload.Container) (containerd.Attachment, error) {
 	at, err := a.Manager.Attach(ctx, project, c)
 	return containerd.Attachment(at), err
-}
-
-// journal lives as long as the machine.
-type journal struct {
-	mu sync.Mutex
-	m  map[string]string
-}
-
-func (j *journal) note(image, what string) error {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	j.m[image] = what
-	return nil
-}
-
-// Unpacking implements [images.Journal].
-func (j *journal) Unpacking(image string) error { return j.note(image, "unpacking") }
-
-// Durable implements [images.Journal].
-func (j *journal) Durable(image string) error { return j.note(image, "durable") }
-
-// Forget implements [images.Journal].
-func (j *journal) Forget(image string) error { return j.note(image, "") }
-
-// IsDurable implements [images.Journal].
-func (j *journal) IsDurable(image string) (bool, error) {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.m[image] == "durable", nil
 }
 
 func (m *machine) env(t *testing.T) agenttest.Env {
@@ -326,8 +296,7 @@ func (m *machine) breakDatabase(r *run) error {
 	if err := m.shut(); err != nil {
 		return err
 	}
-	m.j = &journal{m: map[string]string{}}
-	m.o.Journal = m.j
+	m.o.Journal = new(testenv.Journal)
 	if err := os.Remove(m.savedNetworks()); err != nil {
 		return err
 	}
