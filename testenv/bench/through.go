@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"time"
 
 	"github.com/longshore-dev/longshore/testenv"
@@ -87,18 +86,9 @@ func (d *device) startTwo(ctx context.Context, n int) (time.Duration, error) {
 func answers(ctx context.Context, port uint16) error {
 	ctx, cancel := context.WithTimeout(ctx, throughLimit)
 	defer cancel()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	for {
-		req, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
-		if err != nil {
-			return err
-		}
-		res, err := client.Do(req)
-		if err == nil {
-			_ = res.Body.Close() // nothing was written
-			if res.StatusCode == http.StatusOK {
-				return nil
-			}
+		if _, err := testenv.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/", port)); err == nil {
+			return nil
 		}
 		if err := sleep(ctx, throughPoll); err != nil {
 			return fmt.Errorf("port %d does not answer: %w", port, err)

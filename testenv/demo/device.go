@@ -59,7 +59,7 @@ func (w *show) hasProblem(ctx context.Context, code codes.Code) error {
 func (w *show) answers(ctx context.Context) (string, error) {
 	var body []byte
 	err := testenv.Await(ctx, time.Minute, func() (err error) {
-		if body, err = world.Fetch(ctx, w.webURL+"/readings"); err == nil && !strings.Contains(string(body), `"`+device+`"`) {
+		if body, err = testenv.Get(ctx, w.webURL+"/readings"); err == nil && !strings.Contains(string(body), `"`+device+`"`) {
 			err = fmt.Errorf("no reading of %s in %s", device, body)
 		}
 		return err

@@ -90,7 +90,7 @@ func (w *show) fourDevices() []step {
 		{"the endpoint knows one failed deployment and one device offline", func(ctx context.Context) (string, error) {
 			return "", testenv.Await(ctx, 2*time.Minute, func() error {
 				for _, query := range []string{"deployments?state=failed", "devices?offline=true"} {
-					body, err := world.Fetch(ctx, w.FleetURL+"/fleet/v1/"+query)
+					body, err := testenv.Get(ctx, w.FleetURL+"/fleet/v1/"+query)
 					if err == nil && !strings.Contains(string(body), `"press-`) {
 						err = fmt.Errorf("%s: %s", query, body)
 					}

@@ -164,7 +164,7 @@ func (w *show) fleetKnows(ctx context.Context) (string, error) {
 
 func (w *show) fleetSays(ctx context.Context, want margo.State) error {
 	return testenv.Await(ctx, time.Minute, func() error {
-		body, err := world.Fetch(ctx, w.FleetURL+"/fleet/v1/deployments")
+		body, err := testenv.Get(ctx, w.FleetURL+"/fleet/v1/deployments")
 		if err == nil && !strings.Contains(strings.ReplaceAll(string(body), " ", ""), `"state":"`+string(want)+`"`) {
 			err = fmt.Errorf("no deployment is %s: %s", want, clip(string(body), 300))
 		}
@@ -246,7 +246,7 @@ func (w *show) flushed(ctx context.Context) (string, error) {
 	}
 	start := time.Now()
 	if err := testenv.Await(ctx, 60*time.Second, func() error {
-		_, err := world.Fetch(ctx, w.webURL+"/readings")
+		_, err := testenv.Get(ctx, w.webURL+"/readings")
 		return err
 	}); err != nil {
 		return "", err

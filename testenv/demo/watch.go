@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/longshore-dev/longshore/testenv/world"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 // watch asks the workload all the time, as a customer would, and counts.
@@ -36,7 +36,7 @@ func startWatch(ctx context.Context, url string) *watch {
 				return
 			case <-tick.C:
 			}
-			_, err := world.Fetch(ctx, url)
+			_, err := testenv.Get(ctx, url)
 			if ctx.Err() != nil {
 				return
 			}

@@ -265,7 +265,7 @@ func (d *device) settle(generation uint64, limit time.Duration) {
 func (d *device) answers(want string) {
 	d.p.t.Helper()
 	testenv.Eventually(d.p.t, settled, "the application of "+d.Device+" answers", func() error {
-		body, err := world.Fetch(d.p.t.Context(), "http://"+d.web+"/")
+		body, err := testenv.Get(d.p.t.Context(), "http://"+d.web+"/")
 		if err == nil && !strings.Contains(string(body), want) {
 			err = fmt.Errorf("answer %q, want %q", body, want)
 		}
@@ -512,7 +512,7 @@ func (p *plant) byOperator() {
 	}
 	d.settle(1, settled)
 	testenv.Eventually(p.t, settled, "the manager shows it", func() error {
-		body, err := world.Fetch(p.t.Context(), p.open+"/fleet/v1/deployments?device=press-07")
+		body, err := testenv.Get(p.t.Context(), p.open+"/fleet/v1/deployments?device=press-07")
 		if err == nil && !strings.Contains(string(body), `"installed"`) {
 			err = fmt.Errorf("deployments:\n%s", body)
 		}
@@ -592,7 +592,7 @@ func (p *plant) byJoinToken() {
 	if err := d.left(); err != nil {
 		p.t.Errorf("after the wipe: %v\n%s", err, d.Logs())
 	}
-	if _, err := world.Fetch(p.t.Context(), "http://"+d.web+"/"); err == nil {
+	if _, err := testenv.Get(p.t.Context(), "http://"+d.web+"/"); err == nil {
 		p.t.Error("the application of a wiped device answers")
 	}
 	if err := d.Agent.Stop(); err != nil {

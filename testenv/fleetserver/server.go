@@ -34,7 +34,6 @@ const (
 const (
 	day       = 24 * time.Hour
 	startTime = 30 * time.Second
-	pollEvery = 20 * time.Millisecond
 )
 
 // Options of a server.
@@ -136,28 +135,14 @@ func (s *Server) write(name, text string) error {
 
 // Ready waits until the server answers.
 func (s *Server) Ready(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, startTime, errors.New("longshore-fleet does not answer"))
-	defer cancel()
-	tr := &http.Transport{DisableKeepAlives: true}
-	for {
-		r, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Open+"/healthz", http.NoBody)
-		if err != nil {
-			return err
-		}
-		res, err := tr.RoundTrip(r)
-		if err == nil {
-			_ = res.Body.Close()
-			if res.StatusCode == http.StatusOK {
-				return nil
-			}
-		}
-		select {
-		case <-ctx.Done():
-			log, _ := os.ReadFile(s.Process.LogFile)
-			return fmt.Errorf("%w\n%s", context.Cause(ctx), log)
-		case <-time.After(pollEvery):
-		}
+	err := testenv.Await(ctx, startTime, func() error {
+		_, err := testenv.Get(ctx, s.Open+"/healthz")
+		return err
+	})
+	if err != nil {
+		err = fmt.Errorf("longshore-fleet does not answer: %w\n%s", err, s.Log())
 	}
+	return err
 }
 
 // Kill ends the server without a chance to finish anything; Restart starts it again.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -43,9 +42,6 @@ func (f LoadFigures) String() string {
 	}
 	return s + fmt.Sprintf("; answers took %.1f ms in the median, %.0f ms at worst", float64(f.Median.Microseconds())/1000, float64(f.Worst.Milliseconds()))
 }
-
-// requestLimit is when a request counts as lost.
-const requestLimit = 5 * time.Second
 
 // Load updates a service again and again while requests come in, first in start-first order, where none may be lost, then
 // in stop-first order, where the gap is measured.
@@ -166,28 +162,11 @@ func fire(ctx context.Context, url string, rate int, stop <-chan struct{}, shots
 
 // answers is nil when a server answers with a text.
 func answers(ctx context.Context, url, text string) error {
-	ctx, cancel := context.WithTimeout(ctx, requestLimit)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
+	got, err := testenv.Get(ctx, url)
+	if err == nil && !strings.Contains(string(got), text) {
+		err = fmt.Errorf("the answer is %q", got)
 	}
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	res, err := c.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	got, err := io.ReadAll(io.LimitReader(res.Body, 1024))
-	switch {
-	case err != nil:
-		return err
-	case res.StatusCode != http.StatusOK:
-		return errors.New(res.Status)
-	case !strings.Contains(string(got), text):
-		return fmt.Errorf("the answer is %q", got)
-	}
-	return nil
+	return err
 }
 
 // count looks at all requests, in the order in which they began.

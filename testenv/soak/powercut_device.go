@@ -4,10 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math/rand/v2"
-	"net/http"
 	"path/filepath"
 	"strings"
 	"time"
@@ -254,17 +252,7 @@ func (d *cutDevice) runs(ctx context.Context) error {
 
 // answers is nil when service n serves its newest text on its published port.
 func (d *cutDevice) answers(ctx context.Context, n int) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+d.ports[n]+"/", nil)
-	if err != nil {
-		return err
-	}
-	c := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 2 * time.Second}
-	res, err := c.Do(req)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(res.Body, 1024))
+	text, err := testenv.Get(ctx, "http://127.0.0.1:"+d.ports[n]+"/")
 	want := fmt.Sprintf("generation %d\n", []int{d.generation, d.generation / 3}[n])
 	if err == nil && string(text) != want {
 		err = fmt.Errorf("service %c serves %q, want %q", 'a'+n, text, want)

@@ -159,7 +159,7 @@ func (s *site) serve() {
 		if err := s.main.Running(); err != nil {
 			return errors.Join(err, s.main.Start(), errors.New(s.main.Log(5)))
 		}
-		_, err := world.Fetch(s.t.Context(), s.open+"/healthz")
+		_, err := testenv.Get(s.t.Context(), s.open+"/healthz")
 		return err
 	})
 }
@@ -218,7 +218,7 @@ func TestWorkloadAPI(t *testing.T) {
 	}
 	settle(1)
 	testenv.Eventually(t, settled, "the manager has the device's report", func() error {
-		body, err := world.Fetch(t.Context(), s.open+"/fleet/v1/deployments?device="+s.Device)
+		body, err := testenv.Get(t.Context(), s.open+"/fleet/v1/deployments?device="+s.Device)
 		if err == nil && !strings.Contains(string(body), `"installed"`) {
 			err = fmt.Errorf("deployments:\n%s", body)
 		}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -168,7 +167,7 @@ func (w *World) StartFleet(ctx context.Context) error {
 		return err
 	}
 	return testenv.Await(ctx, time.Minute, func() error {
-		_, err := Fetch(ctx, w.FleetURL+"/healthz")
+		_, err := testenv.Get(ctx, w.FleetURL+"/healthz")
 		return err
 	})
 }
@@ -181,28 +180,6 @@ func (w *World) Enroll(ctx context.Context, other *World) error {
 	}
 	other.FleetURL = w.FleetURL
 	return errors.Join(os.MkdirAll(other.Dir, 0o755), os.WriteFile(other.Path("token"), []byte(token), 0o600))
-}
-
-// maxAnswer bounds what Fetch reads.
-const maxAnswer = 1 << 20
-
-// Fetch returns the answer of one of the world's servers. A status other than 200 is an error.
-func Fetch(ctx context.Context, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	client := &http.Client{Timeout: 3 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("get %s: status %d", url, resp.StatusCode)
-	}
-	return body, err
 }
 
 // Component writes a Compose file into a folder of the world and pushes it.
