@@ -3,7 +3,9 @@ package testenv
 import (
 	"bytes"
 	"io"
+	"maps"
 	"net/http"
+	"net/http/httptest"
 	"regexp"
 	"slices"
 	"strconv"
@@ -184,7 +186,7 @@ func Reset() Effect { return CutUpload(0) }
 // LoseAnswer lets the server do what was asked and then breaks the connection without an answer.
 func LoseAnswer() Effect {
 	return func(_ http.ResponseWriter, r *http.Request, next http.Handler) {
-		next.ServeHTTP(&bufferWriter{header: http.Header{}}, r)
+		next.ServeHTTP(httptest.NewRecorder(), r)
 		panic(http.ErrAbortHandler)
 	}
 }
@@ -297,18 +299,17 @@ func Header(key, value string) Effect {
 // of its length counts.
 func Rewrite(change func(http.Header, []byte) []byte) Effect {
 	return func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-		b := &bufferWriter{header: w.Header()}
-		next.ServeHTTP(b, r)
-		body := b.body.Bytes()
-		if b.status == 0 || b.status == http.StatusOK || b.status == http.StatusPartialContent {
+		answer := httptest.NewRecorder()
+		next.ServeHTTP(answer, r)
+		body := answer.Body.Bytes()
+		maps.Copy(w.Header(), answer.Header())
+		if answer.Code == http.StatusOK || answer.Code == http.StatusPartialContent {
 			body = change(w.Header(), body)
 			if r.Method != http.MethodHead {
 				w.Header().Set("Content-Length", strconv.Itoa(len(body)))
 			}
 		}
-		if b.status != 0 {
-			w.WriteHeader(b.status)
-		}
+		w.WriteHeader(answer.Code)
 		_, _ = w.Write(body)
 	}
 }
@@ -369,14 +370,3 @@ func (w *cutWriter) Write(p []byte) (int, error) {
 }
 
 func (w *cutWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
-
-// bufferWriter keeps an answer.
-type bufferWriter struct {
-	header http.Header
-	status int
-	body   bytes.Buffer
-}
-
-func (w *bufferWriter) Header() http.Header         { return w.header }
-func (w *bufferWriter) WriteHeader(status int)      { w.status = status }
-func (w *bufferWriter) Write(p []byte) (int, error) { return w.body.Write(p) }

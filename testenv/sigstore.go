@@ -11,8 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -89,23 +89,14 @@ func (s *Sigstore) Token(email string) (string, error) { return s.provider.mint(
 func (s *Sigstore) Stop() error { return s.box.Empty() }
 
 // serve runs a handler in this process until the box is emptied.
-func (s *Sigstore) serve(what string, h http.Handler) (url string, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
-	done := make(chan struct{})
-	go func() { // ends when the box closes the server
-		defer close(done)
-		_ = server.Serve(l)
-	}()
+func (s *Sigstore) serve(what string, h http.Handler) (url string) {
+	server := httptest.NewServer(h)
 	s.box.Add(what, func() error {
-		err := server.Close()
-		<-done
-		return err
+		server.CloseClientConnections()
+		server.Close()
+		return nil
 	})
-	return "http://" + l.Addr().String(), nil
+	return server.URL
 }
 
 // unusedPort is a port without a listener at the moment.
@@ -137,30 +128,13 @@ func (s *Sigstore) server(ctx context.Context, out io.Writer, name, ready string
 		if err := p.Running(); err != nil {
 			return err
 		}
-		_, err := fetch(ctx, url+ready)
+		_, err := Get(ctx, url+ready)
 		return err
 	})
 	if err != nil {
 		err = fmt.Errorf("start %s: %w\n%s", name, err, p.Log(20))
 	}
 	return url, err
-}
-
-func fetch(ctx context.Context, url string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return nil, err
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	data, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("get %s: %s: %.300s", url, resp.Status, data)
-	}
-	return data, err
 }
 
 func (s *Sigstore) startFulcio(ctx context.Context, out io.Writer, certLog *certLog) error {
@@ -254,7 +228,7 @@ func (s *Sigstore) describe(ctx context.Context, out io.Writer, certLog *certLog
 	if err != nil {
 		return err
 	}
-	clockChain, err := fetch(ctx, s.Clock+"/certchain")
+	clockChain, err := Get(ctx, s.Clock+"/certchain")
 	if err != nil {
 		return err
 	}
@@ -285,7 +259,7 @@ func (s *Sigstore) describe(ctx context.Context, out io.Writer, certLog *certLog
 }
 
 func (s *Sigstore) fulcioChain(ctx context.Context) ([]byte, error) {
-	data, err := fetch(ctx, s.Fulcio+"/api/v2/trustBundle")
+	data, err := Get(ctx, s.Fulcio+"/api/v2/trustBundle")
 	if err != nil {
 		return nil, err
 	}

@@ -33,9 +33,7 @@ func (s *Sigstore) startProvider() error {
 		return err
 	}
 	p := &identityProvider{key: key}
-	if p.issuer, err = s.serve("identity provider", p); err != nil {
-		return err
-	}
+	p.issuer = s.serve("identity provider", p)
 	s.provider, s.Issuer = p, p.issuer
 	s.ActionsURL, s.ActionsToken = p.issuer+"/actions?api-version=2.0", actionsToken
 	return nil
@@ -95,9 +93,8 @@ func (s *Sigstore) startCertLog() (*certLog, error) {
 		return nil, err
 	}
 	l := &certLog{key: key}
-	url, err := s.serve("certificate log", l)
-	l.url = url + "/log"
-	return l, err
+	l.url = s.serve("certificate log", l) + "/log"
+	return l, nil
 }
 
 func (l *certLog) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -132,29 +132,17 @@ type setup struct {
 func newPublisher(t *testing.T, p *plant, n int, server *testenv.RegistryServer, o setup) *device {
 	t.Helper()
 	d := &device{plant: p, n: n, id: artifacts.DeviceID(fmt.Sprintf("press-%02d", n)), registry: server, versions: map[string]string{}, also: o.also, pulse: o.pulse, seals: o.seals, key: "release"}
-	var err error
-	if d.proxy, err = Start(server); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := d.proxy.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	d.proxy = Start(server)
+	t.Cleanup(d.proxy.Close)
 	if o.second {
-		if d.second, err = Start(server); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := d.second.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+		d.second = Start(server)
+		t.Cleanup(d.second.Close)
 	}
 	d.host = d.proxy.Host
 	if o.mirror {
 		d.host = server.Host
 	}
+	var err error
 	if d.dir, err = p.box.Folder("d"); err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,10 @@
 package attack
 
 import (
-	"context"
-	"errors"
 	"io"
 	"log"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/http/httputil"
 	"strings"
 
@@ -23,18 +21,13 @@ type Proxy struct {
 	Host   string // "127.0.0.1:port"
 	Faults *testenv.Faults
 
-	server *http.Server
+	server *httptest.Server
 	client *http.Client
-	done   chan struct{}
 }
 
 // Start puts a proxy before a registry, on a port of its own, without TLS. The caller closes it.
-func Start(behind *testenv.RegistryServer) (*Proxy, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	p := &Proxy{Host: l.Addr().String(), Faults: &testenv.Faults{}, client: behind.Client(), done: make(chan struct{})}
+func Start(behind *testenv.RegistryServer) *Proxy {
+	p := &Proxy{Faults: &testenv.Faults{}, client: behind.Client()}
 	scheme, host, _ := strings.Cut(behind.URL, "://")
 	quiet := log.New(io.Discard, "", 0)
 	forward := &httputil.ReverseProxy{
@@ -47,12 +40,11 @@ func Start(behind *testenv.RegistryServer) (*Proxy, error) {
 		},
 		Transport: p.client.Transport, ErrorLog: quiet, FlushInterval: -1,
 	}
-	p.server = &http.Server{Handler: p.Faults.Wrap(forward), ErrorLog: quiet}
-	go func() {
-		defer close(p.done)
-		_ = p.server.Serve(l) // until Close
-	}()
-	return p, nil
+	p.server = httptest.NewUnstartedServer(p.Faults.Wrap(forward))
+	p.server.Config.ErrorLog = quiet
+	p.Host = p.server.Listener.Addr().String()
+	p.server.Start()
+	return p
 }
 
 // Play adds rules that hold for victims only.
@@ -69,13 +61,9 @@ func (p *Proxy) Play(rules ...testenv.Rule) {
 func (p *Proxy) Rest() { p.Faults.Clear() }
 
 // Close ends the proxy and its connections.
-func (p *Proxy) Close() error {
+func (p *Proxy) Close() {
 	p.Faults.Clear()
-	err := p.server.Close()
-	<-p.done
+	p.server.CloseClientConnections()
+	p.server.Close()
 	p.client.CloseIdleConnections()
-	if errors.Is(err, context.Canceled) {
-		err = nil
-	}
-	return err
 }
