@@ -102,119 +102,86 @@ type late struct{ cause error }
 func (l *late) Error() string   { return "no answer in time: " + ErrTemporary.Error() }
 func (l *late) Unwrap() []error { return []error{ErrTemporary, l.cause} }
 
-type hinted struct {
-	err  error
-	hint string
+// with is an error with a note of a kind T attached, which does not change its text.
+type with[T any] struct {
+	error
+	note T
 }
 
-func (h *hinted) Error() string { return h.err.Error() }
-func (h *hinted) Unwrap() error { return h.err }
+func (w *with[T]) Unwrap() error { return w.error }
 
-// WithHint attaches what a person can do next, one sentence, to err. A nil err stays nil.
-func WithHint(err error, hint string) error {
+// The kinds of notes.
+type (
+	hint     string
+	sentence string
+	delay    time.Duration
+	steady   struct{}
+	final    struct{}
+)
+
+// attach returns nil for a nil err.
+func attach[T any](err error, note T) error {
 	if err == nil {
 		return nil
 	}
-	return &hinted{err, hint}
+	return &with[T]{err, note}
 }
+
+// outermost finds the first error in err's tree that has a note of a kind; false: none has.
+func outermost[T any](err error) (*with[T], bool) {
+	w := &with[T]{}
+	ok := errors.As(err, &w)
+	return w, ok
+}
+
+// WithHint attaches what a person can do next, one sentence, to err. A nil err stays nil.
+func WithHint(err error, text string) error { return attach(err, hint(text)) }
 
 // Hint returns the outermost hint of err, or "".
 func Hint(err error) string {
-	var h *hinted
-	if errors.As(err, &h) {
-		return h.hint
-	}
-	return ""
+	h, _ := outermost[hint](err)
+	return string(h.note)
 }
-
-type summed struct {
-	err      error
-	sentence string
-}
-
-func (s *summed) Error() string { return s.err.Error() }
-func (s *summed) Unwrap() error { return s.err }
 
 // WithSummary attaches to err what it means, one sentence, for people who do not need the chain of causes. A nil err stays
 // nil.
-func WithSummary(err error, sentence string) error {
-	if err == nil {
-		return nil
-	}
-	return &summed{err, sentence}
-}
+func WithSummary(err error, text string) error { return attach(err, sentence(text)) }
 
 // Summary returns the text of err with the outermost summary in place of the causes that it sums up; "" for nil.
 func Summary(err error) string {
 	if err == nil {
 		return ""
 	}
-	var s *summed
-	if !errors.As(err, &s) {
+	s, ok := outermost[sentence](err)
+	if !ok {
 		return err.Error()
 	}
-	return strings.Replace(err.Error(), s.err.Error(), s.sentence, 1)
+	return strings.Replace(err.Error(), s.Error(), string(s.note), 1)
 }
-
-type delayed struct {
-	err   error
-	after time.Duration
-}
-
-func (d *delayed) Error() string { return d.err.Error() }
-func (d *delayed) Unwrap() error { return d.err }
 
 // WithRetryAfter attaches the delay that a server asked for (RFC 9110 section 10.2.3). A nil err stays nil.
-func WithRetryAfter(err error, after time.Duration) error {
-	if err == nil {
-		return nil
-	}
-	return &delayed{err, after}
-}
+func WithRetryAfter(err error, after time.Duration) error { return attach(err, delay(after)) }
 
 // RetryAfter returns the delay that a server asked for; false when it asked for none.
 func RetryAfter(err error) (time.Duration, bool) {
-	var d *delayed
-	if errors.As(err, &d) {
-		return d.after, true
-	}
-	return 0, false
+	d, ok := outermost[delay](err)
+	return time.Duration(d.note), ok
 }
-
-type steady struct{ err error }
-
-func (s *steady) Error() string { return s.err.Error() }
-func (s *steady) Unwrap() error { return s.err }
 
 // WithSteady says of err that the delay of [WithRetryAfter] is meant for each try: the pause does not grow. A nil err stays nil.
-func WithSteady(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &steady{err}
-}
+func WithSteady(err error) error { return attach(err, steady{}) }
 
 // Steady reports whether a server asked for the same delay before each try.
 func Steady(err error) bool {
-	var s *steady
-	return errors.As(err, &s)
+	_, ok := outermost[steady](err)
+	return ok
 }
-
-type final struct{ err error }
-
-func (f *final) Error() string { return f.err.Error() }
-func (f *final) Unwrap() error { return f.err }
 
 // WithNoRetry says of err that a server expects the same request to fail again. A nil err stays nil.
-func WithNoRetry(err error) error {
-	if err == nil {
-		return nil
-	}
-	return &final{err}
-}
+func WithNoRetry(err error) error { return attach(err, final{}) }
 
 // NoRetry reports whether a server said that the same request fails again.
 func NoRetry(err error) bool {
-	var f *final
-	return errors.As(err, &f)
+	_, ok := outermost[final](err)
+	return ok
 }
