@@ -12,41 +12,31 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 )
 
-// Limits on a containerd of ours. Generous: test machines are small and busy.
-const (
-	containerdReady = 30 * time.Second
-	containerdStop  = 10 * time.Second
-)
+// containerdReady is how long a containerd of ours may take to answer. Generous: test machines are small and busy.
+const containerdReady = 30 * time.Second
 
 // Daemon is a containerd of its own: own root, state, socket and log below Dir. It runs until Stop, which also ends
 // every container that it started.
 type Daemon struct {
-	Address string // unix socket of the API
-	Dir     string // everything of this daemon, on a real file system; gone after Stop
-	Root    string // content store, snapshots, metadata
-	State   string // running tasks
-	Bin     string // folder with containerd, ctr and containerd-shim-runc-v2
-	LogFile string // all of its output
+	*Process        // of containerd itself: Kill ends it as a crash does, and its containers run on
+	Address  string // unix socket of the API
+	Dir      string // everything of this daemon, on a real file system; gone after Stop
+	Root     string // content store, snapshots, metadata
+	State    string // running tasks
+	Bin      string // folder with containerd, ctr and containerd-shim-runc-v2
 	// Namespace is one that no other daemon of this machine uses. Use it: runc's state and the cgroups of containers
 	// hang on namespace and container id, whatever the daemon.
 	Namespace string
 
 	release   Release
-	network   string
 	verifiers string
 	isolated  bool
 	path      string // folders of programs that it finds before the machine's own
-
-	stop func() error
-	mu   sync.Mutex
-	cmd  *exec.Cmd
-	done chan struct{} // closed when the current process has been waited for
+	stop      func() error
 }
 
 // DaemonOptions of a containerd. The zero value is what most tests want.
@@ -115,12 +105,22 @@ func StartContainerd(ctx context.Context, o DaemonOptions) (*Daemon, error) {
 		Root:      cmp.Or(o.Root, filepath.Join(dir, "root")),
 		State:     filepath.Join(dir, "state"),
 		Bin:       bin,
-		LogFile:   filepath.Join(dir, "containerd.log"),
 		release:   o.Release,
-		network:   o.Network,
 		verifiers: o.Verifiers,
 		isolated:  o.Isolated,
 		path:      bin + ":" + runc,
+	}
+	argv := []string{filepath.Join(bin, "containerd"), "--log-level", "warn", "--config", filepath.Join(dir, "config.toml")}
+	if o.Network != "" {
+		// Network plugins keep what they gave away in one place for the whole machine, wherever all else is.
+		argv = append([]string{
+			"nsenter", "--net=" + o.Network, "unshare", "--mount", "--propagation", "private",
+			"sh", "-c", `mkdir -p /var/lib/cni && mount -t tmpfs tmpfs /var/lib/cni && exec "$@"`, "sh",
+		}, argv...)
+	}
+	d.Process = &Process{
+		LogFile: filepath.Join(dir, "containerd.log"), name: "containerd", argv: argv, mark: dir,
+		env: []string{"PATH=" + d.path + ":" + os.Getenv("PATH"), "TMPDIR=" + dir},
 	}
 	d.stop = box.Add("containerd", d.end)
 	if own {
@@ -138,42 +138,12 @@ func StartContainerd(ctx context.Context, o DaemonOptions) (*Daemon, error) {
 
 // Start runs the daemon again after Kill, and waits until it answers. A running daemon is no error.
 func (d *Daemon) Start(ctx context.Context) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.cmd != nil {
-		return nil
-	}
-	log, err := os.OpenFile(d.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
-	if err != nil {
+	if err := d.Process.Start(); err != nil {
 		return err
 	}
-	defer log.Close()
-	argv := []string{filepath.Join(d.Bin, "containerd"), "--log-level", "warn", "--config", filepath.Join(d.Dir, "config.toml")}
-	if d.network != "" {
-		// Network plugins keep what they gave away in one place for the whole machine, wherever all else is.
-		argv = append([]string{
-			"nsenter", "--net=" + d.network, "unshare", "--mount", "--propagation", "private",
-			"sh", "-c", `mkdir -p /var/lib/cni && mount -t tmpfs tmpfs /var/lib/cni && exec "$@"`, "sh",
-		}, argv...)
-	}
-	cmd := exec.Command(argv[0], argv[1:]...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(os.Environ(), "PATH="+d.path+":"+os.Getenv("PATH"), "TMPDIR="+d.Dir, boxVariable+"="+d.Dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us, not for it
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	done := make(chan struct{})
-	go func() { // ends with the process, which end and Kill wait for
-		_ = cmd.Wait()
-		close(done)
-	}()
-	d.cmd, d.done = cmd, done
 	return Await(ctx, containerdReady, func() error {
-		select {
-		case <-done:
-			return errors.New("it ended at once")
-		default:
+		if err := d.Running(); err != nil {
+			return err
 		}
 		return d.ping(ctx)
 	})
@@ -190,40 +160,10 @@ func (d *Daemon) ping(ctx context.Context) error {
 	return err
 }
 
-// Kill ends the daemon with SIGKILL, as a crash does; its containers run on. Start brings it back.
-func (d *Daemon) Kill() { d.signal(syscall.SIGKILL) }
-
 // Restart ends the daemon as an upgrade does and starts it again; its containers run on.
 func (d *Daemon) Restart(ctx context.Context) error {
-	d.signal(syscall.SIGTERM)
+	_ = d.Process.Stop() // on a busy machine it may have to be killed
 	return d.Start(ctx)
-}
-
-// PID is the daemon's process id, 0 while it is down.
-func (d *Daemon) PID() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.cmd == nil {
-		return 0
-	}
-	return d.cmd.Process.Pid
-}
-
-// signal ends the daemon and waits for it.
-func (d *Daemon) signal(s syscall.Signal) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.cmd == nil {
-		return
-	}
-	_ = d.cmd.Process.Signal(s)
-	select {
-	case <-d.done:
-	case <-time.After(containerdStop):
-		_ = d.cmd.Process.Kill()
-		<-d.done
-	}
-	d.cmd = nil
 }
 
 // Stop ends the daemon and all that it started, and removes Dir.
@@ -231,7 +171,9 @@ func (d *Daemon) Stop() error { return d.stop() }
 
 // end is Stop's work; it may be repeated.
 func (d *Daemon) end() error {
-	d.signal(syscall.SIGTERM)
+	if d.PID() != 0 {
+		_ = d.Process.Stop() // on a busy machine it may have to be killed
+	}
 	err := sweep(d.Dir)
 	removeParents(d.Namespace)
 	return err
@@ -270,13 +212,4 @@ func (d *Daemon) warnings() string {
 		lines = append(lines, line[:min(len(line), maxWarningWidth)])
 	}
 	return strings.Join(lines[max(0, len(lines)-maxWarnings):], "\n")
-}
-
-// Log returns the last lines of the daemon's log: warnings and worse.
-func (d *Daemon) Log(lines int) string {
-	text, err := os.ReadFile(d.LogFile)
-	if err != nil {
-		return err.Error()
-	}
-	return tail(text, lines)
 }

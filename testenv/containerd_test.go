@@ -72,7 +72,7 @@ func TestContainerdRunsAContainer(t *testing.T) {
 }
 
 func TestWarningsOfContainerd(t *testing.T) {
-	d := &Daemon{LogFile: filepath.Join(t.TempDir(), "log")}
+	d := &Daemon{Process: &Process{LogFile: filepath.Join(t.TempDir(), "log")}}
 	text := "time=1 level=info msg=serving\ntime=2 level=warning msg=\"skip loading plugin\"\n"
 	for _, want := range []string{"", "time=3 level=warning msg=odd"} {
 		if err := os.WriteFile(d.LogFile, []byte(text+want+"\n"), 0o600); err != nil {

@@ -17,14 +17,14 @@ import (
 // processStop is how long a process may take to end after SIGTERM.
 const processStop = 15 * time.Second
 
-// Process is a program of a box that runs beside this one, with its output in a file.
+// Process is a program that runs beside this one, with its output in a file.
 type Process struct {
 	LogFile string
 
 	name string
 	argv []string
 	env  []string
-	box  *Box
+	mark string // the folder whose sweep ends the process and its children
 	mu   sync.Mutex
 	cmd  *exec.Cmd
 	done chan struct{} // closed when cmd has been waited for
@@ -33,7 +33,7 @@ type Process struct {
 
 // Start runs a program; it ends with the box at the latest. env comes on top of the environment.
 func (b *Box) Start(name string, env []string, argv ...string) (*Process, error) {
-	p := &Process{LogFile: filepath.Join(b.dir, name+".log"), name: name, argv: argv, env: env, box: b}
+	p := &Process{LogFile: filepath.Join(b.dir, name+".log"), name: name, argv: argv, env: env, mark: b.dir}
 	if err := p.Start(); err != nil {
 		return nil, err
 	}
@@ -74,8 +74,7 @@ func (p *Process) Start() error {
 	defer log.Close()
 	cmd := exec.Command(p.argv[0], p.argv[1:]...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(os.Environ(), p.env...)
-	p.box.Mark(cmd)
+	cmd.Env = append(append(os.Environ(), p.env...), boxVariable+"="+p.mark)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us, not for it
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.name, err)
@@ -89,10 +88,13 @@ func (p *Process) Start() error {
 	return nil
 }
 
-// PID is the process id, 0 once it ended.
+// PID is the process id, 0 before it began and once it ended.
 func (p *Process) PID() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return 0
+	}
 	select {
 	case <-p.done:
 		return 0
