@@ -2,9 +2,7 @@ package composefile
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -153,27 +151,14 @@ func (p *parser) document(data []byte) (*Node, []strict.Fault) {
 	case len(bytes.TrimSpace(data)) == 0:
 		return whole("empty")
 	}
-	if faults := strict.CheckYAML(data); len(faults) > 0 {
+	top, faults := strict.Document(data)
+	switch {
+	case len(faults) > 0:
 		return nil, faults
-	}
-	var doc, second yaml.Node
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	switch err := dec.Decode(&doc); {
-	case errors.Is(err, io.EOF): // comments alone
-		return whole("empty")
-	case err != nil:
-		return nil, []strict.Fault{strict.SyntaxFault(data, err)}
-	}
-	switch err := dec.Decode(&second); {
-	case err == nil:
-		return nil, []strict.Fault{{Line: max(second.Line, 1), Column: max(second.Column, 1), Message: "a second document: a Compose file is one document"}}
-	case !errors.Is(err, io.EOF):
-		return nil, []strict.Fault{strict.SyntaxFault(data, err)}
-	}
-	if doc.Kind != yaml.DocumentNode || len(doc.Content) != 1 {
+	case top == nil:
 		return whole("empty")
 	}
-	root := p.build(doc.Content[0], "", 0, false)
+	root := p.build(top, "", 0, false)
 	if p.nodes > maxNodes {
 		return whole("more than %d values once aliases are expanded", maxNodes)
 	}

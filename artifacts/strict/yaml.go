@@ -25,12 +25,6 @@ func YAML(file string, data []byte) (root *Node, err error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	if faults := CheckYAML(data); len(faults) > 0 {
-		for _, f := range faults {
-			d.fault(f)
-		}
-		return nil, d.err()
-	}
 	// The parser is a library that sees bytes from anywhere: should it panic, the document is refused, the agent lives on.
 	defer func() {
 		if r := recover(); r != nil {
@@ -38,23 +32,12 @@ func YAML(file string, data []byte) (root *Node, err error) {
 			root, err = nil, d.err()
 		}
 	}()
-	var first, second yaml.Node
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	switch err := decoder.Decode(&first); {
-	case errors.Is(err, io.EOF):
-	case err != nil:
-		d.fault(SyntaxFault(data, err))
-	case len(first.Content) == 1 && !implicitNull(first.Content[0]):
-		root = d.yamlNode(first.Content[0], &Node{}, 1)
+	top, faults := Document(data)
+	for _, f := range faults {
+		d.fault(f)
 	}
-	if d.err() == nil {
-		switch err := decoder.Decode(&second); {
-		case errors.Is(err, io.EOF):
-		case err != nil:
-			d.fault(SyntaxFault(data, err))
-		default:
-			d.fault(Fault{Line: second.Line, Column: second.Column, Message: secondDocument})
-		}
+	if top != nil && !implicitNull(top) {
+		root = d.yamlNode(top, &Node{}, 1)
 	}
 	if root == nil && d.err() == nil {
 		d.fault(Fault{Message: "is empty"})
@@ -63,6 +46,29 @@ func YAML(file string, data []byte) (root *Node, err error) {
 		return nil, err
 	}
 	return root, nil
+}
+
+// Document reads the one document in data with the YAML library, after [CheckYAML]; nil without faults: there is none.
+func Document(data []byte) (*yaml.Node, []Fault) {
+	if faults := CheckYAML(data); len(faults) > 0 {
+		return nil, faults
+	}
+	var first, second yaml.Node
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	if err := decoder.Decode(&first); errors.Is(err, io.EOF) {
+		return nil, nil
+	} else if err != nil {
+		return nil, []Fault{syntaxFault(data, err)}
+	}
+	switch err := decoder.Decode(&second); {
+	case err == nil:
+		return nil, []Fault{{Line: max(second.Line, 1), Column: max(second.Column, 1), Message: secondDocument}}
+	case !errors.Is(err, io.EOF):
+		return nil, []Fault{syntaxFault(data, err)}
+	case len(first.Content) != 1:
+		return nil, nil
+	}
+	return first.Content[0], nil
 }
 
 const (
@@ -96,9 +102,9 @@ var syntaxWords = func() map[string][2]string {
 
 const secondDocument = "a second document begins; only one is allowed"
 
-// SyntaxFault takes the place out of an error of the YAML library about data: that where the parser noticed it, or where what
+// syntaxFault takes the place out of an error of the YAML library about data: that where the parser noticed it, or where what
 // has no end begins.
-func SyntaxFault(data []byte, err error) Fault {
+func syntaxFault(data []byte, err error) Fault {
 	f := Fault{Line: 1, Column: 1, Message: strings.TrimPrefix(err.Error(), "yaml: ")}
 	v := reflect.ValueOf(err)
 	for v.Kind() == reflect.Pointer {
