@@ -85,7 +85,7 @@ func ParseChart(file string, data []byte) (*Chart, error) {
 		APIVersion: root.Need("apiVersion").Text(), Name: root.Need("name").Filled(), Version: root.Need("version").Filled(),
 		Home: root.Get("home").Text(), Description: root.Get("description").Text(), Icon: root.Get("icon").Text(), Condition: root.Get("condition").Text(),
 		Tags: root.Get("tags").Text(), AppVersion: scalar(root.Get("appVersion")), Deprecated: root.Get("deprecated").Bool(), KubeVersion: root.Get("kubeVersion").Text(),
-		Type: root.Get("type").Text(), Annotations: texts(root.Get("annotations")),
+		Type: root.Get("type").Text(), Annotations: root.Get("annotations").Texts(),
 	}
 	if n := root.Get("apiVersion"); n != nil && c.APIVersion != "v2" && n.Kind() == strict.String {
 		n.Faultf("must be v2: charts of Helm 3 and 4")

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 const (
@@ -47,7 +49,7 @@ func (p *CurrentProgress) UnmarshalJSON(data []byte) error {
 	if err := json.Unmarshal(data, &x); err != nil || len(x.Phase) > maxPhase || !phaseFormat.MatchString(x.Phase) {
 		return nil
 	}
-	if !digestFormat.MatchString(string(x.Digest)) {
+	if !margo.ValidDigest(x.Digest) {
 		x.Digest = ""
 	}
 	if len(x.Code) > maxPhase || !phaseFormat.MatchString(x.Code) {

@@ -259,7 +259,7 @@ func currentState(n *strict.Node) *CurrentState {
 	}
 	if r := n.Get("refused"); r != nil {
 		c.Refused = &CurrentRefusal{
-			Generation: r.Get("generation").Uint64(), Digest: digest.Digest(r.Need("digest").Matching(digestFormat, digestWords)),
+			Generation: r.Get("generation").Uint64(), Digest: margo.ReadDigest(r.Need("digest")),
 			Code: sentence(r.Need("code")), Message: sentence(r.Need("message")), Since: instant(r.Need("since")),
 		}
 		r.Close()
@@ -276,7 +276,7 @@ func currentGeneration(n *strict.Node) *CurrentGeneration {
 	if n == nil {
 		return nil
 	}
-	g := &CurrentGeneration{Generation: fromOne(n.Need("generation")), Digest: digest.Digest(n.Need("digest").Matching(digestFormat, digestWords))}
+	g := &CurrentGeneration{Generation: fromOne(n.Need("generation")), Digest: margo.ReadDigest(n.Need("digest"))}
 	n.Close()
 	return g
 }
@@ -292,7 +292,7 @@ func currentDeployment(n *strict.Node) CurrentDeployment {
 			Error: statusError(x.Get("error")), Images: []CurrentImage{},
 		}
 		if at := x.Get("digest"); at != nil {
-			c.Digest = digest.Digest(at.Matching(digestFormat, digestWords))
+			c.Digest = margo.ReadDigest(at)
 		}
 		for _, i := range x.Need("images").Items() {
 			c.Images = append(c.Images, CurrentImage{Image: i.Need("image").Matching(imageFormat, "an image by digest"), Containers: fromOne(i.Need("containers"))})
@@ -370,13 +370,10 @@ func OpenCurrentState(manifest []byte) (_ *CurrentStateIndex, err error) {
 	if x.Counter, err = i.number(AnnotationCounter); err != nil {
 		return nil, err
 	}
-	switch {
-	case len(i.layers) != 1:
+	if len(i.layers) != 1 {
 		return nil, fmt.Errorf("%d layers, want one: %w", len(i.layers), fault.ErrInvalid)
-	case x.Bundle.MediaType != TypeCurrentBundle:
-		return nil, fmt.Errorf("layer: media type %q, want %q: %w", x.Bundle.MediaType, TypeCurrentBundle, fault.ErrUnsupported)
 	}
-	if err := bounded(x.Bundle, MaxCurrentState); err != nil {
+	if err := layerIs("layer", x.Bundle, TypeCurrentBundle, MaxCurrentState); err != nil {
 		return nil, err
 	}
 	return x, nil

@@ -43,10 +43,7 @@ type LockedPlatform struct {
 var (
 	referenceFormat = strict.Short(`^[!-~]+$`, 1000)
 	platformFormat  = regexp.MustCompile(`^[a-z0-9]+/[a-z0-9_]+(/[a-z0-9._-]+)?$`)
-	digestFormat    = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
-
-const digestWords = `a digest of the form "sha256:" and 64 lower-case hexadecimal digits`
 
 // Only leaves platforms out that are none of the given ones; without any it keeps all. An error names every image that is
 // not for one of them.
@@ -100,7 +97,7 @@ func ParseLock(file string, data []byte) (*Lock, error) {
 		reference := n.Need("reference")
 		i := LockedImage{
 			Reference: reference.Matching(referenceFormat, "an image reference"),
-			Digest:    digest.Digest(n.Need("digest").Matching(digestFormat, digestWords)),
+			Digest:    margo.ReadDigest(n.Need("digest")),
 		}
 		if seen[i.Reference] && i.Reference != "" {
 			reference.Faultf("the reference %q is there already", i.Reference)
@@ -111,7 +108,7 @@ func ParseLock(file string, data []byte) (*Lock, error) {
 			name, size := pn.Need("platform"), pn.Need("size")
 			p := LockedPlatform{
 				Platform: name.Matching(platformFormat, `a platform like "linux/arm64"`),
-				Digest:   digest.Digest(pn.Need("digest").Matching(digestFormat, digestWords)),
+				Digest:   margo.ReadDigest(pn.Need("digest")),
 				Size:     size.Int64(),
 			}
 			if p.Size < 0 {
@@ -171,5 +168,3 @@ func (l *Lock) Image(reference string) (LockedImage, bool) {
 	}
 	return l.Images[i], true
 }
-
-func validDigest(d digest.Digest) bool { return margo.ValidDigest(d) }

@@ -14,6 +14,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
@@ -105,7 +106,7 @@ func open(data []byte, artifactType string) (*image, error) {
 	}
 	root.Need("mediaType").Text()
 	descriptor(config)
-	i := &image{annotations: texts(root.Get("annotations"))}
+	i := &image{annotations: root.Get("annotations").Texts()}
 	layers := root.Need("layers")
 	for _, l := range layers.Items() {
 		i.layers = append(i.layers, descriptor(l))
@@ -132,19 +133,19 @@ func (i *image) number(key string) (uint64, error) {
 // digest reads an annotation; "": it is not there.
 func (i *image) digest(key string) (digest.Digest, error) {
 	text, ok := i.annotations[key]
-	if d := digest.Digest(text); !ok || validDigest(d) {
+	if d := digest.Digest(text); !ok || margo.ValidDigest(d) {
 		return d, nil
 	}
-	return "", fmt.Errorf("annotation %s: %q is not %s: %w", key, text, digestWords, fault.ErrInvalid)
+	return "", fmt.Errorf("annotation %s: %q is not %s: %w", key, text, margo.DigestForm, fault.ErrInvalid)
 }
 
 func descriptor(n *strict.Node) ocispec.Descriptor {
 	size := n.Need("size")
 	d := ocispec.Descriptor{
 		MediaType:   n.Need("mediaType").Filled(),
-		Digest:      digest.Digest(n.Need("digest").Matching(digestFormat, digestWords)),
+		Digest:      margo.ReadDigest(n.Need("digest")),
 		Size:        size.Int64(),
-		Annotations: texts(n.Get("annotations")),
+		Annotations: n.Get("annotations").Texts(),
 	}
 	if d.Size < 0 {
 		size.Faultf("must not be negative")
@@ -152,22 +153,19 @@ func descriptor(n *strict.Node) ocispec.Descriptor {
 	return d
 }
 
-func texts(n *strict.Node) map[string]string {
-	if n == nil {
-		return nil
-	}
-	out := make(map[string]string)
-	for _, m := range n.Members() {
-		out[m.Key()] = m.Text()
-	}
-	return out
-}
-
 // during puts what a function does before the error that it returns. It is deferred.
 func during(err *error, doing string, args ...any) {
 	if *err != nil {
 		*err = fmt.Errorf(doing+": %w", append(args, *err)...)
 	}
+}
+
+// layerIs refuses a layer of another media type, and one that is not [bounded].
+func layerIs(which string, d ocispec.Descriptor, mediaType string, limit int64) error {
+	if d.MediaType != mediaType {
+		return fmt.Errorf("%s: media type %q, want %q: %w", which, d.MediaType, mediaType, fault.ErrUnsupported)
+	}
+	return bounded(d, limit)
 }
 
 // bounded refuses a layer whose told size is over its limit, before anything is fetched.

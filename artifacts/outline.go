@@ -41,7 +41,7 @@ const (
 
 // Outline is what any manifest or index says about itself. Nothing in it is checked.
 type Outline struct {
-	Kind         Kind
+	Kind         Kind `json:"-"`
 	MediaType    string
 	ArtifactType string // as told; what was made before image-spec 1.1 tells it as the config's media type
 	Config       *ocispec.Descriptor
@@ -58,14 +58,8 @@ func ReadOutline(manifest []byte) (*Outline, error) {
 		return nil, fmt.Errorf("read manifest: %d bytes, more than %d: %w", len(manifest), MaxManifest, fault.ErrTooLarge)
 	}
 	var m struct {
-		SchemaVersion int                  `json:"schemaVersion"`
-		MediaType     string               `json:"mediaType"`
-		ArtifactType  string               `json:"artifactType"`
-		Config        *ocispec.Descriptor  `json:"config"`
-		Layers        []ocispec.Descriptor `json:"layers"`
-		Manifests     []ocispec.Descriptor `json:"manifests"`
-		Subject       *ocispec.Descriptor  `json:"subject"`
-		Annotations   map[string]string    `json:"annotations"`
+		SchemaVersion int
+		Outline
 	}
 	if err := json.Unmarshal(manifest, &m); err != nil {
 		return nil, fmt.Errorf("read manifest: %w: %w", fault.ErrInvalid, err)
@@ -73,10 +67,7 @@ func ReadOutline(manifest []byte) (*Outline, error) {
 	if m.SchemaVersion != 2 {
 		return nil, fmt.Errorf("read manifest: schemaVersion %d, want 2: %w", m.SchemaVersion, fault.ErrUnsupported)
 	}
-	o := &Outline{
-		MediaType: m.MediaType, ArtifactType: m.ArtifactType, Config: m.Config, Layers: m.Layers, Manifests: m.Manifests,
-		Subject: m.Subject, Annotations: m.Annotations,
-	}
+	o := &m.Outline
 	if o.ArtifactType == "" && o.Config != nil && o.Config.MediaType != ocispec.MediaTypeEmptyJSON && !isImageConfig(o.Config.MediaType) {
 		o.ArtifactType = o.Config.MediaType
 	}

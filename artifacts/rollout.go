@@ -9,6 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 const (
@@ -38,8 +39,8 @@ func PackRollout(o RolloutOptions) (_ *Artifact, err error) {
 	switch {
 	case o.Revision == 0:
 		return nil, fmt.Errorf("revisions begin at 1: %w", fault.ErrInvalid)
-	case o.Previous != "" && !validDigest(o.Previous):
-		return nil, fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid)
+	case o.Previous != "" && !margo.ValidDigest(o.Previous):
+		return nil, fmt.Errorf("previous %q is not %s: %w", o.Previous, margo.DigestForm, fault.ErrInvalid)
 	}
 	state, targets, err := o.Rollout.Encode()
 	if err != nil {
@@ -85,17 +86,11 @@ func OpenRollout(manifest []byte) (_ *RolloutIndex, err error) {
 		return nil, fmt.Errorf("%d layers, want the rollout and its targets: %w", len(i.layers), fault.ErrInvalid)
 	}
 	x.Rollout, x.Targets = i.layers[0], i.layers[1]
-	for _, l := range []struct {
-		ocispec.Descriptor
-		kind  string
-		limit int64
-	}{{x.Rollout, TypeRollout, MaxRollout}, {x.Targets, TypeRolloutTargets, MaxRolloutTargets}} {
-		if l.MediaType != l.kind {
-			return nil, fmt.Errorf("layer %s: media type %q, want %q: %w", l.Digest, l.MediaType, l.kind, fault.ErrUnsupported)
-		}
-		if err := bounded(l.Descriptor, l.limit); err != nil {
-			return nil, err
-		}
+	if err := layerIs("first layer", x.Rollout, TypeRollout, MaxRollout); err != nil {
+		return nil, err
+	}
+	if err := layerIs("second layer", x.Targets, TypeRolloutTargets, MaxRolloutTargets); err != nil {
+		return nil, err
 	}
 	return x, nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
@@ -168,14 +169,14 @@ func ParseRollout(file string, state, targets []byte) (*Rollout, error) {
 		Number:  root.Need("number").Uint64(),
 		Phase:   RolloutPhase(root.Need("phase").OneOf(rolloutPhases...)),
 		Reason:  root.Get("reason").Text(),
-		Content: digest.Digest(root.Need("content").Matching(digestFormat, digestWords)),
+		Content: margo.ReadDigest(root.Need("content")),
 		By:      root.Get("by").Text(),
 		Claim:   root.Need("claim").Matching(claimFormat, "a claim"),
 		Began:   instant(root.Need("began")),
 		Changed: instant(root.Need("changed")),
 	}
 	states := root.Need("states")
-	r.States = RolloutStates{Created: instant(states.Get("created")), Expires: instant(states.Get("expires")), Annotations: texts(states.Get("annotations"))}
+	r.States = RolloutStates{Created: instant(states.Get("created")), Expires: instant(states.Get("expires")), Annotations: states.Get("annotations").Texts()}
 	states.Close()
 	for _, n := range root.Need("waves").Items() {
 		r.Waves = append(r.Waves, rolloutWave(n))
@@ -279,8 +280,8 @@ func parseTargets(data []byte, waves int) ([]RolloutTarget, error) {
 			return nil, fmt.Errorf("target %s: %q is no repository: %w", t.Device, t.Repository, fault.ErrInvalid)
 		case t.Generation == 0 || t.Deployments < 0:
 			return nil, fmt.Errorf("target %s: generation %d, %d deployments: %w", t.Device, t.Generation, t.Deployments, fault.ErrInvalid)
-		case !validDigest(t.Digest) || t.Former != "" && !validDigest(t.Former):
-			return nil, fmt.Errorf("target %s: %q, %q: not %s: %w", t.Device, t.Digest, t.Former, digestWords, fault.ErrInvalid)
+		case !margo.ValidDigest(t.Digest) || t.Former != "" && !margo.ValidDigest(t.Former):
+			return nil, fmt.Errorf("target %s: %q, %q: not %s: %w", t.Device, t.Digest, t.Former, margo.DigestForm, fault.ErrInvalid)
 		}
 		last = t.Device
 	}

@@ -37,11 +37,11 @@ func PackState(o StateOptions) (_ *Artifact, err error) {
 	if _, err := ParseDeviceID(string(o.Device)); err != nil {
 		return nil, err
 	}
-	if o.Previous != "" && !validDigest(o.Previous) {
-		return nil, fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid)
+	if o.Previous != "" && !margo.ValidDigest(o.Previous) {
+		return nil, fmt.Errorf("previous %q is not %s: %w", o.Previous, margo.DigestForm, fault.ErrInvalid)
 	}
-	if o.Repeats != "" && !validDigest(o.Repeats) {
-		return nil, fmt.Errorf("repeats %q is not %s: %w", o.Repeats, digestWords, fault.ErrInvalid)
+	if o.Repeats != "" && !margo.ValidDigest(o.Repeats) {
+		return nil, fmt.Errorf("repeats %q is not %s: %w", o.Repeats, margo.DigestForm, fault.ErrInvalid)
 	}
 	switch n := len(o.Windows.JSON()); {
 	case n == 0 && !o.Windows.Always():
@@ -168,10 +168,7 @@ func ScanState(manifest []byte) (_ *StateIndex, err error) {
 		return nil, fmt.Errorf("annotation %s: generation 1 has none before it: %w", AnnotationRepeats, fault.ErrInvalid)
 	}
 	x.Manifest = i.layers[0]
-	if x.Manifest.MediaType != TypeState {
-		return nil, fmt.Errorf("first layer: media type %q, want %q: %w", x.Manifest.MediaType, TypeState, fault.ErrUnsupported)
-	}
-	if err := bounded(x.Manifest, MaxDocument); err != nil {
+	if err := layerIs("first layer", x.Manifest, TypeState, MaxDocument); err != nil {
 		return nil, err
 	}
 	x.Bundle, x.Deployments, err = documentLayers(i.layers[1:])

@@ -9,6 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 const (
@@ -49,8 +50,8 @@ func PackTrust(o TrustOptions) (_ *Artifact, err error) {
 		return nil, fmt.Errorf("%d bytes, more than %d: %w", len(o.Policy), MaxTrustPolicy, fault.ErrTooLarge)
 	case len(o.TrustedRoot) > MaxTrustedRoot:
 		return nil, fmt.Errorf("%s: %d bytes, more than %d: %w", TrustedRootFile, len(o.TrustedRoot), MaxTrustedRoot, fault.ErrTooLarge)
-	case o.Previous != "" && !validDigest(o.Previous):
-		return nil, fmt.Errorf("previous %q is not %s: %w", o.Previous, digestWords, fault.ErrInvalid)
+	case o.Previous != "" && !margo.ValidDigest(o.Previous):
+		return nil, fmt.Errorf("previous %q is not %s: %w", o.Previous, margo.DigestForm, fault.ErrInvalid)
 	}
 	layers := []Blob{layer(TypeTrust, TrustFile, o.Policy)}
 	if len(o.TrustedRoot) > 0 {
@@ -88,19 +89,14 @@ func OpenTrust(manifest []byte) (_ *TrustIndex, err error) {
 	if x.Previous, err = i.digest(AnnotationPrevious); err != nil {
 		return nil, err
 	}
-	if x.Policy.MediaType != TypeTrust {
-		return nil, fmt.Errorf("first layer: media type %q, want %q: %w", x.Policy.MediaType, TypeTrust, fault.ErrUnsupported)
-	}
-	if err := bounded(x.Policy, MaxTrustPolicy); err != nil {
+	if err := layerIs("first layer", x.Policy, TypeTrust, MaxTrustPolicy); err != nil {
 		return nil, err
 	}
 	switch rest := i.layers[1:]; {
 	case len(rest) > 1:
 		return nil, fmt.Errorf("%d layers, want the policy and at most a trusted root: %w", len(i.layers), fault.ErrInvalid)
-	case len(rest) == 1 && rest[0].MediaType != TypeTrustedRoot:
-		return nil, fmt.Errorf("second layer: media type %q, want %q: %w", rest[0].MediaType, TypeTrustedRoot, fault.ErrUnsupported)
 	case len(rest) == 1:
-		if err := bounded(rest[0], MaxTrustedRoot); err != nil {
+		if err := layerIs("second layer", rest[0], TypeTrustedRoot, MaxTrustedRoot); err != nil {
 			return nil, err
 		}
 		x.TrustedRoot = &rest[0]

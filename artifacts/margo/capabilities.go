@@ -60,20 +60,12 @@ var (
 
 // ParseDeviceCapabilities reads what a device tells of itself (JSON).
 func ParseDeviceCapabilities(file string, data []byte) (*DeviceCapabilities, error) {
-	root, err := strict.JSON(file, data)
-	if err != nil {
-		return nil, err
-	}
-	return capabilitiesOf(root)
+	return parse(strict.JSON, capabilitiesOf, file, data)
 }
 
 // ParseDeviceCapabilitiesYAML reads what a device tells of itself in its YAML form.
 func ParseDeviceCapabilitiesYAML(file string, data []byte) (*DeviceCapabilities, error) {
-	root, err := strict.YAML(file, data)
-	if err != nil {
-		return nil, err
-	}
-	return capabilitiesOf(root)
+	return parse(strict.YAML, capabilitiesOf, file, data)
 }
 
 func capabilitiesOf(root *strict.Node) (*DeviceCapabilities, error) {

@@ -93,8 +93,8 @@ func ParseApplicationDeployment(file string, data []byte) (*ApplicationDeploymen
 	d := &ApplicationDeployment{}
 	metadata, spec := root.Need("metadata"), root.Need("spec")
 	annotations := metadata.Get("annotations")
-	d.Metadata.Annotations = stringMap(annotations)
-	d.Metadata.Labels = stringMap(metadata.Get("labels"))
+	d.Metadata.Annotations = annotations.Texts()
+	d.Metadata.Labels = metadata.Get("labels").Texts()
 	d.Metadata.Name = metadata.Need("name").Filled()
 	id, application := root.Get("id"), spec.Get("applicationId")
 	if r.old {
@@ -169,7 +169,7 @@ func (r deploymentReader) component(n *strict.Node) Component {
 	c.Properties = r.properties(n.Need("properties"))
 	c.Extensions = r.closed(n)
 	pin := n.Get(PinExtension).Get("digest")
-	sha256Digest(pin)
+	ReadDigest(pin)
 	return c
 }
 

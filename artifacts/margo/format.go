@@ -41,8 +41,12 @@ func ValidDeviceID(s string) bool { return deviceFormat.MatchString(s) }
 
 func uuid(n *strict.Node) string { return n.Matching(uuidFormat, "a UUID") }
 
-func sha256Digest(n *strict.Node) digest.Digest {
-	return digest.Digest(n.Matching(digestFormat, `a digest of the form "sha256:" and 64 lower-case hexadecimal digits`))
+// DigestForm says in errors what [ValidDigest] asks for.
+const DigestForm = `a digest of the form "sha256:" and 64 lower-case hexadecimal digits`
+
+// ReadDigest reads a digest for which [ValidDigest] is true.
+func ReadDigest(n *strict.Node) digest.Digest {
+	return digest.Digest(n.Matching(digestFormat, DigestForm))
 }
 
 // extensions reads the "x-<name>-extensions" members of an object. They are free in what they hold.
@@ -80,16 +84,13 @@ func timeout(n *strict.Node) time.Duration {
 	return time.Duration(minutes)*time.Minute + time.Duration(seconds)*time.Second
 }
 
-// stringMap reads an object of strings.
-func stringMap(n *strict.Node) map[string]string {
-	if n == nil {
-		return nil
+// parse reads a document in one of its forms.
+func parse[T any](form func(file string, data []byte) (*strict.Node, error), read func(*strict.Node) (*T, error), file string, data []byte) (*T, error) {
+	root, err := form(file, data)
+	if err != nil {
+		return nil, err
 	}
-	out := make(map[string]string)
-	for _, m := range n.Members() {
-		out[m.Key()] = m.Text()
-	}
-	return out
+	return read(root)
 }
 
 // unique records every node whose text another one before it had.

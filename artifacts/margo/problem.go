@@ -29,20 +29,12 @@ type ProblemField struct {
 
 // ParseProblem reads an error answer of the management API (JSON). Members that it does not know are ignored.
 func ParseProblem(file string, data []byte) (*Problem, error) {
-	root, err := strict.JSON(file, data)
-	if err != nil {
-		return nil, err
-	}
-	return problemOf(root)
+	return parse(strict.JSON, problemOf, file, data)
 }
 
 // ParseProblemYAML reads an error answer in its YAML form.
 func ParseProblemYAML(file string, data []byte) (*Problem, error) {
-	root, err := strict.YAML(file, data)
-	if err != nil {
-		return nil, err
-	}
-	return problemOf(root)
+	return parse(strict.YAML, problemOf, file, data)
 }
 
 func problemOf(root *strict.Node) (*Problem, error) {

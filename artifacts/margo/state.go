@@ -62,7 +62,7 @@ func ParseStateManifest(file string, data []byte) (*StateManifest, error) {
 	deployments := root.Need("deployments")
 	var ids []*strict.Node
 	for _, n := range deployments.Items() {
-		r := DeploymentRef{DeploymentID: uuid(n.Need("deploymentId")), Digest: sha256Digest(n.Need("digest")), SizeBytes: advisory(n.Get("sizeBytes"))}
+		r := DeploymentRef{DeploymentID: uuid(n.Need("deploymentId")), Digest: ReadDigest(n.Need("digest")), SizeBytes: advisory(n.Get("sizeBytes"))}
 		u := n.Need("url")
 		r.URL = u.Text()
 		if p := deploymentURL.FindStringSubmatch(r.URL); u != nil && (p == nil || p[1] != r.DeploymentID || p[2] != r.Digest.String()) {
@@ -92,7 +92,7 @@ func ParseStateManifest(file string, data []byte) (*StateManifest, error) {
 }
 
 func bundleRef(n *strict.Node) *BundleRef {
-	b := &BundleRef{MediaType: n.Need("mediaType").OneOf(BundleMediaType), Digest: sha256Digest(n.Need("digest")), SizeBytes: advisory(n.Get("sizeBytes"))}
+	b := &BundleRef{MediaType: n.Need("mediaType").OneOf(BundleMediaType), Digest: ReadDigest(n.Need("digest")), SizeBytes: advisory(n.Get("sizeBytes"))}
 	u := n.Need("url")
 	b.URL = u.Text()
 	if p := bundleURL.FindStringSubmatch(b.URL); u != nil && (p == nil || p[1] != b.Digest.String()) {

@@ -52,20 +52,12 @@ func Overall(components []ComponentStatus) State {
 
 // ParseDeploymentStatus reads a report on a deployment (JSON). An error with nothing in it counts as none.
 func ParseDeploymentStatus(file string, data []byte) (*DeploymentStatus, error) {
-	root, err := strict.JSON(file, data)
-	if err != nil {
-		return nil, err
-	}
-	return statusOf(root)
+	return parse(strict.JSON, statusOf, file, data)
 }
 
 // ParseDeploymentStatusYAML reads a report on a deployment in its YAML form.
 func ParseDeploymentStatusYAML(file string, data []byte) (*DeploymentStatus, error) {
-	root, err := strict.YAML(file, data)
-	if err != nil {
-		return nil, err
-	}
-	return statusOf(root)
+	return parse(strict.YAML, statusOf, file, data)
 }
 
 func statusOf(root *strict.Node) (*DeploymentStatus, error) {

@@ -251,6 +251,18 @@ func (n *Node) Members() []*Node {
 	return n.items
 }
 
+// Texts is an object of strings; nil where there is none.
+func (n *Node) Texts() map[string]string {
+	if n == nil {
+		return nil
+	}
+	out := make(map[string]string)
+	for _, m := range n.Members() {
+		out[m.Key()] = m.Text()
+	}
+	return out
+}
+
 // Items are the elements of a list.
 func (n *Node) Items() []*Node {
 	if !n.is(List) {
