@@ -119,7 +119,7 @@ func TestWhatCannotBeReadIsNotTidiedAway(t *testing.T) {
 		w.Sync(t, r)
 		time.Sleep(time.Minute)
 		before, damaged := w.Content.Len(), 0
-		w.Content.Damage(func(d digest.Digest) bool { damaged++; return d != first && damaged > 1 })
+		w.Content.Damage(func(d digest.Digest, _ string) bool { damaged++; return d != first && damaged > 1 })
 		w.Publish(t, 2, anApp(2, "web:2"))
 		w.Sync(t, r)
 		time.Sleep(time.Minute)

@@ -179,7 +179,7 @@ func TestDamagedSignaturesAreRepaired(t *testing.T) {
 				damage := func() {
 					t.Helper()
 					n := 0
-					w.Content.DamageText(func(data string) bool {
+					w.Content.Damage(func(_ digest.Digest, data string) bool {
 						if strings.HasPrefix(data, what) {
 							n++
 						}
@@ -223,7 +223,7 @@ func TestSignaturesAreRepairedWhenThereIsRoom(t *testing.T) {
 		r := w.Start(t)
 		w.Publish(t, 1, anApp(1, "web:1"))
 		w.Committed(t, r, 1)
-		w.Content.DamageText(func(data string) bool { return strings.HasPrefix(data, signature) })
+		w.Content.Damage(func(_ digest.Digest, data string) bool { return strings.HasPrefix(data, signature) })
 		k.with(func() { k.full = true })
 		time.Sleep(25 * time.Hour)
 		k.with(func() { k.full = false })

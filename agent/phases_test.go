@@ -429,7 +429,7 @@ func TestDamagedWhileItWaits(t *testing.T) {
 				since := b.reaches(store.PhaseAwaitingApproval, 2).Since
 				newest := b.r.Status().Accepted.Digest
 				b.r.Stop(t)
-				w.Content.Damage(func(d digest.Digest) bool { return all || d == newest })
+				w.Content.Damage(func(d digest.Digest, _ string) bool { return all || d == newest })
 				w.Registry.Fail(func(string) error { return fault.ErrTemporary })
 				b.r = w.Start(t)
 				time.Sleep(time.Hour)

@@ -272,23 +272,12 @@ func (c *Content) Len() int {
 	return len(c.data)
 }
 
-// Damage changes every kept blob whose digest pick tells, or all when pick is nil.
-func (c *Content) Damage(pick func(digest.Digest) bool) {
+// Damage changes every kept blob for which pick is true.
+func (c *Content) Damage(pick func(d digest.Digest, text string) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for d, data := range c.data {
-		if pick == nil || pick(d) {
-			c.data[d] = append(slices.Clone(data), 'x')
-		}
-	}
-}
-
-// DamageText changes every kept blob whose text pick tells.
-func (c *Content) DamageText(pick func(string) bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for d, data := range c.data {
-		if pick(string(data)) {
+		if pick(d, string(data)) {
 			c.data[d] = append(slices.Clone(data), 'x')
 		}
 	}

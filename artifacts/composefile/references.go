@@ -16,13 +16,12 @@ const maxPackedDir = 256
 
 // fileKey is a value that names another file.
 type fileKey struct {
-	at       *Node
-	name     string
-	optional bool
-	prefix   string // text before the name in the value
-	suffix   string // text after it
-	bound    bool   // mounted: may be a directory, and may be run
-	written  bool   // mounted without ro: packed where there are files, refused by the check where there are none
+	at      *Node
+	name    string
+	prefix  string // text before the name in the value
+	suffix  string // text after it
+	bound   bool   // mounted: may be a directory, and may be run
+	written bool   // mounted without ro: packed where there are files, refused by the check where there are none
 }
 
 // fileKeys are all values that name a file of the archive.
@@ -47,7 +46,7 @@ func fileKeys(root *Node) []fileKey {
 	container := func(c *Node) {
 		each(c.Get("env_file"), func(n *Node) {
 			if n.Kind == Map {
-				add(fileKey{at: n.Get("path"), name: n.Get("path").Text(), optional: n.Get("required").Text() == "false"})
+				add(fileKey{at: n.Get("path"), name: n.Get("path").Text()})
 				return
 			}
 			add(fileKey{at: n, name: n.Text()})

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/google/uuid"
 )
 
 const (
@@ -31,7 +33,7 @@ func apiCases() []Case {
 		}},
 		{"api.deployment", []string{"7.1.5", "7.2.1"}, "an unknown deployment is answered 404 deployment-not-found", func(ctx context.Context, s *session) error {
 			var all []error
-			for _, path := range []string{newUUID() + "/" + none, newUUID() + "/latest", "x/" + none} {
+			for _, path := range []string{uuid.NewString() + "/" + none, uuid.NewString() + "/latest", "x/" + none} {
 				all = append(all, s.client.rejects(ctx, "GET", manifestPath+"/"+path, nil, 404, "deployment-not-found"))
 			}
 			return errors.Join(all...)
@@ -39,7 +41,7 @@ func apiCases() []Case {
 		onManifest("api.digest", "7.1.5", "a deployment with another digest is not found", func(ctx context.Context, s *session, m *manifest) error {
 			return errors.Join(
 				s.client.rejects(ctx, "GET", manifestPath+"/"+m.deployments[0].DeploymentID+"/"+none, nil, 404, "deployment-not-found"),
-				s.client.rejects(ctx, "GET", manifestPath+"/"+newUUID()+"/"+m.deployments[0].Digest, nil, 404, "deployment-not-found"))
+				s.client.rejects(ctx, "GET", manifestPath+"/"+uuid.NewString()+"/"+m.deployments[0].Digest, nil, 404, "deployment-not-found"))
 		}),
 		{"api.blank", []string{"7.2.1", "7.2.4"}, "unknown paths and methods are problems of type about:blank", func(ctx context.Context, s *session) error {
 			var all []error

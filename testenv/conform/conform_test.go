@@ -15,6 +15,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/longshore-dev/longshore/identity/identitytest"
 	"github.com/longshore-dev/longshore/testenv"
 	another "github.com/longshore-dev/longshore/testenv/manager"
@@ -117,7 +119,7 @@ func TestAnotherManager(t *testing.T) {
 		version++
 		var all []another.Deployment
 		for range deployments {
-			id := newUUID()
+			id := uuid.NewString()
 			all = append(all, another.Deployment{ID: id, YAML: fmt.Appendf(nil, "id: %s\nmetadata: {name: x, namespace: default, deviceId: %s}\n", id, device)})
 		}
 		foreign.Set(device, version, all...)

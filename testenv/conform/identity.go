@@ -16,6 +16,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 const (
@@ -232,7 +234,7 @@ func notAccepted(ctx context.Context, s *session) error {
 	if err != nil {
 		return err
 	}
-	id := newUUID()
+	id := uuid.NewString()
 	var all []error
 	for _, r := range []struct {
 		method, path string

@@ -2,21 +2,14 @@ package conform
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/google/uuid"
 )
 
 const states = "pending installing installed failed removing removed"
-
-// newUUID is a random UUID.
-func newUUID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // does not fail
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
 
 func statusPath(id string) string { return manifestPath + "/" + id + "/status" }
 
@@ -35,7 +28,7 @@ func (s *session) deployment(ctx context.Context) (string, error) {
 	}
 	m, err := s.client.manifest(ctx)
 	if err != nil || len(m.deployments) == 0 {
-		return newUUID(), nil //nolint:nilerr // a manager need not serve desired state to take reports
+		return uuid.NewString(), nil //nolint:nilerr // a manager need not serve desired state to take reports
 	}
 	return m.deployments[0].DeploymentID, nil
 }
@@ -93,7 +86,7 @@ func statusCases() []Case {
 			id := m.deployments[0].DeploymentID
 			return errors.Join(s.client.expect(ctx, "POST", statusPath(id), status(id, "pending"), 201), s.client.expect(ctx, "POST", statusPath(id), status(id, "installing"), 200))
 		}},
-		badStatus("status.path", "4.1.1", "deploymentId equals the path", changes{"another": root("deploymentId", newUUID()), "none": none("deploymentId")}),
+		badStatus("status.path", "4.1.1", "deploymentId equals the path", changes{"another": root("deploymentId", uuid.NewString()), "none": none("deploymentId")}),
 		badStatus("status.version", "4.1.3", "adoptedManifestVersion is required", changes{"none": none("adoptedManifestVersion"), "zero": root("adoptedManifestVersion", 0)}),
 		badStatus("status.state", "4.1.4", "status.state is one of six", changes{
 			"another": root("status", object{"state": "running"}), "of 2024": root("status", object{"state": "Installed"}), "none": root("status", object{}), "no status": none("status"),

@@ -36,7 +36,6 @@ type Options struct {
 	Dir       string    // where the files go; must be empty or missing
 	Version   string    // SemVer without v
 	Platforms []string  // "linux/arm/v7"; nil: Platforms()
-	Programs  []string  // nil: all
 	Key       string    // what longshore sign and attest take as --key; "": the release is not signed
 }
 
@@ -131,10 +130,7 @@ func (r *release) name(platform string) string {
 // platform builds the programs of a platform, and writes their archive and SBOM.
 func (r *release) platform(ctx context.Context, work, platform string) error {
 	dir := filepath.Join(work, r.name(platform))
-	programs := r.Programs
-	if programs == nil {
-		programs = testenv.OwnPrograms()
-	}
+	programs := testenv.OwnPrograms()
 	if !strings.HasPrefix(platform, "linux/") {
 		programs = slices.DeleteFunc(slices.Clone(programs), func(p string) bool { return p == "longshore-agent" })
 	}
