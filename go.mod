@@ -24,6 +24,7 @@ require (
 	github.com/distribution/reference v0.6.0 // names of images as people write them
 	github.com/docker/go-units v0.5.0 // tests: sizes as Compose's own tests write them
 	github.com/dustin/go-humanize v1.1.0 // sizes in flags, numbers with commas
+	github.com/go-jose/go-jose/v4 v4.1.5 // tests: tokens of registries and identity providers
 	github.com/google/certificate-transparency-go v1.3.3 // timestamps that a Fulcio certificate carries
 	github.com/google/go-cmp v0.7.0 // differences that tests print; none in a program
 	github.com/google/go-containerregistry v0.22.1 // tests: images, and a lax registry
@@ -132,7 +133,6 @@ require (
 	github.com/fatih/color v1.18.0 // indirect
 	github.com/felixge/httpsnoop v1.1.0 // indirect
 	github.com/fsnotify/fsnotify v1.10.1 // indirect
-	github.com/go-jose/go-jose/v4 v4.1.5 // indirect
 	github.com/go-logr/logr v1.4.4 // indirect
 	github.com/go-logr/stdr v1.2.2 // indirect
 	github.com/go-openapi/analysis v0.25.5 // indirect

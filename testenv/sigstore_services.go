@@ -67,18 +67,10 @@ func (p *identityProvider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // mint signs an identity token for an e-mail address.
 func (p *identityProvider) mint(email string, now time.Time) (string, error) {
-	header, err := json.Marshal(map[string]string{"typ": "JWT", "alg": "ES256", "kid": tokenKeyID})
-	if err != nil {
-		return "", err
-	}
-	claims, err := json.Marshal(map[string]any{
+	return signToken(p.key, map[string]any{
 		"iss": p.issuer, "sub": email, "aud": "sigstore", "email": email, "email_verified": true,
 		"iat": now.Unix(), "nbf": now.Add(-time.Minute).Unix(), "exp": now.Add(tokenLife).Unix(),
 	})
-	if err != nil {
-		return "", err
-	}
-	return signES256(p.key, header, claims)
 }
 
 // certLog answers like a log of RFC 6962 that takes every certificate, and keeps none.

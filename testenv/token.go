@@ -4,12 +4,13 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/base64"
 	"encoding/json"
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 )
 
 const (
@@ -34,11 +35,9 @@ func newTokenServer(username, password string) (*tokenServer, error) {
 
 // keys is the public key as a JWK set, for the registry.
 func (s *tokenServer) keys() []byte {
-	point, _ := s.key.PublicKey.Bytes() // 0x04, x, y: a key that was just made has no error
-	x, y := point[1:33], point[33:]
-	data, _ := json.Marshal(map[string]any{"keys": []any{map[string]string{
-		"kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": tokenKeyID, "x": raw64(x), "y": raw64(y),
-	}}})
+	data, _ := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{
+		{Key: s.key.Public(), KeyID: tokenKeyID, Use: "sig", Algorithm: string(jose.ES256)}, // a key that was just made has no error
+	}})
 	return data
 }
 
@@ -90,32 +89,19 @@ func (s *tokenServer) mint(user string, scopes []string, now time.Time) (string,
 			granted = append(granted, access{kind, rest[:i], strings.Split(rest[i+1:], ",")})
 		}
 	}
-	header, err := json.Marshal(map[string]string{"typ": "JWT", "alg": "ES256", "kid": tokenKeyID})
-	if err != nil {
-		return "", err
-	}
-	claims, err := json.Marshal(map[string]any{
+	return signToken(s.key, map[string]any{
 		"iss": tokenIssuer, "sub": user, "aud": tokenService, "jti": rand.Text(),
 		"iat": now.Unix(), "nbf": now.Add(-time.Minute).Unix(), "exp": now.Add(tokenLife).Unix(), "access": granted,
 	})
+}
+
+// signToken makes a JSON web token.
+func signToken(key *ecdsa.PrivateKey, claims map[string]any) (string, error) {
+	signer, err := jose.NewSigner(
+		jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: key, KeyID: tokenKeyID}}, (&jose.SignerOptions{}).WithType("JWT"),
+	)
 	if err != nil {
 		return "", err
 	}
-	return signES256(s.key, header, claims)
+	return jwt.Signed(signer).Claims(claims).Serialize()
 }
-
-// signES256 makes a JSON web token.
-func signES256(key *ecdsa.PrivateKey, header, claims []byte) (string, error) {
-	signed := raw64(header) + "." + raw64(claims)
-	sum := sha256.Sum256([]byte(signed))
-	r, v, err := ecdsa.Sign(rand.Reader, key, sum[:])
-	if err != nil {
-		return "", err
-	}
-	signature := make([]byte, 64) // JWS wants r and s at full width, not ASN.1
-	r.FillBytes(signature[:32])
-	v.FillBytes(signature[32:])
-	return signed + "." + raw64(signature), nil
-}
-
-func raw64(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }
