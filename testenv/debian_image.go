@@ -144,12 +144,17 @@ func unpackDebian(ctx context.Context, out io.Writer, tree string, packages []st
 			return err
 		}
 	}
-	archives, err := filepath.Glob(filepath.Join(tree, "*.deb"))
-	if err != nil {
-		return err
+	return unpackArchives(ctx, tree)
+}
+
+// unpackArchives unpacks the packages in a folder there.
+func unpackArchives(ctx context.Context, dir string) error {
+	archives, err := filepath.Glob(filepath.Join(dir, "*.deb"))
+	if err != nil || len(archives) == 0 {
+		return errors.Join(err, fmt.Errorf("there are no packages in %s", dir))
 	}
 	for _, a := range archives {
-		if text, err := exec.CommandContext(ctx, "dpkg-deb", "-x", a, tree).CombinedOutput(); err != nil {
+		if text, err := exec.CommandContext(ctx, "dpkg-deb", "-x", a, dir).CombinedOutput(); err != nil {
 			return fmt.Errorf("unpack %s: %w\n%s", a, err, tail(text, 5))
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 )
@@ -105,12 +104,8 @@ func debianContainerd(ctx context.Context, out io.Writer) (string, error) {
 	} else if _, err := apt(ctx, tmp, "download", "-q", "containerd/bookworm"); err != nil {
 		return "", fmt.Errorf("download Debian 12's containerd: %w", err)
 	}
-	archives, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
-	if err != nil || len(archives) != 1 {
-		return "", fmt.Errorf("download Debian's containerd: got %v, %w", archives, err)
-	}
-	if text, err := exec.CommandContext(ctx, "dpkg-deb", "-x", archives[0], tmp).CombinedOutput(); err != nil {
-		return "", fmt.Errorf("unpack %s: %w\n%s", archives[0], err, tail(text, 5))
+	if err := unpackArchives(ctx, tmp); err != nil {
+		return "", err
 	}
 	if err := os.Rename(tmp, dir); err != nil {
 		return "", fmt.Errorf("keep Debian's containerd: %w", err)
