@@ -13,16 +13,13 @@ import (
 )
 
 // readBy is how many bytes a process has read so far, from files and from sockets.
-func readBy(t *testing.T, pid int) (n int64) {
+func readBy(t *testing.T, pid int) int64 {
 	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
-	if err == nil {
-		_, err = fmt.Sscanf(string(b), "rchar: %d", &n)
-	}
+	fields, err := testenv.Account(fmt.Sprintf("/proc/%d/io", pid))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n
+	return int64(fields["rchar"])
 }
 
 // TestStartLeavesLayersAlone: a runtime that starts reads no image whole and writes into no layer, also where a file of a layer is

@@ -506,26 +506,9 @@ func processes(s *status.Status) map[string]uint32 {
 // peak is the most memory that the agent ever had, in bytes, since forgetPeak.
 func (d *device) peak(t *testing.T) int64 {
 	t.Helper()
-	n := peakOf(d.agent.PID())
-	if n == 0 {
-		t.Fatal("the agent is gone")
-	}
+	n, err := testenv.PeakMemory(d.agent.PID())
+	must(t, "measure the agent", err)
 	return n
-}
-
-// peakOf is the most memory that a process has had, in bytes; 0 when it has ended.
-func peakOf(pid int) int64 {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(data)) {
-		var kib int64
-		if n, _ := fmt.Sscanf(line, "VmHWM: %d kB", &kib); n == 1 {
-			return kib << 10
-		}
-	}
-	return 0
 }
 
 // forgetPeak begins to measure anew.

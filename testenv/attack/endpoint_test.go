@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -165,7 +164,7 @@ func (e *endpoint) watch(ctx context.Context, t *testing.T, tokens map[string]st
 				t.Errorf("the page is answered %d, %v", code, err)
 			}
 		}
-		n, err := endpointPeak(e.pid)
+		n, err := testenv.PeakMemory(e.pid)
 		if err != nil {
 			t.Error(err)
 			break
@@ -177,20 +176,6 @@ func (e *endpoint) watch(ctx context.Context, t *testing.T, tokens map[string]st
 		}
 	}
 	return times, peak
-}
-
-// endpointPeak is the most physical memory that a process has had, in bytes.
-func endpointPeak(pid int) (int64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	m := regexp.MustCompile(`(?m)^VmHWM:\s+(\d+) kB`).FindSubmatch(data)
-	if m == nil {
-		return 0, fmt.Errorf("process %d tells no memory", pid)
-	}
-	n, err := strconv.ParseInt(string(m[1]), 10, 64)
-	return n << 10, err
 }
 
 // stored is how much disk the database takes.

@@ -53,7 +53,9 @@ func (d *device) try(t *testing.T, env []string, program string, args ...string)
 	go func() {
 		var most int64
 		for {
-			most = max(most, peakOf(cmd.Process.Pid))
+			if n, err := testenv.PeakMemory(cmd.Process.Pid); err == nil {
+				most = max(most, n)
+			}
 			select {
 			case <-done:
 				peak <- most

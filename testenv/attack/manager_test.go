@@ -82,7 +82,7 @@ func TestManagerAttack(t *testing.T) {
 		}
 	}
 	slices.Sort(times)
-	peak, err := endpointPeak(s.Process.PID())
+	peak, err := testenv.PeakMemory(s.Process.PID())
 	if err != nil {
 		t.Fatal(err)
 	}

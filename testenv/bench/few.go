@@ -61,7 +61,7 @@ func weigh(d *testenv.Daemon, folders ...string) (float64, error) {
 		if err != nil || !bytes.Contains(environment, []byte(d.Dir)) && !bytes.Contains(environment, []byte("CONTAINER_NAMESPACE="+d.Namespace+"\x00")) {
 			continue
 		}
-		fields, err := account(filepath.Join(filepath.Dir(exe), "smaps_rollup"))
+		fields, err := testenv.Account(filepath.Join(filepath.Dir(exe), "smaps_rollup"))
 		if err != nil {
 			return 0, err
 		}

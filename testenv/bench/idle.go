@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -88,7 +87,7 @@ func (d *device) everything() (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	fields, err := account(fmt.Sprintf("/proc/%d/smaps_rollup", d.Agent.PID()))
+	fields, err := testenv.Account(fmt.Sprintf("/proc/%d/smaps_rollup", d.Agent.PID()))
 	return sample{"pss-MiB": (fields["Pss"]*1024 + beside) / (1 << 20), "agent-MiB": fields["Pss"] / 1024}, err
 }
 
@@ -218,12 +217,12 @@ type usage struct {
 // look reads the kernel's accounts of a process.
 func look(pid int) (u usage, err error) {
 	dir := fmt.Sprintf("/proc/%d/", pid)
-	fields, err := account(dir + "status")
+	fields, err := testenv.Account(dir + "status")
 	if err != nil {
 		return u, err
 	}
 	u.rss, u.anonymous = fields["VmRSS"]*1024, fields["RssAnon"]*1024
-	if fields, err = account(dir + "io"); err != nil {
+	if fields, err = testenv.Account(dir + "io"); err != nil {
 		return u, err
 	}
 	u.written = fields["write_bytes"] // towards a block device; not what goes to a tmpfs or a socket
@@ -245,25 +244,6 @@ func look(pid int) (u usage, err error) {
 		u.cpu += time.Duration(ns)
 	}
 	return u, nil
-}
-
-// account reads lines like "VmRSS:  123 kB".
-func account(file string) (map[string]float64, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	fields := map[string]float64{}
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		key, rest, _ := strings.Cut(lines.Text(), ":")
-		value, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
-		if v, err := strconv.ParseFloat(value, 64); err == nil {
-			fields[key] += v
-		}
-	}
-	return fields, lines.Err()
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -31,7 +31,7 @@ func machine(ctx context.Context, out io.Writer) error {
 			model = string(m[1])
 		}
 	}
-	if fields, err := account("/proc/meminfo"); err == nil {
+	if fields, err := testenv.Account("/proc/meminfo"); err == nil {
 		memory = fmt.Sprintf(", %.0f GiB", fields["MemTotal"]/(1<<20))
 	}
 	kernel, _ := exec.CommandContext(ctx, "uname", "-r").Output()

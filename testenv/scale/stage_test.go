@@ -175,12 +175,8 @@ func watch(pid int) func() int64 {
 		defer tick.Stop()
 		most := int64(0)
 		for {
-			data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-			if _, line, ok := strings.Cut(string(data), "VmHWM:"); err == nil && ok {
-				var kib int64
-				if _, err := fmt.Sscan(line, &kib); err == nil {
-					most = max(most, kib<<10)
-				}
+			if peak, err := testenv.PeakMemory(pid); err == nil {
+				most = max(most, peak)
 			}
 			select {
 			case <-tick.C:

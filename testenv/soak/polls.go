@@ -123,7 +123,8 @@ func Polls(ctx context.Context, o PollsOptions) (f PollsFigures, err error) {
 	}
 	f.CPU = (after - before).Seconds() / time.Since(began).Seconds()
 	f.Registry = len(s.Registry.Faults.Requests("", ""))
-	f.RSS, err = residentMemory(pid)
+	memory, err := testenv.Account(fmt.Sprintf("/proc/%d/status", pid))
+	f.RSS = int64(memory["VmRSS"]) << 10
 	f.count(devices, times)
 	return f, errors.Join(err, ctx.Err())
 }
@@ -256,18 +257,4 @@ func processorTime(pid int) (time.Duration, error) {
 	user, err := strconv.ParseInt(fields[11], 10, 64)
 	system, err2 := strconv.ParseInt(fields[12], 10, 64)
 	return time.Duration(user+system) * time.Second / clockTicks, errors.Join(err, err2)
-}
-
-// residentMemory is the physical memory of a process, in bytes.
-func residentMemory(pid int) (int64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-	if err != nil {
-		return 0, err
-	}
-	fields := strings.Fields(string(data))
-	if len(fields) < 2 {
-		return 0, fmt.Errorf("/proc/%d/statm is %q", pid, data)
-	}
-	pages, err := strconv.ParseInt(fields[1], 10, 64)
-	return pages * int64(os.Getpagesize()), err
 }
