@@ -20,15 +20,7 @@ func TestLayoutOnAFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testenv.Unavailable(t, "needs root")
 	}
-	box, err := testenv.OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	box := testenv.NewBox(t)
 	disk, err := box.NewDisk(t.Context(), 16<<20)
 	if err != nil {
 		testenv.Unavailable(t, "%v", err)

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"testing"
 )
 
 // boxes is the folder below os.TempDir that holds one folder for each box. Its fixed name lets a later run find what a
@@ -48,6 +49,21 @@ func OpenBox(ctx context.Context) (*Box, error) {
 		return nil, err
 	}
 	return &Box{dir: dir}, nil
+}
+
+// NewBox opens a box for one test, which empties it at its end.
+func NewBox(t testing.TB) *Box {
+	t.Helper()
+	b, err := OpenBox(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Empty(); err != nil {
+			t.Errorf("empty the box: %v", err)
+		}
+	})
+	return b
 }
 
 // Dir is the box's folder; things put there need no Add, unless they are processes outside any container.

@@ -66,15 +66,7 @@ func TestBoxEndsAllThatItStarted(t *testing.T) {
 }
 
 func TestProcessKilledAndStartedAgain(t *testing.T) {
-	b, err := OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := b.Empty(); err != nil {
-			t.Error(err)
-		}
-	}()
+	b := NewBox(t)
 	p, err := b.Start("p", []string{"GREETING=hello"}, "sh", "-c", "echo $GREETING; exec sleep 600")
 	if err != nil {
 		t.Fatal(err)
@@ -183,11 +175,7 @@ func TestAdopt(t *testing.T) {
 }
 
 func TestOutput(t *testing.T) {
-	b, err := OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = b.Empty() })
+	b := NewBox(t)
 	out, err := b.Output(t.Context(), []string{"GREETING=hello"}, "/bin/sh", "-c", "echo $GREETING in $PWD; echo noise >&2")
 	if want := "hello in " + b.Dir() + "\n"; err != nil || out != want {
 		t.Errorf("Output = %q, %v, want %q", out, err, want)

@@ -12,15 +12,7 @@ func TestPowerCut(t *testing.T) {
 	if os.Geteuid() != 0 {
 		Unavailable(t, "needs root")
 	}
-	box, err := OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	box := NewBox(t)
 	disk, err := box.NewDisk(t.Context(), 64<<20)
 	if err != nil {
 		Unavailable(t, "%v", err)

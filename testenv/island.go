@@ -44,15 +44,7 @@ func NewIsland(t testing.TB, inside ...string) *Island {
 	if err := InstallDebian(ctx, os.Stderr, "nftables", "iproute2", "util-linux"); err != nil {
 		Unavailable(t, "%v", err)
 	}
-	box, err := OpenBox(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	box := NewBox(t)
 	holder, err := box.Start("island", nil, "unshare", "--net", "sleep", "infinity") // the namespace ends with it
 	if err != nil {
 		t.Fatal(err)

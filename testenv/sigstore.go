@@ -46,15 +46,7 @@ func StartSigstore(t testing.TB) *Sigstore {
 	for _, name := range []string{"fulcio", "timestamp-server", "rekor-server", "cosign3"} {
 		Program(t, name)
 	}
-	box, err := OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	box := NewBox(t)
 	s, err := openSigstore(t.Context(), os.Stderr, box)
 	if err != nil {
 		t.Fatal(err)

@@ -22,25 +22,18 @@ func StartSoftTPM(t testing.TB) *SoftTPM {
 	if err := InstallDebian(t.Context(), os.Stderr, "swtpm"); err != nil {
 		Unavailable(t, "%v", err)
 	}
-	box, err := OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	box := NewBox(t)
 	x := &SoftTPM{Socket: filepath.Join(box.Dir(), "tpm.sock")}
 	state := filepath.Join(box.Dir(), "tpm")
 	if err := os.Mkdir(state, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	x.process, err = box.Start("swtpm", nil, "swtpm", "socket", "--tpm2", "--tpmstate", "dir="+state,
+	process, err := box.Start("swtpm", nil, "swtpm", "socket", "--tpm2", "--tpmstate", "dir="+state,
 		"--server", "type=unixio,path="+x.Socket, "--flags", "not-need-init,startup-clear")
 	if err != nil {
 		t.Fatal(err)
 	}
+	x.process = process
 	x.ready(t)
 	return x
 }

@@ -16,15 +16,7 @@ const smallDisk = 64 << 20
 // cramped is a device whose containerd has a small disk of its own.
 func cramped(t *testing.T) agenttest.Env {
 	t.Helper()
-	box, err := testenv.OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Errorf("empty the box: %v", err)
-		}
-	})
+	box := testenv.NewBox(t)
 	disk, err := box.NewDisk(t.Context(), smallDisk)
 	if err != nil {
 		testenv.Unavailable(t, "%v", err)

@@ -60,15 +60,7 @@ func (r *rig) peers(b *testing.B, podman bool) (*testenv.Nerdctl, *testenv.Podma
 	b.Helper()
 	ctx := b.Context()
 	img := r.toolbox(nil)
-	ctr, err := testenv.OpenBox(ctx)
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		if err := ctr.Empty(); err != nil {
-			b.Error(err)
-		}
-	})
+	ctr := testenv.NewBox(b)
 	o := testenv.DaemonOptions{Box: ctr, Out: os.Stderr}
 	n, err := testenv.StartNerdctl(ctx, o, img)
 	if err != nil {

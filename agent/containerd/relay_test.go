@@ -33,15 +33,7 @@ func smallLogs(t *testing.T, dataDir string, kind string) (dir string, remove fu
 	if kind == "tmpfs" {
 		return dir, testenv.SmallDisk(t, dir, 4<<20)
 	}
-	ctr, err := testenv.OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := ctr.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	ctr := testenv.NewBox(t)
 	disk, err := ctr.NewDisk(t.Context(), 8<<20)
 	if err != nil {
 		testenv.Unavailable(t, "make a small disk: %v", err)

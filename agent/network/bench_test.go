@@ -45,15 +45,7 @@ func BenchmarkAttachCNI(b *testing.B) {
 	for _, plugin := range []string{"bridge", "host-local", "portmap", "firewall"} {
 		bin = filepath.Dir(testenv.Program(b, "nerdctl-"+plugin))
 	}
-	box, err := testenv.OpenBox(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			b.Error(err)
-		}
-	})
+	box := testenv.NewBox(b)
 	host, err := box.Network(b.Context())
 	if err != nil {
 		b.Fatal(err)

@@ -110,15 +110,7 @@ func vendored(t *testing.T, server *testenv.RegistryServer, name string, key *si
 // what nobody signed, or somebody else, does not, and nothing comes while the agent does not run.
 func TestContainerdAsksBeforeItPulls(t *testing.T) {
 	server := testenv.Registry(t, testenv.Distribution)
-	box, err := testenv.OpenBox(t.Context())
-	if err != nil {
-		testenv.Unavailable(t, "%v", err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	box := testenv.NewBox(t)
 	table := fmt.Sprintf("lsverify%d", os.Getpid())
 	if err := box.OwnTable(t.Context(), os.Stderr, table); err != nil {
 		testenv.Unavailable(t, "%v", err)

@@ -72,14 +72,9 @@ func newPress(t *testing.T, name, pool string) *press {
 		}
 	}
 	ctx := t.Context()
-	box, err := testenv.OpenBox(ctx)
+	box := testenv.NewBox(t)
 	p := &press{t: t, apps: map[string]string{}, images: map[string]string{}, pushed: map[string]string{}}
-	p.must(err)
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	var err error
 	p.disk, err = box.NewDisk(ctx, disk)
 	p.must(err)
 	daemon, err := testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: box, Out: t.Output(), Root: filepath.Join(p.disk.Dir, "containerd")})

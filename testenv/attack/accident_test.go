@@ -31,7 +31,7 @@ func TestFullDevice(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testenv.Unavailable(t, "needs root")
 	}
-	box := openBox(t)
+	box := testenv.NewBox(t)
 	disk, err := box.NewDisk(t.Context(), 96<<20)
 	if err != nil {
 		testenv.Unavailable(t, "%v", err)
@@ -123,7 +123,7 @@ func TestDeadAgent(t *testing.T) {
 	if os.Geteuid() != 0 {
 		testenv.Unavailable(t, "needs root")
 	}
-	box := openBox(t)
+	box := testenv.NewBox(t)
 	w, err := world.New(t.Context(), world.Options{Box: box, Name: "dead", Pool: "10.220.0.0/16"})
 	if err != nil {
 		t.Fatal(err)

@@ -60,25 +60,10 @@ func newPlant(t *testing.T) *plant {
 	return p
 }
 
-// openBox opens a box for the time of a test.
-func openBox(t *testing.T) *testenv.Box {
-	t.Helper()
-	box, err := testenv.OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
-	return box
-}
-
 // newOffice builds our programs, for people who publish: a plant without containerd.
 func newOffice(t *testing.T) *plant {
 	t.Helper()
-	p := &plant{box: openBox(t)}
+	p := &plant{box: testenv.NewBox(t)}
 	var err error
 	if p.bin, err = p.box.Folder("bin"); err != nil {
 		t.Fatal(err)

@@ -34,15 +34,7 @@ const (
 // connections, bodies of a GiB, bodies that come slowly. The manager stays small, and another device is served on. Certificates that
 // must be rejected, and requests about others' devices, are cases of testenv/conform.
 func TestManagerAttack(t *testing.T) {
-	box, err := testenv.OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	box := testenv.NewBox(t)
 	s, err := fleetserver.Start(t.Context(), box, fleetserver.Options{})
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ func newWorld(t *testing.T, name, pool string) *world.World {
 	if os.Geteuid() != 0 {
 		testenv.Unavailable(t, "needs root")
 	}
-	w, err := world.New(t.Context(), world.Options{Box: openBox(t), Name: name, Pool: pool})
+	w, err := world.New(t.Context(), world.Options{Box: testenv.NewBox(t), Name: name, Pool: pool})
 	must(t, "world", err)
 	_, err = w.Run(t.Context(), "longshore", "key", "generate", "release")
 	must(t, "key", err)

@@ -18,15 +18,7 @@ import (
 
 // The command that docs/development.md names checks a longshore-fleet that runs as a process, and its exit code says what came of it.
 func TestCommand(t *testing.T) {
-	box, err := testenv.OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	box := testenv.NewBox(t)
 	s, err := fleetserver.Start(t.Context(), box, fleetserver.Options{})
 	if err != nil {
 		t.Fatal(err)

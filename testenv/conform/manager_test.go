@@ -35,19 +35,14 @@ type manager struct {
 
 func startManager(t *testing.T) *manager {
 	t.Helper()
-	box, err := testenv.OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	box := testenv.NewBox(t)
 	m := &manager{}
 	t.Cleanup(func() {
 		if t.Failed() && m.Server != nil {
 			t.Log(m.Log())
 		}
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
 	})
+	var err error
 	if m.Server, err = fleetserver.Start(t.Context(), box, fleetserver.Options{Clients: "accept: [press-07, press-08, fresh-1]\n"}); err != nil {
 		t.Fatal(err)
 	}

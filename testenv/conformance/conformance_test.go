@@ -112,15 +112,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	daemon, registry := testenv.Containerd(t), testenv.Registry(t, testenv.Distribution)
-	box, err := testenv.OpenBox(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	box := testenv.NewBox(t)
 	testenv.Image(t, registry, "library/toolbox:latest", "toolbox")
 	for _, name := range []string{"conformance-tests-server", "conformance-tests-client"} {
 		data, err := os.ReadFile(filepath.Join(bin, name))

@@ -69,15 +69,7 @@ func programs(t *testing.T) string {
 // sit makes a shell for a reader.
 func sit(t *testing.T, bin string) *writer {
 	t.Helper()
-	box, err := testenv.OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	box := testenv.NewBox(t)
 	return &writer{t: t, box: box, bin: bin, stands: map[string]string{}, env: map[string]string{
 		"HOME": box.Dir(), "DOCKER_CONFIG": filepath.Join(box.Dir(), ".docker"), "LONGSHORE_KEY_PASSWORD": "reader", "COSIGN_PASSWORD": "reader",
 	}}

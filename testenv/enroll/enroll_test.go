@@ -42,16 +42,9 @@ type plant struct {
 func openPlant(t *testing.T) *plant {
 	t.Helper()
 	ctx := t.Context()
-	box, err := testenv.OpenBox(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	box := testenv.NewBox(t)
 	p := &plant{t: t}
+	var err error
 	if p.World, err = world.New(ctx, world.Options{Box: box, Name: "plant", Pool: "10.204.0.0/16", Secure: true}); err != nil {
 		t.Fatal(err)
 	}

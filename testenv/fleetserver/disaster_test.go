@@ -28,19 +28,14 @@ type server struct {
 
 func start(t *testing.T, o fleetserver.Options) *server {
 	t.Helper()
-	box, err := testenv.OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	box := testenv.NewBox(t)
 	s := &server{t: t}
 	t.Cleanup(func() {
 		if t.Failed() && s.Server != nil {
 			t.Log(s.Log())
 		}
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
 	})
+	var err error
 	if s.Server, err = fleetserver.Start(t.Context(), box, o); err != nil {
 		t.Fatal(err)
 	}

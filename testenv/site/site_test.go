@@ -89,23 +89,14 @@ func open(t *testing.T) *site {
 	t.Helper()
 	ctx := t.Context()
 	s := &site{T: t, island: testenv.NewIsland(t, "127.0.0.1", "10.234.0.0/15")}
-	box, err := testenv.OpenBox(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.box = box
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
-	if err := testenv.BuildOwn(ctx, filepath.Join(box.Dir(), "bin"), testenv.OwnPrograms()...); err != nil {
+	s.box = testenv.NewBox(t)
+	if err := testenv.BuildOwn(ctx, filepath.Join(s.box.Dir(), "bin"), testenv.OwnPrograms()...); err != nil {
 		t.Fatal(err)
 	}
 	s.centre, s.desk = s.person("centre", ""), s.person("desk", s.island.Network)
 	s.centre.Registry = testenv.Registry(t, testenv.Distribution, testenv.WithStorage(s.centre.Path("registry")))
 	s.serves(s.centre, s.centre.Registry.URL)
-	daemon, err := testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: box}) // agents pull for it: it needs no network
+	daemon, err := testenv.StartContainerd(ctx, testenv.DaemonOptions{Box: s.box}) // agents pull for it: it needs no network
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -114,17 +114,10 @@ func (s *site) port() uint16 {
 
 func open(t *testing.T) *site {
 	t.Helper()
-	box, err := testenv.OpenBox(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := box.Empty(); err != nil {
-			t.Error(err)
-		}
-	})
+	box := testenv.NewBox(t)
 	s := &site{t: t, server: testenv.Program(t, "spire-server")}
 	agent := testenv.Program(t, "spire-agent")
+	var err error
 	if s.World, err = world.New(t.Context(), world.Options{Box: box, Name: "spire", Pool: "10.207.0.0/16"}); err != nil {
 		t.Fatal(err)
 	}
