@@ -1,9 +1,13 @@
 package strict
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -14,284 +18,176 @@ func JSON(file string, data []byte) (*Node, error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
+	if err := json.Unmarshal(data, new(json.RawMessage)); err != nil {
+		d.fault(jsonFault(data, err))
+		return nil, d.err()
+	}
 	r := &jsonReader{doc: d, data: data, line: 1, column: 1}
 	root := &Node{}
-	err := r.value(root, 1)
-	if err == nil {
-		r.space()
-		if r.at < len(data) {
-			err = r.fail("more data after the document")
-		}
-	}
-	if err != nil && !errors.Is(err, errStop) {
-		return nil, err
-	}
+	r.value(root, r.next(), 1)
 	if err := d.err(); err != nil {
 		return nil, err
 	}
 	return root, nil
 }
 
-// errStop ends reading after a fault that leaves nothing to go on with.
-var errStop = errors.New("stop")
+// jsonWords says in the words of this package what the library says after a character that it does not take.
+var jsonWords = map[string]string{
+	"looking for beginning of value":             "a value must follow",
+	"looking for beginning of object key string": "a key in double quotes must follow",
+	"after object key":                           `":" must follow`,
+	"after object key:value pair":                `"," or "}" must follow`,
+	"after array element":                        `"," or "]" must follow`,
+	"in numeric literal":                         "a digit must follow",
+	"after decimal point in numeric literal":     "a digit must follow",
+	"in exponent of numeric literal":             "a digit must follow",
+	"in string escape code":                      "an escape must follow",
+	`in \u hexadecimal character escape`:         "four hexadecimal digits must follow",
+}
 
-// jsonReader goes over the bytes once and knows where it is.
+// jsonFault takes the place out of an error of the JSON library about data.
+func jsonFault(data []byte, err error) Fault {
+	var syntax *json.SyntaxError
+	if !errors.As(err, &syntax) {
+		return Fault{Message: err.Error()}
+	}
+	at, message := len(data), "the document ends too early"
+	said, found := strings.CutPrefix(syntax.Error(), "invalid character ")
+	if char, err := strconv.QuotedPrefix(said); found && err == nil && (char != "' '" || data[syntax.Offset-1] == ' ') { // at the end it tells a space
+		at = int(syntax.Offset) - 1
+		c, _ := utf8.DecodeRune(data[at:])
+		switch after := said[len(char)+1:]; after {
+		case "after top-level value":
+			message = "more data after the document"
+		case "in string literal":
+			message = "control characters in strings must be escaped"
+		case "exceeded max depth":
+			message = fmt.Sprintf("nested deeper than %d", MaxDepth)
+		default:
+			message = fmt.Sprintf("%q is not allowed here, %s", c, cmp.Or(jsonWords[after], after))
+		}
+	}
+	line, column := position(data, at)
+	return Fault{Line: line, Column: column, Message: message}
+}
+
+// jsonReader goes over the tokens of a valid document once and knows where it is.
 type jsonReader struct {
 	doc          *document
 	data         []byte
-	at           int
+	at           int // where the last token begins
 	line, column int
+	end          int // of the last token
 }
 
-func (r *jsonReader) fail(format string, args ...any) error {
-	r.doc.fault(Fault{Line: r.line, Column: r.column, Message: fmt.Sprintf(format, args...)})
-	return errStop
-}
-
-// peek is the next byte, 0 at the end (which is no byte that JSON allows outside of strings).
-func (r *jsonReader) peek() byte {
-	if r.at < len(r.data) {
-		return r.data[r.at]
+// next is how the next token is written.
+func (r *jsonReader) next() []byte {
+	begin := r.end
+	for strings.IndexByte(" \t\r\n,:", r.data[begin]) >= 0 {
+		begin++
 	}
-	return 0
-}
-
-func (r *jsonReader) step() {
-	switch b := r.data[r.at]; {
-	case b == '\n':
-		r.line, r.column = r.line+1, 1
-	case utf8.RuneStart(b):
-		r.column++
+	r.move(begin)
+	switch r.end = begin + 1; r.data[begin] {
+	case '{', '}', '[', ']':
+	case '"':
+		for ; r.data[r.end] != '"'; r.end++ {
+			if r.data[r.end] == '\\' {
+				r.end++
+			}
+		}
+		r.end++
+	default:
+		for r.end < len(r.data) && strings.IndexByte(" \t\r\n,]}", r.data[r.end]) < 0 {
+			r.end++
+		}
 	}
-	r.at++
+	return r.data[begin:r.end]
 }
 
-func (r *jsonReader) space() {
-	for {
-		switch r.peek() {
-		case ' ', '\t', '\r', '\n':
-			r.step()
-		default:
-			return
+// move goes on to a place.
+func (r *jsonReader) move(to int) {
+	for ; r.at < to; r.at++ {
+		switch b := r.data[r.at]; {
+		case b == '\n':
+			r.line, r.column = r.line+1, 1
+		case utf8.RuneStart(b):
+			r.column++
 		}
 	}
 }
 
-func (r *jsonReader) unexpected(wanted string) error {
-	if r.at >= len(r.data) {
-		return r.fail("the document ends too early, %s must follow", wanted)
-	}
-	c, _ := utf8.DecodeRune(r.data[r.at:])
-	return r.fail("%q is not allowed here, %s must follow", c, wanted)
+func (r *jsonReader) fail(format string, args ...any) bool {
+	r.doc.fault(Fault{Line: r.line, Column: r.column, Message: fmt.Sprintf(format, args...)})
+	return false
 }
 
-// value reads into n, which has its place already.
-func (r *jsonReader) value(n *Node, depth int) error {
-	r.space()
+// value reads into n what begins with a token; false: there is no use in reading on.
+func (r *jsonReader) value(n *Node, token []byte, depth int) (ok bool) {
 	n.doc, n.Line, n.Column = r.doc, r.line, r.column
 	if !r.doc.value(r.line, r.column) {
-		return errStop
+		return false
 	}
 	if depth > MaxDepth {
 		return r.fail("nested deeper than %d", MaxDepth)
 	}
-	switch b := r.peek(); {
-	case b == '{':
-		return r.object(n, depth)
-	case b == '[':
-		return r.list(n, depth)
-	case b == '"':
-		n.kind = String
-		var err error
-		n.text, err = r.text()
-		return err
-	case b == '-' || b >= '0' && b <= '9':
-		return r.number(n)
-	case b == 't':
-		n.kind, n.truth = Bool, true
-		return r.word("true")
-	case b == 'f':
-		n.kind = Bool
-		return r.word("false")
-	case b == 'n':
-		return r.word("null")
-	}
-	return r.unexpected("a value")
-}
-
-func (r *jsonReader) word(w string) error {
-	for i := range len(w) {
-		if r.peek() != w[i] {
-			return r.unexpected(strconv.Quote(w))
-		}
-		r.step()
-	}
-	return nil
-}
-
-func (r *jsonReader) object(n *Node, depth int) error {
-	n.kind, n.members = Object, make(map[string]*Node)
-	r.step()
-	for first := true; ; first = false {
-		r.space()
-		if first && r.peek() == '}' {
-			r.step()
-			return nil
-		}
-		if r.peek() != '"' {
-			return r.unexpected("a key in double quotes")
-		}
-		m := &Node{doc: r.doc, parent: n, KeyLine: r.line, KeyColumn: r.column}
-		var err error
-		if m.key, err = r.text(); err != nil {
-			return err
-		}
-		if r.space(); r.peek() != ':' {
-			return r.unexpected(`":"`)
-		}
-		r.step()
-		if err := r.value(m, depth+1); err != nil {
-			return err
-		}
-		n.member(m)
-		if r.space(); r.peek() == '}' {
-			r.step()
-			return nil
-		}
-		if r.peek() != ',' {
-			return r.unexpected(`"," or "}"`)
-		}
-		r.step()
-	}
-}
-
-func (r *jsonReader) list(n *Node, depth int) error {
-	n.kind = List
-	r.step()
-	for first := true; ; first = false {
-		r.space()
-		if first && r.peek() == ']' {
-			r.step()
-			return nil
-		}
-		item := &Node{parent: n, index: len(n.items)}
-		if err := r.value(item, depth+1); err != nil {
-			return err
-		}
-		n.items = append(n.items, item)
-		if r.space(); r.peek() == ']' {
-			r.step()
-			return nil
-		}
-		if r.peek() != ',' {
-			return r.unexpected(`"," or "]"`)
-		}
-		r.step()
-	}
-}
-
-func (r *jsonReader) number(n *Node) error {
-	n.kind = Number
-	from := r.at
-	digits := func() bool {
-		had := r.at
-		for b := r.peek(); b >= '0' && b <= '9'; b = r.peek() {
-			r.step()
-		}
-		return r.at > had
-	}
-	if r.peek() == '-' {
-		r.step()
-	}
-	if r.peek() == '0' {
-		r.step()
-	} else if !digits() {
-		return r.unexpected("a digit")
-	}
-	if r.peek() == '.' {
-		if r.step(); !digits() {
-			return r.unexpected("a digit")
-		}
-	}
-	if b := r.peek(); b == 'e' || b == 'E' {
-		r.step()
-		if b := r.peek(); b == '-' || b == '+' {
-			r.step()
-		}
-		if !digits() {
-			return r.unexpected("a digit")
-		}
-	}
-	n.text = string(r.data[from:r.at])
-	return nil
-}
-
-// text reads a string, quotes included.
-func (r *jsonReader) text() (string, error) {
-	r.step()
-	var out []byte
-	for r.at < len(r.data) {
-		b := r.data[r.at]
-		switch {
-		case b == '"':
-			r.step()
-			return string(out), nil
-		case b < ' ':
-			return "", r.fail("control characters in strings must be escaped")
-		case b != '\\':
-			out = append(out, b)
-			r.step()
-			continue
-		}
-		r.step()
-		escape := r.peek()
-		if escape == 'u' {
-			c, err := r.unicode()
-			if err != nil {
-				return "", err
+	switch token[0] {
+	case '{':
+		n.kind, n.members = Object, make(map[string]*Node)
+		for token = r.next(); token[0] != '}'; token = r.next() {
+			m := &Node{doc: r.doc, parent: n, KeyLine: r.line, KeyColumn: r.column}
+			if m.key, ok = r.text(token); !ok || !r.value(m, r.next(), depth+1) {
+				return false
 			}
-			out = utf8.AppendRune(out, c)
-			continue
+			n.member(m)
 		}
-		plain, ok := map[byte]byte{'"': '"', '\\': '\\', '/': '/', 'b': '\b', 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t'}[escape]
-		if !ok {
-			return "", r.unexpected("an escape")
+	case '[':
+		n.kind = List
+		for token = r.next(); token[0] != ']'; token = r.next() {
+			item := &Node{parent: n, index: len(n.items)}
+			if !r.value(item, token, depth+1) {
+				return false
+			}
+			n.items = append(n.items, item)
 		}
-		out = append(out, plain)
-		r.step()
+	case '"':
+		n.kind = String
+		n.text, ok = r.text(token)
+		return ok
+	case 't', 'f':
+		n.kind, n.truth = Bool, token[0] == 't'
+	case 'n':
+	default:
+		n.kind, n.text = Number, string(token)
 	}
-	return "", r.fail("the document ends inside a string")
+	return true
 }
 
-// unicode reads "uXXXX", and the second half of a surrogate pair where the first needs one.
-func (r *jsonReader) unicode() (rune, error) {
-	unit := func() (rune, error) {
-		r.step() // u
-		if r.at+4 > len(r.data) {
-			return 0, r.unexpected("four hexadecimal digits")
-		}
-		u, err := strconv.ParseUint(string(r.data[r.at:r.at+4]), 16, 16)
-		if err != nil {
-			return 0, r.unexpected("four hexadecimal digits")
-		}
-		for range 4 {
-			r.step()
-		}
-		return rune(u), nil
+// text reads a string; false: it has half of a surrogate pair, which the library would replace.
+func (r *jsonReader) text(token []byte) (text string, ok bool) {
+	if bytes.IndexByte(token, '\\') < 0 {
+		return string(token[1 : len(token)-1]), true
 	}
-	c, err := unit()
-	if err != nil || !utf16.IsSurrogate(c) {
-		return c, err
-	}
-	if r.peek() == '\\' && r.at+1 < len(r.data) && r.data[r.at+1] == 'u' {
-		r.step()
-		low, err := unit()
-		if err != nil {
-			return 0, err
+	unit := func(i int) rune { // of the escape that begins there; 0: none does
+		if i+6 > len(token) || token[i] != '\\' || token[i+1] != 'u' {
+			return 0
 		}
-		if both := utf16.DecodeRune(c, low); both != utf8.RuneError {
-			return both, nil
+		u, _ := strconv.ParseUint(string(token[i+2:i+6]), 16, 16) // the document is valid
+		return rune(u)
+	}
+	for i := 0; i < len(token); i++ {
+		if token[i] != '\\' {
+			continue
+		}
+		switch c := unit(i); {
+		case !utf16.IsSurrogate(c):
+			i++
+		case utf16.DecodeRune(c, unit(i+6)) == utf8.RuneError:
+			r.move(r.at + i + 6)
+			return "", r.fail("half of a surrogate pair")
+		default:
+			i += 11
 		}
 	}
-	return 0, r.fail("half of a surrogate pair")
+	err := json.Unmarshal(token, &text)
+	return text, err == nil
 }
