@@ -56,6 +56,7 @@ func TestExec(t *testing.T) {
 			o:    agent.ExecOptions{Argv: []string{"/toolbox", "copy"}, Stdin: strings.NewReader(strings.Repeat("line\n", 50_000))},
 			want: []string{strings.Repeat("line\n", 50_000)},
 		},
+		{name: "input that ends at once", o: agent.ExecOptions{Argv: []string{"/toolbox", "copy"}, Stdin: strings.NewReader("")}},
 		{
 			name: "terminal", o: agent.ExecOptions{Argv: []string{"/toolbox", "size"}, TTY: true, Resize: sizes(132, 50)},
 			want: []string{"132x50\r\n"},
@@ -69,7 +70,9 @@ func TestExec(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			var out, errOut bytes.Buffer
 			tc.o.Stdout, tc.o.Stderr = &out, &errOut
-			code, err := r.Exec(t.Context(), c.ID, tc.o)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			code, err := r.Exec(ctx, c.ID, tc.o)
 			if err != nil || code != tc.code {
 				t.Fatalf("exit code %d, %v, want %d\n%s%s", code, err, tc.code, &out, &errOut)
 			}

@@ -34,7 +34,16 @@ const outputWait = 2 * time.Second
 // leaves no process behind. fault.ErrInvalid: there is no such program.
 func (t *Tasks) Exec(ctx context.Context, id string, proc *specs.Process, o agent.ExecOptions) (code int, err error) {
 	exec := "exec-" + strings.ToLower(rand.Text())
-	streams, err := t.streams(ctx, id, exec, o)
+	running, ended := context.WithCancel(ctx)
+	defer ended()
+	started := make(chan struct{})
+	streams, err := t.streams(o, exec, func() {
+		select { // before, there is no input to close
+		case <-started:
+			t.closeStdin(running, id, exec)
+		case <-running.Done():
+		}
+	})
 	if err != nil {
 		return 0, err
 	}
@@ -49,6 +58,7 @@ func (t *Tasks) Exec(ctx context.Context, id string, proc *specs.Process, o agen
 	if err := t.startExec(ctx, id, exec, proc, streams.Config()); err != nil {
 		return 0, programError(err, proc.Args[0])
 	}
+	close(started)
 	unattended := t.forwardControl(ctx, id, exec, o)
 	defer unattended()
 	if code, err = t.exit(ctx, id, exec, strconv.Quote(proc.Args[0])); err != nil {
@@ -161,15 +171,15 @@ func (t *Tasks) drain(ctx context.Context, streams cio.IO) error {
 	return err
 }
 
-// streams creates the pipes between a process and its caller.
-func (t *Tasks) streams(ctx context.Context, id, exec string, o agent.ExecOptions) (cio.IO, error) {
+// streams creates the pipes between a process and its caller. inputEnds is called when the caller's input has ended.
+func (t *Tasks) streams(o agent.ExecOptions, exec string, inputEnds func()) (cio.IO, error) {
 	if err := os.MkdirAll(t.pipes, 0o700); err != nil {
 		return nil, err
 	}
 	out, errOut := shareable(o.Stdout, o.Stderr)
 	var in io.Reader
 	if o.Stdin != nil {
-		in = &notifyEnd{Reader: o.Stdin, end: func() { t.closeStdin(ctx, id, exec) }}
+		in = &notifyEnd{Reader: o.Stdin, end: inputEnds}
 	}
 	opts := []cio.Opt{cio.WithStreams(in, out, errOut), cio.WithFIFODir(t.pipes)}
 	if o.TTY {
