@@ -18,7 +18,7 @@
 //	GET  /v1/events?kind=&since=&follow=   200 agent.Event, one a line, as long as they come
 //	GET  /v1/logs?target=&tail=&follow=&since=&until=&stamps=&prefix=
 //	                                 200 text, as long as it flows
-//	POST /v1/exec                    101 Upgrade: longshore-exec/1, then frames both ways
+//	POST /v1/exec                    101 Upgrade: longshore-exec/2, then pipes and lines, see execProtocol
 //
 // A second socket, of [ListenGroup], is for the people at the device: it answers status, sync, changes, decisions, rollback and hold. What
 // containers wrote is not in its messages.

@@ -1,15 +1,15 @@
 package control
 
 import (
-	"bytes"
+	"bufio"
+	"cmp"
 	"context"
-	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"syscall"
 
@@ -17,9 +17,6 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
-
-// execProtocol is what a connection is upgraded to.
-const execProtocol = "longshore-exec/1"
 
 // maxExecRequest bounds the request, which holds a command line and its environment.
 const maxExecRequest = 256 << 10
@@ -52,16 +49,23 @@ func exec(d Device, calls *sync.WaitGroup) http.HandlerFunc {
 		}
 		calls.Add(1)
 		defer calls.Done()
-		conn, rw, err := http.NewResponseController(w).Hijack()
+		pipes, callers, err := newPipes()
+		defer closeAll(append(pipes, callers...))
 		if err != nil {
+			refuse(w, fmt.Errorf("exec: %w", err))
+			return
+		}
+		hijacked, _, err := http.NewResponseController(w).Hijack()
+		conn, ok := hijacked.(*net.UnixConn)
+		if err != nil || !ok {
 			refuse(w, fmt.Errorf("exec: this connection cannot be upgraded: %w", fault.ErrUnsupported))
 			return
 		}
 		defer conn.Close()
-		if _, err := io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+execProtocol+"\r\n\r\n"); err != nil {
+		if send(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "+execProtocol+"\r\n\r\n", callers) != nil {
 			return // the caller has hung up
 		}
-		serveExec(r.Context(), d, c.ID, req, conn, rw)
+		serveExec(r.Context(), d, c.ID, req, conn, pipes)
 	}
 }
 
@@ -70,17 +74,8 @@ func execRequest(r *http.Request) (ExecRequest, error) {
 	if r.Header.Get("Upgrade") != execProtocol {
 		return req, fmt.Errorf("exec: the request must ask for an upgrade to %s: %w", execProtocol, fault.ErrInvalid)
 	}
-	data, err := io.ReadAll(io.LimitReader(r.Body, maxExecRequest+1))
-	if err != nil {
-		return req, fmt.Errorf("exec: read the request: %w: %w", fault.ErrInvalid, err)
-	}
-	if len(data) > maxExecRequest {
-		return req, fmt.Errorf("exec: request of more than %d bytes: %w", maxExecRequest, fault.ErrTooLarge)
-	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&req); err != nil {
-		return req, fmt.Errorf("exec: read the request: %w: %w", fault.ErrInvalid, err)
+	if err := readBody(r, maxExecRequest, &req); err != nil {
+		return req, fmt.Errorf("exec: %w", err)
 	}
 	if req.Target == "" || len(req.Argv) == 0 || req.Argv[0] == "" {
 		return req, fmt.Errorf("exec: a container and a command are needed: %w", fault.ErrInvalid)
@@ -89,134 +84,93 @@ func execRequest(r *http.Request) (ExecRequest, error) {
 }
 
 // serveExec runs the process; it ends with the process, the connection or ctx, whatever comes first.
-func serveExec(ctx context.Context, d Device, id string, req ExecRequest, conn net.Conn, in io.Reader) {
+func serveExec(ctx context.Context, d Device, id string, req ExecRequest, conn *net.UnixConn, pipes []*os.File) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	out := &whole{w: conn}
-	s := newSession(ctx, out)
+	context.AfterFunc(ctx, func() { // ends every Read and Write; the connection still takes the last line
+		closeAll(pipes)
+		_ = conn.CloseRead()
+	})
+	inputEnds, endInput := context.WithCancel(ctx)
+	defer endInput()
+	s := session{resize: make(chan agent.Size, 1), signals: make(chan syscall.Signal, 16), endInput: endInput}
 	o := agent.ExecOptions{
 		Argv: req.Argv, User: req.User, WorkingDir: req.WorkingDir, Environment: req.Environment, TTY: req.TTY,
-		Stdout: frameWriter{out, frameStdout}, Stderr: frameWriter{out, frameStderr}, Resize: s.resize, Signals: s.signals,
+		Stdout: pipes[1], Stderr: pipes[2], Resize: s.resize, Signals: s.signals,
 	}
 	if req.Stdin {
-		o.Stdin = s
+		o.Stdin = &input{pipes[0], ctx, inputEnds}
 	}
 	if req.Width > 0 && req.Height > 0 {
 		s.resize <- agent.Size{Width: req.Width, Height: req.Height}
 	}
 	var reader sync.WaitGroup
+	defer reader.Wait()
 	reader.Go(func() {
 		defer cancel() // the client is gone, or sends something else
-		s.receive(in)
+		s.receive(conn)
 	})
 	code, err := d.Exec(ctx, id, o)
-	if err != nil {
-		b, _ := json.Marshal(problem{clip(err.Error()), clip(fault.Hint(err)), statusOf(err)}) // only text and a number
-		_ = writeFrame(out, frameError, b)                                                     // the caller may have hung up
-	} else {
-		_ = writeFrame(out, frameExit, number(uint32(code)))
-	}
 	cancel()
-	_ = conn.Close() // ends the reader
-	reader.Wait()
-}
-
-// clip keeps what a process's runtime says within a frame.
-func clip(s string) string { return s[:min(len(s), maxFrame/4)] }
-
-// whole lets several goroutines write frames.
-type whole struct {
-	mu sync.Mutex
-	w  io.Writer
-}
-
-func (w *whole) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.w.Write(p)
-}
-
-// session is the input of one process. It is its standard input, too.
-type session struct {
-	out     io.Writer // of frames
-	resize  chan agent.Size
-	signals chan syscall.Signal
-	ctx     context.Context //nolint:containedctx // a reader has no other way to end
-
-	mu    sync.Mutex
-	queue []byte // input that was not taken yet, window bytes at most
-	ended bool
-	more  chan struct{} // holds one token when the queue has changed
-}
-
-func newSession(ctx context.Context, out io.Writer) *session {
-	return &session{
-		out: out, resize: make(chan agent.Size, 1), signals: make(chan syscall.Signal, 16), more: make(chan struct{}, 1), ctx: ctx,
+	closeAll(pipes) // the caller reads to the end of its output
+	end := execEnd{Exit: &code}
+	if err != nil {
+		end = execEnd{Error: &problem{clip(err.Error()), clip(fault.Hint(err)), statusOf(err)}}
 	}
+	_ = tell(conn, end) // the caller may have hung up
 }
 
-// receive takes frames until the connection ends or something is wrong with it.
-func (s *session) receive(in io.Reader) {
-	buf := make([]byte, maxFrame)
-	for {
-		kind, content, err := readFrame(in, buf)
-		if err != nil || !s.take(kind, content) {
+// clip keeps what a process's runtime says within a line: JSON needs up to six bytes for one.
+func clip(s string) string { return s[:min(len(s), maxEnd/16)] }
+
+// session is what the caller does with its process.
+type session struct {
+	resize   chan agent.Size
+	signals  chan syscall.Signal
+	endInput func()
+}
+
+// receive takes lines until the connection ends or something is wrong with it.
+func (s session) receive(in io.Reader) {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxOrder)
+	for lines.Scan() {
+		var o execOrder
+		if decode(lines.Bytes(), &o) != nil {
 			return
 		}
+		if o.Width > 0 && o.Height > 0 {
+			select { // only the newest size counts
+			case <-s.resize:
+			default:
+			}
+			s.resize <- agent.Size{Width: o.Width, Height: o.Height}
+		}
+		if o.Signal > 0 {
+			select {
+			case s.signals <- syscall.Signal(o.Signal):
+			default: // sixteen wait already
+			}
+		}
+		if o.InputEnd {
+			s.endInput()
+		}
 	}
 }
 
-// take does what one frame says; false: it may not come here.
-func (s *session) take(kind frameKind, content []byte) bool {
-	switch kind {
-	case frameStdin, frameStdinEnd:
-		s.mu.Lock()
-		ok := !s.ended && len(s.queue)+len(content) <= window
-		s.queue = append(s.queue, content...)
-		s.ended = kind == frameStdinEnd
-		s.mu.Unlock()
-		select {
-		case s.more <- struct{}{}:
-		default:
-		}
-		return ok
-	case frameResize:
-		size := agent.Size{Width: binary.BigEndian.Uint16(content), Height: binary.BigEndian.Uint16(content[2:])}
-		select { // only the newest size counts
-		case <-s.resize:
-		default:
-		}
-		s.resize <- size
-	case frameSignal:
-		select {
-		case s.signals <- syscall.Signal(content[0]):
-		default: // sixteen wait already
-		}
-	default:
-		return false
-	}
-	return true
+// input is what the process reads. The pipe of a caller that is killed ends, too, and the process must not take a part of its input for
+// all of it: the end counts once the caller has said so.
+type input struct {
+	pipe io.Reader
+	ctx  context.Context //nolint:containedctx // a reader has no other way to end
+	ends context.Context //nolint:containedctx // done when the caller has said so, or with ctx
 }
 
-// Read implements [io.Reader] for the process.
-func (s *session) Read(p []byte) (int, error) {
-	for {
-		s.mu.Lock()
-		n := copy(p, s.queue)
-		s.queue = append(s.queue[:0], s.queue[n:]...)
-		ended := s.ended
-		s.mu.Unlock()
-		switch {
-		case n > 0:
-			_ = writeFrame(s.out, frameTaken, number(uint32(n))) // the caller may have hung up
-			return n, nil
-		case ended, len(p) == 0:
-			return 0, io.EOF
-		}
-		select {
-		case <-s.more:
-		case <-s.ctx.Done():
-			return 0, errors.Join(io.ErrClosedPipe, s.ctx.Err())
-		}
+func (i *input) Read(p []byte) (int, error) {
+	n, err := i.pipe.Read(p)
+	if errors.Is(err, io.EOF) {
+		<-i.ends.Done()
+		err = cmp.Or(i.ctx.Err(), err)
 	}
+	return n, err
 }

@@ -4,12 +4,12 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"sync"
 	"syscall"
 
@@ -17,12 +17,12 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Streams are the caller's end of a process. nil fields are not there.
+// Streams are the caller's end of a process. nil fields are not there. Stdout and Stderr are written at the same time.
 type Streams struct {
 	Stdin   io.Reader
 	Stdout  io.Writer
 	Stderr  io.Writer
-	Resize  <-chan agent.Size
+	Resize  <-chan agent.Size // neither channel is ever closed
 	Signals <-chan syscall.Signal
 }
 
@@ -41,14 +41,14 @@ func (c *Client) Exec(ctx context.Context, r ExecRequest, s Streams) (int, error
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() }) // ends every Read and Write
 	defer stop()
-	code, err := c.exec(ctx, conn, body, s)
+	code, err := c.exec(ctx, conn.(*net.UnixConn), body, s)
 	if ctx.Err() != nil {
 		return 0, ctx.Err()
 	}
 	return code, err
 }
 
-func (c *Client) exec(ctx context.Context, conn net.Conn, body []byte, s Streams) (int, error) {
+func (c *Client) exec(ctx context.Context, conn *net.UnixConn, body []byte, s Streams) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://agent/v1/exec", bytes.NewReader(body))
 	if err != nil {
 		return 0, fmt.Errorf("ask the agent at %s: %w", c.path, err)
@@ -58,140 +58,97 @@ func (c *Client) exec(ctx context.Context, conn net.Conn, body []byte, s Streams
 	if err := req.Write(conn); err != nil {
 		return 0, c.unreachable(err)
 	}
-	in := bufio.NewReaderSize(conn, maxFrame)
+	first := make([]byte, 4<<10)
+	n, pipes, err := receive(conn, first)
+	defer closeAll(pipes)
+	if err != nil {
+		return 0, c.unreachable(err)
+	}
+	in := bufio.NewReader(io.MultiReader(bytes.NewReader(first[:n]), conn))
 	res, err := http.ReadResponse(in, req)
 	if err != nil {
 		return 0, c.unreachable(err)
 	}
-	if res.StatusCode != http.StatusSwitchingProtocols {
-		defer res.Body.Close()
+	defer res.Body.Close()
+	switch {
+	case res.StatusCode != http.StatusSwitchingProtocols:
 		return 0, c.refusal(res)
+	case len(pipes) != execPipes:
+		return 0, fmt.Errorf("the agent at %s sent %d pipes, not %d: %w", c.path, len(pipes), execPipes, fault.ErrInvalid)
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	out, room := &whole{w: conn}, newRoom()
-	var senders sync.WaitGroup
-	senders.Go(func() { forward(ctx, out, s) })
-	if s.Stdin != nil {
-		go sendInput(ctx, out, s.Stdin, room) // ends with its Read; see Exec
+	return c.attend(ctx, conn, in, pipes, s)
+}
+
+// attend is at the caller's end of a process until that has ended.
+func (c *Client) attend(ctx context.Context, conn net.Conn, in io.Reader, pipes []*os.File, s Streams) (int, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	context.AfterFunc(ctx, func() { // ends every Read and Write
+		closeAll(pipes)
+		_ = conn.Close()
+	})
+	var senders, outputs sync.WaitGroup
+	senders.Go(func() { forward(ctx, conn, s) })
+	go sendInput(conn, pipes[0], s.Stdin) // ends with its Read; see Exec
+	for i, to := range []io.Writer{s.Stdout, s.Stderr} {
+		outputs.Go(func() {
+			if to == nil {
+				to = io.Discard
+			}
+			if _, err := io.Copy(to, pipes[1+i]); err != nil {
+				cancel(fmt.Errorf("write the command's output: %w", err))
+			}
+		})
 	}
-	code, err := c.receive(in, s, room)
-	cancel()
+	code, err := c.end(in)
+	outputs.Wait() // the agent has closed its ends, or is gone
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	cancel(nil)
 	senders.Wait()
 	return code, err
 }
 
 // forward sends what the terminal and the user do.
-func forward(ctx context.Context, out io.Writer, s Streams) {
+func forward(ctx context.Context, conn io.Writer, s Streams) {
 	for {
-		var err error
+		var o execOrder
 		select {
 		case <-ctx.Done():
 			return
-		case z, ok := <-s.Resize:
-			if !ok {
-				s.Resize = nil
-				continue
-			}
-			err = writeFrame(out, frameResize, binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, z.Width), z.Height))
-		case n, ok := <-s.Signals:
-			if !ok {
-				s.Signals = nil
-				continue
-			}
-			err = writeFrame(out, frameSignal, []byte{byte(n)})
+		case z := <-s.Resize:
+			o.Width, o.Height = z.Width, z.Height
+		case n := <-s.Signals:
+			o.Signal = uint8(n)
 		}
-		if err != nil {
+		if tell(conn, o) != nil {
 			return // the receiver sees the same end
 		}
 	}
 }
 
-// room is how much input may still be sent.
-type room struct {
-	mu   sync.Mutex
-	left int
-	more chan struct{}
-}
-
-func newRoom() *room { return &room{left: window, more: make(chan struct{}, 1)} }
-
-func (r *room) add(n int) {
-	r.mu.Lock()
-	r.left += n
-	r.mu.Unlock()
-	select {
-	case r.more <- struct{}{}:
-	default:
+// sendInput writes the input, if there is any, and then says that this is all of it.
+func sendInput(conn io.Writer, pipe io.WriteCloser, in io.Reader) {
+	defer pipe.Close()
+	if in != nil {
+		_, _ = io.Copy(pipe, in)                  // what cannot be read any more has ended, too
+		_ = tell(conn, execOrder{InputEnd: true}) // the receiver sees the same end
 	}
 }
 
-// get takes up to most, at least one, as soon as there is any.
-func (r *room) get(ctx context.Context, most int) int {
-	for {
-		r.mu.Lock()
-		n := min(r.left, most)
-		r.left -= n
-		r.mu.Unlock()
-		if n > 0 {
-			return n
-		}
-		select {
-		case <-r.more:
-		case <-ctx.Done():
-			return 0
-		}
+// end waits for the agent to say how it ended.
+func (c *Client) end(in io.Reader) (int, error) {
+	line, err := bufio.NewReader(io.LimitReader(in, maxEnd)).ReadBytes('\n')
+	if err != nil {
+		return 0, fmt.Errorf("the agent at %s went away while the command ran: %w: %w", c.path, fault.ErrTemporary, err)
 	}
-}
-
-func sendInput(ctx context.Context, out io.Writer, in io.Reader, room *room) {
-	buf := make([]byte, maxFrame)
-	for ctx.Err() == nil {
-		n, err := in.Read(buf)
-		for p := buf[:n]; len(p) > 0; {
-			k := room.get(ctx, len(p))
-			if k == 0 || writeFrame(out, frameStdin, p[:k]) != nil {
-				return
-			}
-			p = p[k:]
-		}
-		if err != nil {
-			_ = writeFrame(out, frameStdinEnd, nil) // the receiver sees the same end
-			return
-		}
+	var end execEnd
+	switch err := json.Unmarshal(line, &end); {
+	case err == nil && end.Error != nil:
+		return 0, end.Error.asError()
+	case err != nil || end.Exit == nil:
+		return 0, fmt.Errorf("the agent at %s sent %.100q: %w", c.path, line, fault.ErrInvalid)
 	}
-}
-
-// receive writes what the process says, until it has ended.
-func (c *Client) receive(in io.Reader, s Streams, room *room) (int, error) {
-	buf := make([]byte, maxFrame)
-	for {
-		kind, content, err := readFrame(in, buf)
-		if err != nil {
-			return 0, fmt.Errorf("the agent at %s went away while the command ran: %w: %w", c.path, fault.ErrTemporary, err)
-		}
-		var to io.Writer
-		switch kind {
-		case frameStdout:
-			to = s.Stdout
-		case frameStderr:
-			to = s.Stderr
-		case frameTaken:
-			room.add(int(binary.BigEndian.Uint32(content)))
-		case frameExit:
-			return int(int32(binary.BigEndian.Uint32(content))), nil
-		case frameError:
-			var p problem
-			if err := json.Unmarshal(content, &p); err != nil {
-				p.Error = string(content)
-			}
-			return 0, p.asError()
-		default:
-			return 0, fmt.Errorf("the agent at %s sent a frame of kind %d: %w", c.path, kind, fault.ErrInvalid)
-		}
-		if to != nil {
-			if _, err := to.Write(content); err != nil {
-				return 0, fmt.Errorf("write the command's output: %w", err)
-			}
-		}
-	}
+	return *end.Exit, nil
 }

@@ -6,7 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -141,5 +145,193 @@ func TestOutputThatNobodyTakesEndsTheCall(t *testing.T) {
 	_ = r.CloseWithError(errors.New("closed")) // never fails
 	if _, err := c.Exec(t.Context(), control.ExecRequest{Target: "web", Argv: []string{"x"}}, control.Streams{Stdout: w}); err == nil {
 		t.Error("Exec = nil, want an error")
+	}
+}
+
+// upgraded asks for a process, as a client does, and returns the connection after the answer with the pipes that came along.
+func upgraded(t *testing.T, path, body string) (net.Conn, []*os.File) {
+	t.Helper()
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "POST /v1/exec HTTP/1.1\r\nHost: agent\r\nConnection: Upgrade\r\nUpgrade: longshore-exec/2\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+	answer := make([]byte, 1000)
+	n, files, err := control.Receive(conn.(*net.UnixConn), answer)
+	if err != nil || !strings.HasPrefix(string(answer[:n]), "HTTP/1.1 101 ") || len(files) != 3 {
+		t.Fatalf("%q with %d files, %v", answer[:n], len(files), err)
+	}
+	return conn, files
+}
+
+// The input of a caller that is killed, or of an agent that ends, is not all of it: the process must not see its end.
+func TestInputIsNotCutShort(t *testing.T) {
+	for _, who := range []string{"caller", "agent"} {
+		t.Run(who, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "agent.sock")
+			l, err := control.Listen(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ended, done := make(chan error, 1), make(chan error, 1)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			go func() {
+				done <- control.Serve(ctx, l, device{exec: func(ctx context.Context, _ string, o agent.ExecOptions) (int, error) {
+					_, err := io.ReadAll(o.Stdin)
+					ended <- err
+					<-ctx.Done()
+					return 0, ctx.Err()
+				}}, slog.New(slog.DiscardHandler))
+			}()
+			conn, files := upgraded(t, path, `{"target":"web","argv":["x"],"stdin":true}`)
+			defer conn.Close()
+			if _, err := files[0].WriteString("half"); err != nil {
+				t.Error(err)
+			}
+			if who == "caller" { // the kernel closes its files one by one
+				_ = files[0].Close()
+				select {
+				case err := <-ended:
+					t.Errorf("the input ended with %v, want it to last as long as the connection", err)
+				case <-time.After(50 * time.Millisecond):
+				}
+				_ = conn.Close()
+			} else {
+				stop()
+			}
+			if err := <-ended; err == nil {
+				t.Error("the process read its input to the end, want an error")
+			}
+			for _, f := range files {
+				_ = f.Close()
+			}
+			stop()
+			if err := <-done; err != nil { // also while a caller stays
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A caller that sends something else ends with its process, and so does one that hangs up.
+func TestCallersThatSpeakOtherwise(t *testing.T) {
+	for _, line := range []string{"GET / HTTP/1.1", `{"signal":256}`, `{"signal":1}{"signal":2}`, `{"more":1}`, strings.Repeat(" ", 2000), ""} {
+		t.Run(line, func(t *testing.T) {
+			ended := make(chan bool)
+			_, path := serve(t, device{exec: func(ctx context.Context, _ string, o agent.ExecOptions) (int, error) {
+				<-ctx.Done()
+				close(ended)
+				return 0, ctx.Err()
+			}})
+			conn, files := upgraded(t, path, `{"target":"web","argv":["x"]}`)
+			defer conn.Close()
+			for _, f := range files {
+				defer f.Close()
+			}
+			if line == "" {
+				_ = conn.Close()
+			} else {
+				fmt.Fprintln(conn, line)
+			}
+			select {
+			case <-ended:
+			case <-time.After(time.Minute):
+				t.Error("the process runs on")
+			}
+		})
+	}
+}
+
+// An agent that goes away, or says something else, does not look like a command that ended well.
+func TestAgentsThatSpeakOtherwise(t *testing.T) {
+	upgrade := "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: longshore-exec/2\r\n\r\n"
+	for _, tc := range []struct {
+		name, answer string
+		pipes        int
+		want         error
+	}{
+		{"no answer", "", 0, fault.ErrTemporary},
+		{"no pipes", upgrade + `{"exit":0}` + "\n", 0, fault.ErrInvalid},
+		{"two pipes", upgrade + `{"exit":0}` + "\n", 2, fault.ErrInvalid},
+		{"four pipes", upgrade + `{"exit":0}` + "\n", 4, fault.ErrInvalid},
+		{"gone", upgrade, 3, fault.ErrTemporary},
+		{"gone within the line", upgrade + `{"exit":0}`, 3, fault.ErrTemporary},
+		{"a line without an end", upgrade + strings.Repeat(" ", 100<<10), 3, fault.ErrTemporary},
+		{"neither", upgrade + "{}\n", 3, fault.ErrInvalid},
+		{"no JSON", upgrade + "exit 0\n", 3, fault.ErrInvalid},
+		{"an error", upgrade + `{"exit":0,"error":{"error":"no","status":409}}` + "\n", 3, fault.ErrConflict},
+		{"an end", upgrade + `{"exit":0}` + "\n", 3, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "agent.sock")
+			l, err := net.Listen("unix", path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			served, files := make(chan error, 1), pipes(t, tc.pipes)
+			go func() {
+				conn, err := l.Accept()
+				if err != nil {
+					served <- err
+					return
+				}
+				defer conn.Close()
+				_, err = conn.Read(make([]byte, 4096)) // the request
+				served <- errors.Join(err, control.Send(conn.(*net.UnixConn), tc.answer, files))
+			}()
+			code, err := control.NewClient(path).Exec(t.Context(), control.ExecRequest{Target: "web", Argv: []string{"x"}}, control.Streams{})
+			if code != 0 || !errors.Is(err, tc.want) {
+				t.Errorf("Exec = %d, %v, want %v", code, err, tc.want)
+			}
+			if err := <-served; err != nil && tc.name != "a line without an end" { // its writer sees that it is not read to the end
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// pipes are reading ends, whose other ends are closed.
+func pipes(t *testing.T, n int) []*os.File {
+	t.Helper()
+	var out []*os.File
+	for range n {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = w.Close()
+		out = append(out, r)
+	}
+	return out
+}
+
+func TestExecLeavesNoFilesOpen(t *testing.T) {
+	c, _ := serve(t, device{exec: func(_ context.Context, _ string, o agent.ExecOptions) (int, error) {
+		_, err := io.Copy(o.Stdout, o.Stdin)
+		return 0, err
+	}})
+	open := func() int {
+		all, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(all)
+	}
+	before := 0
+	for i := range 50 {
+		if i == 5 {
+			before = open()
+		}
+		for _, target := range []string{"web", "none"} {
+			_, err := c.Exec(t.Context(), control.ExecRequest{Target: target, Argv: []string{"x"}}, control.Streams{Stdin: strings.NewReader("x")})
+			if (err == nil) != (target == "web") {
+				t.Fatal(err)
+			}
+		}
+	}
+	if n := open(); n > before+10 { // some of the last are about to be closed
+		t.Errorf("%d files are open after %d", n, before)
 	}
 }

@@ -16,3 +16,9 @@ func (x *Directory) OnSync(f func(name string)) {
 		return file.Sync()
 	}
 }
+
+// Send and Receive pass files on, as an agent and a client do.
+var (
+	Send    = send
+	Receive = receive
+)

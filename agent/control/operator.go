@@ -115,14 +115,19 @@ func decided(r *http.Request, v any) (by string, err error) {
 	if by, err = peer(r.Context()); err != nil {
 		return "", err
 	}
-	data, err := io.ReadAll(io.LimitReader(r.Body, maxDecision+1))
+	return by, readBody(r, maxDecision, v)
+}
+
+// readBody reads a body of one JSON object, strictly.
+func readBody(r *http.Request, most int64, v any) error {
+	data, err := io.ReadAll(io.LimitReader(r.Body, most+1))
 	if err != nil {
-		return "", fmt.Errorf("read the request: %w: %w", fault.ErrTemporary, err)
+		return fmt.Errorf("read the request: %w: %w", fault.ErrTemporary, err)
 	}
-	if len(data) > maxDecision {
-		return "", fmt.Errorf("read the request: more than %d bytes: %w", maxDecision, fault.ErrTooLarge)
+	if int64(len(data)) > most {
+		return fmt.Errorf("read the request: more than %d bytes: %w", most, fault.ErrTooLarge)
 	}
-	return by, decode(data, v)
+	return decode(data, v)
 }
 
 type peerKey struct{}
