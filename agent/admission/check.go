@@ -112,30 +112,10 @@ func (c *check) confinement(p *workload.Project, s *workload.Service) {
 	}
 }
 
-// need is a resource control that a service asks for.
-type need struct {
-	asked      bool
-	key        string
-	controller string
-}
-
 func (c *check) resources(p *workload.Project, s *workload.Service) {
 	r := s.Resources
-	io := r.Blkio != nil
-	for _, n := range []need{
-		{r.NanoCPUs > 0, "cpus", ControllerCPU},
-		{r.CPUQuota > 0 || r.CPUPeriod > 0, "cpu_quota", ControllerCPU},
-		{r.CPUShares > 0, "cpu_shares", ControllerCPU},
-		{r.CPUSet != "", "cpuset", ControllerCPUSet},
-		{r.MemoryBytes > 0, "mem_limit", ControllerMemory},
-		{r.MemoryReservation > 0, "mem_reservation", ControllerMemory},
-		{r.PIDs > 0, "pids_limit", ControllerPIDs},
-		{io, "blkio_config", ControllerIO},
-	} {
-		if n.asked && !c.m.Controllers[n.controller] {
-			c.conflict(p, s.Name, n.key, fault.ErrUnfit, "switch it on in the kernel's command line, or leave the limit out",
-				"this device has no %s controller", n.controller)
-		}
+	for _, l := range c.m.Lacks(r) {
+		c.conflict(p, s.Name, l.Key, fault.ErrUnfit, l.Hint, "this device's control groups (version %d) have no %s", c.m.Cgroup, l.What)
 	}
 	if most := int64(c.m.Cores) * 1e9; c.m.Cores > 0 && r.NanoCPUs > most {
 		c.conflict(p, s.Name, "cpus", fault.ErrUnfit, "", "%g processors are asked for, this device has %d", float64(r.NanoCPUs)/1e9, c.m.Cores)
@@ -143,22 +123,7 @@ func (c *check) resources(p *workload.Project, s *workload.Service) {
 	if last, ok := highest(r.CPUSet); ok && c.m.Cores > 0 && last >= c.m.Cores {
 		c.conflict(p, s.Name, "cpuset", fault.ErrUnfit, "", "processor %d is asked for, the last one of this device is %d", last, c.m.Cores-1)
 	}
-	if r.CPURealtime > 0 && (c.m.Cgroup == 2 || !c.m.Realtime) {
-		c.conflict(p, s.Name, "cpu_rt_runtime", fault.ErrUnfit, "", "this kernel has no real-time groups")
-	}
-	if r.MemorySwap > 0 && !c.m.SwapLimit {
-		c.conflict(p, s.Name, "memswap_limit", fault.ErrUnfit, "boot with swapaccount=1, or leave it out", "this kernel does not account for swap")
-	}
-	if c.m.Cgroup == 2 && r.OOMKillDisable {
-		c.conflict(p, s.Name, "oom_kill_disable", fault.ErrUnfit, "", "version 2 of control groups has no way to do it")
-	}
-	if c.m.Cgroup == 2 && r.Swappiness != nil {
-		c.conflict(p, s.Name, "mem_swappiness", fault.ErrUnfit, "", "version 2 of control groups has no way to do it")
-	}
-	if io && c.m.NoWeights && (r.Blkio.Weight > 0 || len(r.Blkio.WeightDevices) > 0) {
-		c.conflict(p, s.Name, "blkio_config.weight", fault.ErrUnfit, "", "this kernel shares block devices out by no weights")
-	}
-	if io {
+	if r.Blkio != nil {
 		for _, list := range [][]workload.BlkioRate{r.Blkio.WeightDevices, r.Blkio.ReadBps, r.Blkio.WriteBps, r.Blkio.ReadIOps, r.Blkio.WriteIOps} {
 			for _, d := range list {
 				if !c.m.Exists(d.Path) {

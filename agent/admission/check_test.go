@@ -15,11 +15,10 @@ import (
 func machine() admission.Machine {
 	there := map[string]bool{"/dev/ttyS0": true, "/dev/null": true, "/data": true, "/dev/sda": true}
 	return admission.Machine{
-		Cores: 2, Memory: 1 << 30, Cgroup: 1, SwapLimit: true, Seccomp: true,
-		Controllers: map[string]bool{admission.ControllerCPU: true, admission.ControllerCPUSet: true, admission.ControllerMemory: true, admission.ControllerPIDs: true},
-		Runtimes:    map[string]bool{"runc": true},
-		Exists:      func(path string) bool { return there[path] },
-		Volume:      func(name string) bool { return name == "shared" },
+		Cores: 2, Memory: 1 << 30, Cgroup: 1, Lacks: func(workload.Resources) []workload.MissingLimit { return nil }, Seccomp: true,
+		Runtimes: map[string]bool{"runc": true},
+		Exists:   func(path string) bool { return there[path] },
+		Volume:   func(name string) bool { return name == "shared" },
 	}
 }
 
@@ -28,7 +27,6 @@ func project(deployment, component string, services ...workload.Service) *worklo
 }
 
 func TestCheck(t *testing.T) {
-	swappiness := uint64(0)
 	service := func(edit func(*workload.Service)) []*workload.Project {
 		s := workload.Service{Name: "web"}
 		edit(&s)
@@ -141,34 +139,28 @@ func TestCheck(t *testing.T) {
 			fault.ErrUnfit,
 		},
 		{
-			"no controllers", func(m *admission.Machine) { m.Controllers, m.SwapLimit = nil, false },
-			service(func(s *workload.Service) {
-				s.Resources = workload.Resources{
-					CPUShares: 5, CPUQuota: 1, MemoryBytes: 1, MemorySwap: 2, PIDs: 1,
-					Blkio: &workload.Blkio{Weight: 10, ReadBps: []workload.BlkioRate{{Path: "/dev/sda", Rate: 1}, {Path: "/dev/sdb", Rate: 1}}},
+			"limits that the kernel lacks", func(m *admission.Machine) {
+				m.Cgroup = 2
+				m.Lacks = func(r workload.Resources) []workload.MissingLimit {
+					if r.OOMKillDisable {
+						return []workload.MissingLimit{{Key: "oom_kill_disable", What: "way to do it"}, {Key: "cpu_quota", What: "limits of CPU time", Hint: "boot another"}}
+					}
+					return nil
 				}
-			}),
+			},
+			service(func(s *workload.Service) { s.Resources = workload.Resources{OOMKillDisable: true} }),
 			[]string{
-				"app: services.web.blkio_config: this device has no io controller",
-				"app: services.web.blkio_config: this device has no /dev/sdb",
-				"app: services.web.cpu_quota: this device has no cpu controller",
-				"app: services.web.cpu_shares: this device has no cpu controller",
-				"app: services.web.mem_limit: this device has no memory controller",
-				"app: services.web.memswap_limit: this kernel does not account for swap",
-				"app: services.web.pids_limit: this device has no pids controller",
+				"app: services.web.cpu_quota: this device's control groups (version 2) have no limits of CPU time",
+				"app: services.web.oom_kill_disable: this device's control groups (version 2) have no way to do it",
 			},
 			fault.ErrUnfit,
 		},
 		{
-			"version 2 of control groups", func(m *admission.Machine) { m.Cgroup, m.Realtime = 2, true },
+			"missing block device", nil,
 			service(func(s *workload.Service) {
-				s.Resources = workload.Resources{Swappiness: &swappiness, OOMKillDisable: true, CPURealtime: 1}
+				s.Resources = workload.Resources{Blkio: &workload.Blkio{ReadBps: []workload.BlkioRate{{Path: "/dev/sda", Rate: 1}, {Path: "/dev/sdb", Rate: 1}}}}
 			}),
-			[]string{
-				"app: services.web.cpu_rt_runtime: this kernel has no real-time groups",
-				"app: services.web.mem_swappiness: version 2 of control groups has no way to do it",
-				"app: services.web.oom_kill_disable: version 2 of control groups has no way to do it",
-			},
+			[]string{"app: services.web.blkio_config: this device has no /dev/sdb"},
 			fault.ErrUnfit,
 		},
 		{
@@ -188,6 +180,9 @@ func TestCheck(t *testing.T) {
 			var got []string
 			for _, c := range found {
 				got = append(got, c.Error())
+				if c.Path == "services.web.cpu_quota" && fault.Hint(c) == "" {
+					t.Errorf("%v has no hint", c)
+				}
 				if !errors.Is(c, tt.kind) {
 					t.Errorf("%v is no %v", c, tt.kind)
 				}

@@ -5,12 +5,9 @@ import "github.com/longshore-dev/longshore/agent/workload"
 // Machine is what a device has. The zero value has nothing and allows nothing.
 type Machine struct {
 	Cores       int
-	Memory      int64 // bytes; 0: unknown, not checked
-	SwapLimit   bool  // the kernel accounts for swap
-	Cgroup      int   // 1 or 2
-	Controllers map[string]bool
-	NoWeights   bool // of block devices: their scheduler shares nothing out
-	Realtime    bool // CPU time can be given to real-time processes
+	Memory      int64                                            // bytes; 0: unknown, not checked
+	Cgroup      int                                              // version of control groups
+	Lacks       func(workload.Resources) []workload.MissingLimit // limits that they do not have
 	Seccomp     bool
 	AppArmor    bool
 	SELinux     bool
@@ -22,12 +19,3 @@ type Machine struct {
 	Exists      func(path string) bool
 	Volume      func(name string) bool // a volume that all projects share is there
 }
-
-// Controllers of control groups, named as version 2 does; version 1 calls io "blkio".
-const (
-	ControllerCPU    = "cpu"
-	ControllerCPUSet = "cpuset"
-	ControllerMemory = "memory"
-	ControllerPIDs   = "pids"
-	ControllerIO     = "io"
-)

@@ -72,10 +72,9 @@ func unfitForAll(projects []*workload.Project, err error) error {
 // machine describes the current state of this device: device nodes are added and removed.
 func (r *Runtime) machine(f features.Features, guard workload.Guard) admission.Machine {
 	m := admission.Machine{
-		Cores: runtime.NumCPU(), SwapLimit: f.Controls.Swap, Cgroup: f.CgroupVersion, Controllers: f.Controls.Controllers,
-		NoWeights: !f.Controls.Weight,
-		Seccomp:   f.Seccomp, AppArmor: f.AppArmor, Privileged: r.o.AllowPrivileged, Guard: guard, Runtimes: map[string]bool{"runc": true, features.DefaultRuntime: true},
-		Realtime: f.Controls.Realtime, SELinux: f.SELinux,
+		Cores: runtime.NumCPU(), Cgroup: f.CgroupVersion, Lacks: f.Controls.Lacks,
+		Seccomp: f.Seccomp, AppArmor: f.AppArmor, Privileged: r.o.AllowPrivileged, Guard: guard, Runtimes: map[string]bool{"runc": true, features.DefaultRuntime: true},
+		SELinux:   f.SELinux,
 		NoProgram: unusable(r.o.Program), ProgramHint: programHint,
 		Exists: paths.Exists,
 		Volume: r.volumes.HasShared,

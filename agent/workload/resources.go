@@ -59,3 +59,10 @@ type DeviceRequest struct {
 	Capabilities []string          `json:",omitempty"`
 	Options      map[string]string `json:",omitempty"`
 }
+
+// MissingLimit is a limit that the control groups of a machine do not have.
+type MissingLimit struct {
+	Key  string // in the Compose file
+	What string // "limits of memory"
+	Hint string // "": none
+}

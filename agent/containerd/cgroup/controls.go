@@ -73,33 +73,37 @@ func find2(root string) Controls {
 	return c
 }
 
-// Lacks names the settings of a service that these controls do not support, by their Compose keys.
-func (c Controls) Lacks(r workload.Resources) []string {
+// Lacks are the limits of a service that these controls do not support.
+func (c Controls) Lacks(r workload.Resources) []workload.MissingLimit {
 	b := r.Blkio
 	if b == nil {
 		b = &workload.Blkio{}
 	}
-	var out []string
+	hint := func(controller string) string {
+		return "switch the " + controller + " controller on in the kernel's command line, or leave the limit out"
+	}
+	var out []workload.MissingLimit
 	for _, n := range []struct {
-		asked, there bool
-		what         string
+		asked, there    bool
+		key, what, hint string
 	}{
-		{r.NanoCPUs > 0 || r.CPUQuota > 0 || r.CPUPeriod > 0, c.CPUQuota, "limits of CPU time (cpus, cpu_quota, cpu_period)"},
-		{r.CPUShares > 0, c.Controllers["cpu"], "shares of CPU time (cpu_shares)"},
-		{r.CPUSet != "", c.Controllers["cpuset"], "sets of processors (cpuset)"},
-		{r.CPURealtime > 0 || r.CPURealtimePeriod > 0, c.Realtime, "real-time CPU time (cpu_rt_runtime, cpu_rt_period)"},
-		{r.MemoryBytes > 0, c.Memory, "limits of memory (mem_limit)"},
-		{r.MemoryReservation > 0, c.Reservation, "reserved memory (mem_reservation)"},
-		{r.MemorySwap != 0, c.Swap, "limits of swap (memswap_limit)"},
-		{r.Swappiness != nil, c.Swappiness, "swappiness (mem_swappiness)"},
-		{r.OOMKillDisable, c.KeepOnOOM, "keeping the kernel from killing (oom_kill_disable)"},
-		{r.PIDs > 0, c.Controllers["pids"], "limits of processes (pids_limit)"},
-		{b.Weight > 0, c.Weight, "weights of block devices (blkio_config.weight)"},
-		{len(b.WeightDevices) > 0, c.WeightOf, "weights of one block device (blkio_config.weight_device)"},
-		{len(b.ReadBps)+len(b.WriteBps)+len(b.ReadIOps)+len(b.WriteIOps) > 0, c.Throttle, "limits of block devices (blkio_config)"},
+		{r.NanoCPUs > 0, c.CPUQuota, "cpus", "limits of CPU time", hint("cpu")},
+		{r.CPUQuota > 0 || r.CPUPeriod > 0, c.CPUQuota, "cpu_quota", "limits of CPU time", hint("cpu")},
+		{r.CPUShares > 0, c.Controllers["cpu"], "cpu_shares", "shares of CPU time", hint("cpu")},
+		{r.CPUSet != "", c.Controllers["cpuset"], "cpuset", "sets of processors", hint("cpuset")},
+		{r.CPURealtime > 0 || r.CPURealtimePeriod > 0, c.Realtime, "cpu_rt_runtime", "real-time CPU time", ""},
+		{r.MemoryBytes > 0, c.Memory, "mem_limit", "limits of memory", hint("memory")},
+		{r.MemoryReservation > 0, c.Reservation, "mem_reservation", "reserved memory", hint("memory")},
+		{r.MemorySwap != 0, c.Swap, "memswap_limit", "limits of swap", "boot with swapaccount=1, or leave it out"},
+		{r.Swappiness != nil, c.Swappiness, "mem_swappiness", "swappiness", ""},
+		{r.OOMKillDisable, c.KeepOnOOM, "oom_kill_disable", "way to keep the kernel from killing", ""},
+		{r.PIDs > 0, c.Controllers["pids"], "pids_limit", "limits of processes", hint("pids")},
+		{b.Weight > 0, c.Weight, "blkio_config.weight", "weights of block devices", ""},
+		{len(b.WeightDevices) > 0, c.WeightOf, "blkio_config.weight_device", "weights of one block device", ""},
+		{len(b.ReadBps)+len(b.WriteBps)+len(b.ReadIOps)+len(b.WriteIOps) > 0, c.Throttle, "blkio_config", "limits of block devices", hint("io")},
 	} {
 		if n.asked && !n.there {
-			out = append(out, n.what)
+			out = append(out, workload.MissingLimit{Key: n.key, What: n.what, Hint: n.hint})
 		}
 	}
 	return out

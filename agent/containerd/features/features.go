@@ -242,8 +242,12 @@ func canUnpackInParallel(caps []string) bool { return slices.Contains(caps, snap
 
 // Unmet returns fault.ErrUnfit, which names each limit of a service that this machine does not support.
 func (f Features) Unmet(s workload.Service) error {
-	if lacks := f.Controls.Lacks(s.Resources); len(lacks) > 0 {
-		return fmt.Errorf("this kernel's control groups (version %d) have no %s: %w", f.CgroupVersion, strings.Join(lacks, ", no "), fault.ErrUnfit)
+	var lacks []string
+	for _, l := range f.Controls.Lacks(s.Resources) {
+		lacks = append(lacks, l.What+" ("+l.Key+")")
 	}
-	return nil
+	if len(lacks) == 0 {
+		return nil
+	}
+	return fmt.Errorf("this kernel's control groups (version %d) have no %s: %w", f.CgroupVersion, strings.Join(lacks, ", no "), fault.ErrUnfit)
 }

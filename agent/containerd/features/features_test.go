@@ -88,6 +88,7 @@ func TestUnmetNamesEachLimit(t *testing.T) {
 		Controllers: map[string]bool{"cpu": true, "cpuset": true, "memory": true, "pids": true, "io": true}, CPUQuota: true, Realtime: true,
 		Memory: true, Reservation: true, Swap: true, Swappiness: true, KeepOnOOM: true, Weight: true, WeightOf: true, Throttle: true,
 	}
+	noHint := map[string]bool{"cpu_rt_runtime": true, "mem_swappiness": true, "oom_kill_disable": true, "blkio_config.weight": true, "blkio_config.weight_device": true}
 	rate := []workload.BlkioRate{{Path: "/dev/sda", Rate: 1}}
 	for key, r := range map[string]workload.Resources{
 		"cpus": {NanoCPUs: 1}, "cpu_quota": {CPUQuota: 1}, "cpu_shares": {CPUShares: 2}, "cpuset": {CPUSet: "0"}, "cpu_rt_runtime": {CPURealtime: 1},
@@ -100,7 +101,11 @@ func TestUnmetNamesEachLimit(t *testing.T) {
 			if err := (Features{Controls: all, CgroupVersion: 1}).Unmet(s); err != nil {
 				t.Errorf("with everything there: %v", err)
 			}
-			err := Features{CgroupVersion: 2}.Unmet(s)
+			none := Features{CgroupVersion: 2}
+			if l := none.Controls.Lacks(r); len(l) != 1 || l[0].Key != key || l[0].What == "" || (l[0].Hint == "") != noHint[key] {
+				t.Errorf("Lacks = %+v, want %s, and whether there is a hint: %t", l, key, !noHint[key])
+			}
+			err := none.Unmet(s)
 			if !errors.Is(err, fault.ErrUnfit) || !strings.Contains(err.Error(), key) {
 				t.Errorf("with nothing there: %v, want %s in it", err, key)
 			}
