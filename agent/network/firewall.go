@@ -16,10 +16,9 @@ import (
 type dropChain struct {
 	chain, table string
 	family       nftables.TableFamily
-	allowsUs     bool // a rule there matches our interfaces or addresses, or accepts everything
 }
 
-// dropChains lists them.
+// dropChains lists them, without those with a rule that matches our interfaces or addresses, or accepts everything.
 func (m *Manager) dropChains() ([]dropChain, error) {
 	c, err := m.tables[ipam.V4].Conn()
 	if err != nil {
@@ -35,7 +34,7 @@ func (m *Manager) dropChains() ([]dropChain, error) {
 		if !inet || ch.Hooknum == nil || *ch.Hooknum != *nftables.ChainHookForward || ch.Policy == nil || *ch.Policy != nftables.ChainPolicyDrop || ch.Table.Name == m.o.Table {
 			continue
 		}
-		d := dropChain{chain: ch.Name, table: ch.Table.Name, family: ch.Table.Family}
+		allowed := false
 		for _, other := range list { // also where the base chain jumps to
 			if other.Table.Name != ch.Table.Name || other.Table.Family != ch.Table.Family {
 				continue
@@ -44,9 +43,11 @@ func (m *Manager) dropChains() ([]dropChain, error) {
 			if err != nil {
 				continue // it was deleted meanwhile
 			}
-			d.allowsUs = d.allowsUs || slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return m.allowsUs(r, other.Name == ch.Name) })
+			allowed = allowed || slices.ContainsFunc(rules, func(r *nftables.Rule) bool { return m.allowsUs(r, other.Name == ch.Name) })
 		}
-		out = append(out, d)
+		if !allowed {
+			out = append(out, dropChain{chain: ch.Name, table: ch.Table.Name, family: ch.Table.Family})
+		}
 	}
 	return out, nil
 }
@@ -80,9 +81,6 @@ func (m *Manager) blockers() ([]error, error) {
 	}
 	var out []error
 	for _, d := range list {
-		if d.allowsUs {
-			continue
-		}
 		hint := fmt.Sprintf(`allow them there: nft insert rule inet %s %s iifname "%s*" accept, and the same with oifname`, d.table, d.chain, m.host.prefix)
 		if d.family != nftables.TableFamilyINet {
 			hint = fmt.Sprintf("allow them there: iptables -I %s -i %s+ -j ACCEPT, and the same with -o (with Docker: -I DOCKER-USER)", d.chain, m.host.prefix)
@@ -99,9 +97,7 @@ func (m *Manager) noteDropChains() error {
 		return err
 	}
 	for _, d := range list {
-		if !d.allowsUs {
-			m.note(fmt.Sprintf("chain %s of table %s drops forwarded packets by default: allow those from and to interfaces %s*", d.chain, d.table, m.host.prefix))
-		}
+		m.note(fmt.Sprintf("chain %s of table %s drops forwarded packets by default: allow those from and to interfaces %s*", d.chain, d.table, m.host.prefix))
 	}
 	return nil
 }
