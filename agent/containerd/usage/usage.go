@@ -4,9 +4,9 @@ package usage
 
 import (
 	"bufio"
-	"bytes"
 	"cmp"
 	"context"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -76,21 +76,12 @@ func countNetwork(u *workload.Usage, proc string, pid uint32) {
 		return // it has ended
 	}
 	defer f.Close()
-	data := make([]byte, maxNetDev)
-	n, err := f.Read(data) // the kernel gives whole lines
-	for err == nil && n < len(data) {
-		var k int
-		if k, err = f.Read(data[n:]); k == 0 {
-			break
-		}
-		n += k
-	}
-	addInterfaces(u, data[:n])
+	addInterfaces(u, io.LimitReader(f, maxNetDev))
 }
 
 // addInterfaces reads the kernel's table: name: received bytes, packets, errors, drops, 4 more, transmitted the same.
-func addInterfaces(u *workload.Usage, table []byte) {
-	lines := bufio.NewScanner(bytes.NewReader(table))
+func addInterfaces(u *workload.Usage, table io.Reader) {
+	lines := bufio.NewScanner(table)
 	for lines.Scan() {
 		name, row, ok := strings.Cut(lines.Text(), ":")
 		f := strings.Fields(row)

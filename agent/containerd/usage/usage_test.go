@@ -2,6 +2,7 @@ package usage
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -105,7 +106,7 @@ func TestInterfacesAreAddedUp(t *testing.T) {
  broken: 1 2
 `
 	var u workload.Usage
-	addInterfaces(&u, []byte(table))
+	addInterfaces(&u, strings.NewReader(table))
 	if d := cmp.Diff(workload.Usage{NetworkReceived: 2001, NetworkTransmitted: 301, NetworkErrors: 15}, u); d != "" {
 		t.Error(d)
 	}
