@@ -16,91 +16,17 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/fleet/fleettest"
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-// shelf is one registry with one repository of each name, for reading.
+// shelf is a registry with the states of devices in one repository.
 type shelf struct {
-	name    string
-	tags    map[string]digest.Digest // by repository:tag
-	content map[digest.Digest][]byte
-	listed  int // how often tags were listed
+	*fleettest.Registry
+	name string
 }
 
-func newShelf() *shelf {
-	return &shelf{name: "registry.example/state", tags: map[string]digest.Digest{}, content: map[digest.Digest][]byte{}}
-}
-
-func (m *shelf) put(repository, tag string, a *artifacts.Artifact) digest.Digest {
-	for _, b := range a.Blobs {
-		m.content[b.Descriptor.Digest] = b.Data
-	}
-	m.content[a.Descriptor.Digest] = a.Manifest
-	m.tags[repository+":"+tag] = a.Descriptor.Digest
-	return a.Descriptor.Digest
-}
-
-func (m *shelf) Resolve(_ context.Context, repository, tag string) (ocispec.Descriptor, error) {
-	d, ok := m.tags[repository+":"+tag]
-	if !ok {
-		return ocispec.Descriptor{}, fmt.Errorf("resolve %s:%s: %w", repository, tag, fault.ErrNotFound)
-	}
-	return ocispec.Descriptor{Digest: d}, nil
-}
-
-func (m *shelf) Manifest(_ context.Context, _ string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
-	data, ok := m.content[d]
-	if !ok {
-		return ocispec.Descriptor{}, nil, fmt.Errorf("manifest %s: %w", d, fault.ErrNotFound)
-	}
-	return ocispec.Descriptor{Digest: d, Size: int64(len(data))}, data, nil
-}
-
-func (m *shelf) Blob(_ context.Context, _ string, d ocispec.Descriptor, _ int64) ([]byte, error) {
-	data, ok := m.content[d.Digest]
-	if !ok {
-		return nil, fault.ErrNotFound
-	}
-	return data, nil
-}
-
-func (m *shelf) Tags(ctx context.Context, repository string) ([]string, error) {
-	return m.TagsWithPrefix(ctx, repository, "")
-}
-
-func (m *shelf) TagsWithPrefix(_ context.Context, repository, prefix string) ([]string, error) {
-	m.listed++
-	var out []string
-	for name := range m.tags {
-		if tag, ok := strings.CutPrefix(name, repository+":"+prefix); ok {
-			out = append(out, prefix+tag)
-		}
-	}
-	return out, nil
-}
-
-// states is the repository of the states in it.
-type states struct{ *shelf }
-
-func (s states) Name() string { return s.name }
-
-func (s states) Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error) {
-	return s.shelf.Resolve(ctx, s.name, tag)
-}
-
-func (s states) Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error) {
-	return s.shelf.Manifest(ctx, s.name, d)
-}
-
-func (s states) Blob(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
-	return s.shelf.Blob(ctx, s.name, d, limit)
-}
-
-func (s states) Tags(ctx context.Context) ([]string, error) { return s.shelf.Tags(ctx, s.name) }
-
-func (s states) TagsWithPrefix(ctx context.Context, prefix string) ([]string, error) {
-	return s.shelf.TagsWithPrefix(ctx, s.name, prefix)
-}
+func newShelf() *shelf { return &shelf{fleettest.New(), "registry.example/state"} }
 
 func (m *shelf) component(t *testing.T, name, version, text string) digest.Digest {
 	t.Helper()
@@ -114,7 +40,7 @@ func (m *shelf) component(t *testing.T, name, version, text string) digest.Diges
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.put("registry.example/components/"+name, version, a)
+	return m.Push("registry.example/components/"+name, version, a)
 }
 
 // asked is what one device is to get.
@@ -166,7 +92,7 @@ func (m *shelf) place(t *testing.T, o artifacts.StateOptions, tags ...string) di
 		t.Fatal(err)
 	}
 	for _, tag := range tags {
-		m.put(m.name, tag, a)
+		m.Push(m.name, tag, a)
 	}
 	return a.Descriptor.Digest
 }
@@ -178,12 +104,12 @@ func TestFollowsOnlyWhatWasSigned(t *testing.T) {
 		return func(t *testing.T, m *shelf) { m.place(t, artifacts.StateOptions{Device: "d", Generation: n}, tags...) }
 	}
 	point := func(tag, at string) func(*testing.T, *shelf) {
-		return func(_ *testing.T, m *shelf) { m.tags[m.name+":"+tag] = m.tags[m.name+":"+at] }
+		return func(_ *testing.T, m *shelf) { m.Named[m.name+":"+tag] = m.Named[m.name+":"+at] }
 	}
 	remove := func(tags ...string) func(*testing.T, *shelf) {
 		return func(_ *testing.T, m *shelf) {
 			for _, tag := range tags {
-				delete(m.tags, m.name+":"+tag)
+				delete(m.Named, m.name+":"+tag)
 			}
 		}
 	}
@@ -215,7 +141,7 @@ func TestFollowsOnlyWhatWasSigned(t *testing.T) {
 		{"back to an old generation, rollback", does{point("d", "d.v1")}, asked{Replace: true, Generation: 2}, 0, "", "generation 4", fault.ErrRollback},
 		{"another device's, signed", does{point("d", "e")}, asked{Replace: true}, 4, "broker new, web removed", "state of e", nil},
 		{"another device's, keeping", does{point("d", "e")}, asked{}, 0, "", "--verify-key", fault.ErrConflict},
-		{"no state at all", does{func(_ *testing.T, m *shelf) { m.tags[m.name+":d"] = m.tags["registry.example/components/web:1.1.0"] }}, asked{Replace: true}, 4, "broker new, web removed", "not followed", nil},
+		{"no state at all", does{func(_ *testing.T, m *shelf) { m.Named[m.name+":d"] = m.Named["registry.example/components/web:1.1.0"] }}, asked{Replace: true}, 4, "broker new, web removed", "not followed", nil},
 		{"tag removed", does{remove("d")}, asked{Replace: true}, 4, "broker new, web removed", "does not name it", nil},
 		{"a gap", does{remove("d.v2")}, asked{Replace: true}, 4, "broker new, web removed", "", nil},
 		{"a gap, tag removed", does{remove("d", "d.v2")}, asked{Replace: true}, 4, "broker new, web removed", "does not name it", nil},
@@ -233,7 +159,7 @@ func TestFollowsOnlyWhatWasSigned(t *testing.T) {
 					by[made.Artifact.Descriptor.Digest] = true
 				}
 			}
-			newest := m.tags[m.name+":d.v3"]
+			newest := m.Named[m.name+":d.v3"]
 			for _, do := range c.do {
 				do(t, m)
 			}
@@ -286,7 +212,7 @@ func TestOneResumes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.put(m.name, cut.Publication.HistoryTag, cut.Artifact)
+	m.Push(m.name, cut.Publication.HistoryTag, cut.Artifact)
 
 	same, err := stateOf(t, m, web("1.1.0"))
 	if err != nil || same.Generation != 2 || same.Artifact.Descriptor.Digest != cut.Artifact.Descriptor.Digest || same.Previous != first.Artifact.Descriptor.Digest || len(same.Reasons) != 1 {
@@ -343,7 +269,7 @@ func TestGoesOnAboveWhatTheDeviceAccepted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.put(m.name, cut.Publication.HistoryTag, cut.Artifact)
+	m.Push(m.name, cut.Publication.HistoryTag, cut.Artifact)
 	n, err := stateOf(t, m, asked{Device: "d", Replace: true, Created: time.Unix(1, 0), Accepted: func(context.Context) (uint64, error) { return 40, nil }})
 	if err != nil || n.Generation != 41 {
 		t.Errorf("State = generation %d, %v, want 41", n.Generation, err)
@@ -370,8 +296,8 @@ func (m *shelf) next(t *testing.T, o asked) *fleet.Next {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.put(m.name, n.Publication.Tag, n.Artifact)
-	m.put(m.name, n.Publication.HistoryTag, n.Artifact)
+	m.Push(m.name, n.Publication.Tag, n.Artifact)
+	m.Push(m.name, n.Publication.HistoryTag, n.Artifact)
 	return n
 }
 
@@ -394,7 +320,7 @@ func TestOneGenerations(t *testing.T) {
 	}
 	// The tag moves, the pinned document does not.
 	m.component(t, "web", "1.1.0", "moved")
-	current, err := release.Read(t.Context(), states{m}, "press-07")
+	current, err := release.Read(t.Context(), m.At(m.name), "press-07")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -420,16 +346,16 @@ func TestListsNoTags(t *testing.T) {
 	m.component(t, "web", "1.0.0", "web")
 	o := asked{Device: "d", Deployments: []release.Document{single(t, component("d", "web", "1.0.0"))}}
 	m.next(t, o)
-	m.listed = 0
+	m.Asked["tags"] = 0
 	for want := uint64(2); want < 5; want++ {
 		if n := m.next(t, o); n.Generation != want {
 			t.Errorf("generation %d, want %d", n.Generation, want)
 		}
 	}
-	m.tags[m.name+":d"] = m.tags[m.name+":d.v1"]
+	m.Named[m.name+":d"] = m.Named[m.name+":d.v1"]
 	o.Deployments, o.Replace = nil, true
-	if n := m.next(t, o); n.Generation != 5 || m.listed != 0 {
-		t.Errorf("generation %d after the tag was moved back, want 5; tags were listed %d times", n.Generation, m.listed)
+	if n := m.next(t, o); n.Generation != 5 || m.Asked["tags"] != 0 {
+		t.Errorf("generation %d after the tag was moved back, want 5; tags were listed %d times", n.Generation, m.Asked["tags"])
 	}
 }
 
@@ -444,15 +370,15 @@ func TestOthersStayUnlessReplaced(t *testing.T) {
 		t.Errorf("keeping others: %s", got)
 	}
 	blob := kept.Artifact.Blobs[len(kept.Artifact.Blobs)-1].Descriptor.Digest
-	document := m.content[blob]
-	delete(m.content, blob)
+	document := m.Blobs[blob]
+	delete(m.Blobs, blob)
 	if _, err := stateOf(t, m, asked{Device: "d"}); !errors.Is(err, fault.ErrNotFound) || !strings.Contains(fault.Hint(err), "--replace") {
 		t.Errorf("what it has cannot be read: %v (hint: %s)", err, fault.Hint(err))
 	}
 	if _, err := stateOf(t, m, asked{Device: "d", Deployments: broker, Replace: true}); err != nil {
 		t.Errorf("what it has cannot be read, and is replaced: %v", err)
 	}
-	m.content[blob] = document
+	m.Blobs[blob] = document
 	alone := m.next(t, asked{Device: "d", Deployments: broker, Replace: true})
 	if got := changes(alone); got != "web removed" {
 		t.Errorf("not keeping them: %s", got)
@@ -479,12 +405,12 @@ func changes(n *fleet.Next) string {
 func TestStateRefuses(t *testing.T) {
 	m := newShelf()
 	m.component(t, "web", "1.0.0", "web")
-	m.tags["registry.example/components/web:2.0.0"] = m.tags["registry.example/components/web:1.0.0"]
+	m.Named["registry.example/components/web:2.0.0"] = m.Named["registry.example/components/web:1.0.0"]
 	web := single(t, component("d", "web", "1.0.0"))
 	state := m.next(t, asked{Device: "other", Deployments: []release.Document{single(t, component("other", "web", "1.0.0"))}})
-	m.tags["registry.example/components/state:1.0.0"] = state.Artifact.Descriptor.Digest
-	m.tags[m.name+":stolen"] = state.Artifact.Descriptor.Digest
-	m.tags[m.name+":component"] = m.tags["registry.example/components/web:1.0.0"]
+	m.Named["registry.example/components/state:1.0.0"] = state.Artifact.Descriptor.Digest
+	m.Named[m.name+":stolen"] = state.Artifact.Descriptor.Digest
+	m.Named[m.name+":component"] = m.Named["registry.example/components/web:1.0.0"]
 	cases := []struct {
 		name   string
 		device artifacts.DeviceID
@@ -560,7 +486,7 @@ func three(t *testing.T) (*shelf, signed) {
 
 func TestOneGoesBack(t *testing.T) {
 	m, by := three(t)
-	one := m.tags[m.name+":d.v1"]
+	one := m.Named[m.name+":d.v1"]
 	next, err := stateOf(t, m, asked{Device: "d", Verify: by.verify, To: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -572,7 +498,7 @@ func TestOneGoesBack(t *testing.T) {
 	if err != nil || x.Repeats != one {
 		t.Errorf("the artifact repeats %v, %v, want %s", x, err, one)
 	}
-	was, err := release.Read(t.Context(), states{m}, "d.v1")
+	was, err := release.Read(t.Context(), m.At(m.name), "d.v1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -590,7 +516,7 @@ func TestOneGoesBack(t *testing.T) {
 	if _, err := stateOf(t, m, asked{Device: "d", Verify: by.verify, To: 1}); !errors.Is(err, fault.ErrUnsigned) {
 		t.Errorf("back to what nobody signed: %v", err)
 	}
-	m.tags[m.name+":d.v1"] = m.tags[m.name+":d.v2"]
+	m.Named[m.name+":d.v1"] = m.Named[m.name+":d.v2"]
 	if _, err := stateOf(t, m, asked{Device: "d", Verify: by.verify, To: 1}); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("back to 1, whose tag names 2: %v", err)
 	}

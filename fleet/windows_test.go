@@ -169,8 +169,8 @@ func TestWindowsOfOne(t *testing.T) {
 		return n
 	}
 	put := func(n *fleet.Next) {
-		m.put(m.name, n.Publication.HistoryTag, n.Artifact)
-		m.put(m.name, n.Publication.Tag, n.Artifact)
+		m.Push(m.name, n.Publication.HistoryTag, n.Artifact)
+		m.Push(m.name, n.Publication.Tag, n.Artifact)
 	}
 	web := func(context.Context, []artifacts.Deployment) (fleet.Edit, error) {
 		return fleet.Edit{Deployments: []release.Document{single(t, component("d", "web", "1.0.0"))}}, nil
@@ -194,7 +194,7 @@ func TestWindowsOfOne(t *testing.T) {
 
 	// A push that was cut off before the tag moved is taken up with its windows.
 	cut := kept("cut off", fleet.One{Windows: read(nights)}, nights)
-	m.put(m.name, cut.Publication.HistoryTag, cut.Artifact)
+	m.Push(m.name, cut.Publication.HistoryTag, cut.Artifact)
 	if n := kept("taken up", fleet.One{}, nights); n.Digest != cut.Digest {
 		t.Errorf("taken up as %s (generation %d), want %s", n.Digest, n.Generation, cut.Digest)
 	}
@@ -204,7 +204,7 @@ func TestWindowsOfOne(t *testing.T) {
 	put(kept("taken away", fleet.One{Windows: &schedule.Windows{}}, ""))
 
 	proposal := kept("proposed", fleet.One{Windows: read(weekends)}, weekends)
-	m.put(m.name, artifacts.ProposalTag("d", proposal.Generation), proposal.Artifact)
+	m.Push(m.name, artifacts.ProposalTag("d", proposal.Generation), proposal.Artifact)
 	if n := kept("signed", fleet.One{Proposal: true}, weekends); n.WindowsChange == nil {
 		t.Error("who signs does not see the windows")
 	}

@@ -38,23 +38,6 @@ const (
 	every      = 30 * time.Second
 )
 
-// source is a repository of a registry of maps.
-type source struct{ *fleettest.Registry }
-
-func (s source) Name() string { return repository }
-
-func (s source) Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error) {
-	return s.Registry.Resolve(ctx, repository, tag)
-}
-
-func (s source) Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error) {
-	return s.Registry.Manifest(ctx, repository, d)
-}
-
-func (s source) Blob(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
-	return s.Registry.Blob(ctx, repository, d, limit)
-}
-
 // content is a disk in memory.
 type content struct {
 	mu   sync.Mutex
@@ -152,7 +135,7 @@ func newWorld(t testing.TB, change ...func(*desired.Options)) *world {
 // start starts the endpoint, with the disk and the database that there are.
 func (w *world) start(change ...func(*desired.Options)) {
 	o := desired.Options{
-		Sources: []desired.Source{source{w.reg}}, Content: w.disk, Manifests: w.db, Every: every, Now: w.now,
+		Sources: []desired.Source{w.reg.At(repository)}, Content: w.disk, Manifests: w.db, Every: every, Now: w.now,
 		Logger: slog.New(slog.NewTextHandler(&w.log, nil)),
 	}
 	for _, f := range change {

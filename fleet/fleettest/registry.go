@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 )
 
-// Registry is a registry of maps. It implements [fleet.Registry] and [fleet.Publisher].
+// Registry is a registry of maps. It implements [fleet.Registries] and [fleet.Publisher].
 type Registry struct {
 	sync.Mutex // for the fields, while others use them
 
@@ -77,7 +77,12 @@ func (r *Registry) Leave(what string, calls int) {
 }
 
 // Tags implements [fleet.Registry].
-func (r *Registry) Tags(_ context.Context, repository string) ([]string, error) {
+func (r *Registry) Tags(ctx context.Context, repository string) ([]string, error) {
+	return r.TagsWithPrefix(ctx, repository, "")
+}
+
+// TagsWithPrefix implements [fleet.Registries].
+func (r *Registry) TagsWithPrefix(_ context.Context, repository, prefix string) ([]string, error) {
 	if err := r.Ask("tags"); err != nil {
 		return nil, err
 	}
@@ -93,7 +98,7 @@ func (r *Registry) Tags(_ context.Context, repository string) ([]string, error) 
 		return nil, fmt.Errorf("list tags of %s: %w", repository, fault.ErrNotFound)
 	}
 	slices.Sort(out)
-	return out, nil
+	return slices.DeleteFunc(out, func(tag string) bool { return !strings.HasPrefix(tag, prefix) }), nil
 }
 
 // Resolve implements [fleet.Registry].
@@ -176,4 +181,39 @@ func (r *Registry) write(repository, tag string) error {
 		return nil
 	}
 	return r.Cut(repository, tag)
+}
+
+// Repository is one repository of a registry, which it calls by its own name.
+type Repository struct {
+	*Registry
+	name string
+}
+
+// At is the repository of a name.
+func (r *Registry) At(name string) Repository { return Repository{r, name} }
+
+// Name implements [release.Repository].
+func (r Repository) Name() string { return r.name }
+
+// Resolve implements [release.Repository].
+func (r Repository) Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error) {
+	return r.Registry.Resolve(ctx, r.name, tag)
+}
+
+// Manifest implements [release.Repository].
+func (r Repository) Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error) {
+	return r.Registry.Manifest(ctx, r.name, d)
+}
+
+// Blob implements [release.Repository].
+func (r Repository) Blob(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error) {
+	return r.Registry.Blob(ctx, r.name, d, limit)
+}
+
+// Tags implements [release.Repository].
+func (r Repository) Tags(ctx context.Context) ([]string, error) { return r.Registry.Tags(ctx, r.name) }
+
+// TagsWithPrefix implements [release.Repository].
+func (r Repository) TagsWithPrefix(ctx context.Context, prefix string) ([]string, error) {
+	return r.Registry.TagsWithPrefix(ctx, r.name, prefix)
 }
