@@ -29,6 +29,14 @@ func Exists(path string) bool {
 	return err == nil
 }
 
+// Remove removes a file or an empty folder. A missing one is not an error.
+func Remove(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // maxFiles bounds what [RemoveFlat] reads of a folder.
 const maxFiles = 512
 
@@ -54,12 +62,9 @@ func RemoveFlat(dir string) error {
 		return err
 	}
 	for _, name := range names {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := Remove(filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
+	return Remove(dir)
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 
 	"github.com/moby/sys/user"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -47,7 +48,7 @@ func LookUp(root, spec string) (specs.User, error) {
 func accounts(root, name string) (io.ReadCloser, error) {
 	f, err := openIn(root, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return io.NopCloser(empty{}), nil
+		return io.NopCloser(strings.NewReader("")), nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the container's %s: %w", name, err)
@@ -74,7 +75,3 @@ func openIn(root, name string) (*os.File, error) {
 	}
 	return f, nil
 }
-
-type empty struct{}
-
-func (empty) Read([]byte) (int, error) { return 0, io.EOF }

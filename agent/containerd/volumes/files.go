@@ -162,7 +162,7 @@ func writeFile(name string, f workload.File, first int) error {
 		mode = defaultFileMode
 	}
 	fresh := name + ".new"
-	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := paths.Remove(fresh); err != nil {
 		return err
 	}
 	w, err := os.OpenFile(fresh, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)

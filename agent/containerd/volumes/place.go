@@ -179,7 +179,7 @@ func mountPoint(to string, dir bool) error {
 	if err := detach(to); err != nil {
 		return err
 	}
-	if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := paths.Remove(to); err != nil {
 		return err
 	}
 	if dir {
@@ -405,7 +405,7 @@ func (r *Store) releaseOne(ctx context.Context, dir, id string) error {
 	}
 	defer unlock()
 	users := filepath.Join(dir, "users")
-	if err := os.Remove(filepath.Join(users, id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := paths.Remove(filepath.Join(users, id)); err != nil {
 		return err
 	}
 	if left, err := os.ReadDir(users); err != nil || len(left) > 0 {
@@ -415,7 +415,7 @@ func (r *Store) releaseOne(ctx context.Context, dir, id string) error {
 		return err
 	}
 	for _, d := range []string{filepath.Join(dir, "data"), users, dir} { // never their content
-		if err := removeEmpty(d); err != nil {
+		if err := paths.Remove(d); err != nil {
 			return err
 		}
 	}

@@ -180,11 +180,11 @@ func (r *Store) freeVolume(ctx context.Context, dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, volumeData)); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err // created again
 	}
-	if err := os.Remove(filepath.Join(dir, volumeOwner)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := paths.Remove(filepath.Join(dir, volumeOwner)); err != nil {
 		return err
 	}
 	for _, d := range []string{dir, filepath.Dir(dir)} {
-		if err := os.Remove(d); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
+		if err := paths.Remove(d); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 	}

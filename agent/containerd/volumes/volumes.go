@@ -293,7 +293,7 @@ func (r *Store) UnmountLayer(id string) error {
 	if err := mount.UnmountAll(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("unmount %s: %w", dir, err)
 	}
-	return removeEmpty(dir)
+	return paths.Remove(dir)
 }
 
 // copyUp copies the directory at target in root, if the image has one.
@@ -313,13 +313,6 @@ func copyUp(root, target, to string) error {
 		return fmt.Errorf("%s is a file in the image, a volume is a directory: %w", target, fault.ErrInvalid)
 	}
 	return copyfs.CopyDir(to, from)
-}
-
-func removeEmpty(dir string) error {
-	if err := os.Remove(dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }
 
 // syncDir writes a directory to the disk: with unix.Fsync what it lists, with unix.Syncfs everything on its filesystem, however many files.
