@@ -33,6 +33,7 @@ require (
 	github.com/google/uuid v1.6.0 // ids of deployments and of databases
 	github.com/hashicorp/vault/api v1.22.0 // errors of Vault, told apart
 	github.com/miekg/pkcs11 v1.1.2 // which tokens and keys there are
+	github.com/moby/sys/mountinfo v0.7.2 // what is mounted on a device that is wiped
 	github.com/moby/sys/signal v0.7.1 // names of signals
 	github.com/moby/sys/user v0.4.1 // users and groups of an image's files
 	github.com/opencontainers/go-digest v1.0.0 // digests
@@ -194,7 +195,6 @@ require (
 	github.com/mitchellh/go-homedir v1.1.0 // indirect
 	github.com/mitchellh/mapstructure v1.5.1-0.20231216201459-8508981c8b6c // indirect
 	github.com/moby/locker v1.0.1 // indirect
-	github.com/moby/sys/mountinfo v0.7.2 // indirect
 	github.com/moby/sys/userns v0.2.1 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/natefinch/atomic v1.0.1 // indirect

@@ -1,22 +1,13 @@
 package wipe
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
-
-	"github.com/longshore-dev/longshore/artifacts/bounded"
-)
-
-const (
-	mountTable = "/proc/self/mountinfo"
-	maxMounts  = 64 << 20 // bytes of the table
 )
 
 // unmount detaches everything that is mounted below a directory. Where containerd has lost a container, the agent's mount of a path of
@@ -26,29 +17,17 @@ func unmount(dir string) error {
 	if err != nil {
 		return gone(err)
 	}
-	table, err := bounded.File(os.Open, mountTable, maxMounts)
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	if err != nil {
-		return err
+		return fmt.Errorf("list mounts: %w", err)
 	}
-	for _, at := range slices.Backward(below(dir, table)) { // a mount on another one comes later
-		if err := unix.Unmount(at, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("unmount %s: %w", at, err)
+	for _, m := range slices.Backward(mounts) { // a mount on another one comes later
+		if m.Mountpoint == dir {
+			continue
+		}
+		if err := unix.Unmount(m.Mountpoint, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("unmount %s: %w", m.Mountpoint, err)
 		}
 	}
 	return nil
-}
-
-// below lists the mount points below a directory, in the order of the table.
-func below(dir string, table []byte) (out []string) {
-	octal := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
-	for line := range bytes.Lines(table) {
-		fields := bytes.Fields(line)
-		if len(fields) < 5 {
-			continue
-		}
-		if at := octal.Replace(string(fields[4])); strings.HasPrefix(at, dir+"/") {
-			out = append(out, at)
-		}
-	}
-	return out
 }
