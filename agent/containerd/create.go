@@ -86,18 +86,11 @@ func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Co
 	} else if !errors.Is(err, fault.ErrNotFound) {
 		return err
 	}
-	f, err := r.features.Find(ctx)
+	img, err := r.imageOf(ctx, p, c.Service)
 	if err != nil {
 		return err
 	}
-	if err := r.allowed(ctx, p, c.Service, f); err != nil {
-		return err
-	}
-	img, err := r.images.Ready(ctx, c.Service.Image)
-	if err != nil {
-		return err
-	}
-	if err = r.createNew(ctx, p, c, img, f); err != nil {
+	if err = r.createNew(ctx, p, c, img); err != nil {
 		ctx, cancel := deadline.ForCleanup(ctx)
 		defer cancel()
 		if cerr := r.discard(ctx, c.ID); cerr != nil {
@@ -107,7 +100,19 @@ func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Co
 	return err
 }
 
-func (r *Runtime) createNew(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, f features.Features) error {
+// imageOf is the image of a service that this device may run.
+func (r *Runtime) imageOf(ctx context.Context, p *workload.Project, s workload.Service) (*images.Image, error) {
+	f, err := r.features.Find(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.allowed(ctx, p, s, f); err != nil {
+		return nil, err
+	}
+	return r.images.Ready(ctx, s.Image)
+}
+
+func (r *Runtime) createNew(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image) error {
 	layer, err := r.freshLayer(ctx, p, c, img)
 	if err != nil {
 		return err

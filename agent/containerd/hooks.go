@@ -99,14 +99,7 @@ func (r *Runtime) runInitContainer(ctx context.Context, p *workload.Project, c w
 
 // createInitContainer creates the container; begin is the size of the log before.
 func (r *Runtime) createInitContainer(ctx context.Context, p *workload.Project, c, f workload.Container, at Attachment, labels map[string]string) (streams tasks.IO, begin int64, err error) {
-	machine, err := r.features.Find(ctx)
-	if err != nil {
-		return streams, 0, err
-	}
-	if err := r.allowed(ctx, p, f.Service, machine); err != nil {
-		return streams, 0, err
-	}
-	img, err := r.images.Ready(ctx, f.Service.Image)
+	img, err := r.imageOf(ctx, p, f.Service)
 	if err != nil {
 		return streams, 0, err
 	}
