@@ -31,11 +31,6 @@ func socketFlag() cli.Flag {
 
 // operatorOf asks the agent as root does, or as a member of approvals.group.
 func operatorOf(c *cli.Context) (*control.Client, error) {
-	if c.Command.ArgsUsage == "" {
-		if err := noArguments(c); err != nil {
-			return nil, err
-		}
-	}
 	if path := c.String("socket"); path != "" {
 		return control.NewClient(path), nil
 	}

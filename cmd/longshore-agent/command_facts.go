@@ -9,6 +9,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/containerd/features"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
 
 func (p *program) capabilitiesCommand() *cli.Command {
@@ -20,9 +21,6 @@ func (p *program) capabilitiesCommand() *cli.Command {
 			"Examples:\n  longshore-agent capabilities\n  longshore-agent capabilities --config ./agent.yaml",
 		Flags: []cli.Flag{configFlag()},
 		Action: func(c *cli.Context) error {
-			if err := noArguments(c); err != nil {
-				return err
-			}
 			cfg, err := readConfig(c.String("config"))
 			if err != nil {
 				return err
@@ -46,17 +44,6 @@ func (p *program) capabilitiesCommand() *cli.Command {
 var unit []byte
 
 func (p *program) unitCommand() *cli.Command {
-	return &cli.Command{
-		Name:  "unit",
-		Usage: "print the systemd unit",
-		Description: "The unit expects the program at /usr/local/bin/longshore-agent.\n\n" +
-			"Examples:\n  longshore-agent unit >/etc/systemd/system/longshore-agent.service",
-		Action: func(c *cli.Context) error {
-			if err := noArguments(c); err != nil {
-				return err
-			}
-			_, err := p.stdout.Write(unit)
-			return err
-		},
-	}
+	return cmdline.UnitCommand(p.stdout, unit, "The unit expects the program at /usr/local/bin/longshore-agent.\n\n"+
+		"Examples:\n  longshore-agent unit >/etc/systemd/system/longshore-agent.service")
 }

@@ -94,9 +94,6 @@ func deviceFlags() []cli.Flag {
 }
 
 func (p *program) initialise(c *cli.Context) error {
-	if err := noArguments(c); err != nil {
-		return err
-	}
 	if err := initUsage(c); err != nil {
 		return err
 	}
@@ -315,9 +312,6 @@ func (p *program) checkConfigCommand() *cli.Command {
 }
 
 func (p *program) checkConfig(c *cli.Context) error {
-	if err := noArguments(c); err != nil {
-		return err
-	}
 	cfg, configErr := readConfig(c.String("config"))
 	if cfg == nil {
 		return configErr

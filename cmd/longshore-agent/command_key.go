@@ -36,9 +36,6 @@ type keyResult struct {
 }
 
 func (p *program) showKey(c *cli.Context) error {
-	if err := noArguments(c); err != nil {
-		return err
-	}
 	cfg, err := readConfig(c.String("config"))
 	if err != nil {
 		return err

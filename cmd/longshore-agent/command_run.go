@@ -56,9 +56,6 @@ func (p *program) runCommand() *cli.Command {
 }
 
 func (p *program) runAgent(c *cli.Context) (err error) {
-	if err := noArguments(c); err != nil {
-		return err
-	}
 	if os.Geteuid() != 0 {
 		return fault.WithHint(fmt.Errorf("run the agent: it needs root, for containers and networks: %w", fault.ErrDenied),
 			"run it as root: sudo longshore-agent run; or as a service: longshore-agent unit")

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,8 +13,8 @@ import (
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
-	"github.com/longshore-dev/longshore/artifacts/emit"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -128,11 +127,6 @@ func shows[T any](
 }
 
 func clientOf(c *cli.Context) (*control.Client, error) {
-	if c.Command.ArgsUsage == "" {
-		if err := noArguments(c); err != nil {
-			return nil, err
-		}
-	}
 	cfg, err := readConfig(c.String("config"))
 	if err != nil {
 		return nil, err
@@ -145,20 +139,8 @@ func (p *program) render(c *cli.Context, v any, text func(io.Writer)) error {
 	case "text":
 		text(p.stdout)
 		return nil
-	case "json":
-		e := json.NewEncoder(p.stdout)
-		e.SetIndent("", "  ")
-		return e.Encode(v)
-	case "yaml":
-		data, err := json.Marshal(v)
-		if err != nil {
-			return err
-		}
-		if data, err = emit.FromJSON(data); err != nil {
-			return err
-		}
-		_, err = p.stdout.Write(data)
-		return err
+	case "json", "yaml":
+		return cmdline.Encode(p.stdout, format, v)
 	default:
 		return outcome.Usagef(c.Command.Name, "--output: %q is not text, json or yaml", format)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -21,34 +20,23 @@ import (
 const completeLimit = time.Second
 
 func (p *program) completionCommand() *cli.Command {
-	return &cli.Command{
-		Name:      "completion",
-		Usage:     "print a shell completion script",
-		ArgsUsage: "bash|zsh|fish",
-		Description: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit. fish: install it in\n" +
-			"~/.config/fish/completions. If an agent runs, services and containers are completed too.\n\n" +
-			"Examples:\n  longshore-agent completion bash >/etc/bash_completion.d/longshore-agent",
-		Action: func(c *cli.Context) error {
-			return cmdline.WriteScript(p.stdout, c.App.Name, c.Args().Slice())
-		},
-	}
+	return cmdline.ScriptCommand(p.stdout, " If an agent runs, services and containers are completed too.\n\n"+
+		"Examples:\n  longshore-agent completion bash >/etc/bash_completion.d/longshore-agent")
 }
 
-// complete writes what the last word may become, one a line.
-func complete(ctx context.Context, app *cli.App, words []string, w io.Writer) {
-	cmdline.Complete(w, app, words, func(x *cmdline.Completion, flag, begin string) (out []string, done bool) {
-		if x.Command == nil || flag != "" || strings.HasPrefix(begin, "-") {
-			return nil, false
-		}
-		arguments := x.Arguments()
-		switch usage := x.Command.ArgsUsage; {
-		case strings.HasPrefix(usage, "[TARGET"), strings.HasPrefix(usage, "TARGET") && len(arguments) == 0:
-			out = targetNames(containersOf(ctx, words), x.Command.Name)
-		default:
-			return nil, false
-		}
-		return slices.DeleteFunc(out, func(o string) bool { return slices.Contains(arguments, o) }), true
-	})
+// offer completes the names of services and containers.
+func offer(ctx context.Context, x *cmdline.Completion, flag, begin string) (out []string, done bool) {
+	if x.Command == nil || flag != "" || strings.HasPrefix(begin, "-") {
+		return nil, false
+	}
+	arguments := x.Arguments()
+	switch usage := x.Command.ArgsUsage; {
+	case strings.HasPrefix(usage, "[TARGET"), strings.HasPrefix(usage, "TARGET") && len(arguments) == 0:
+		out = targetNames(containersOf(ctx, x.Words), x.Command.Name)
+	default:
+		return nil, false
+	}
+	return slices.DeleteFunc(out, func(o string) bool { return slices.Contains(arguments, o) }), true
 }
 
 // containersOf asks the agent that a command line means; none when it does not answer.

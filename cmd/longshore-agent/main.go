@@ -21,7 +21,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
-	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing/trust"
@@ -44,21 +43,14 @@ type program struct {
 }
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	stdout, stderr = printable.NewWriter(stdout), printable.NewWriter(stderr)
 	logrus.SetOutput(io.Discard) // libraries warn there; what they return is logged with its place
-	p := &program{stdin: stdin, stdout: stdout, stderr: stderr}
+	p := &program{stdin: stdin, stdout: printable.NewWriter(stdout), stderr: printable.NewWriter(stderr)}
 	app := &cli.App{
-		Name:                 "longshore-agent",
-		Usage:                "run signed applications on this device",
-		Version:              build.Version(),
-		HideVersion:          true,
-		Writer:               stdout,
-		ErrWriter:            stderr,
-		EnableBashCompletion: true,
-		ExitErrHandler:       func(*cli.Context, error) {}, // errors are told once, below
-		OnUsageError: func(c *cli.Context, err error, _ bool) error {
-			return outcome.Usagef("", "%v", err)
-		},
+		Name:      "longshore-agent",
+		Usage:     "run signed applications on this device",
+		Writer:    p.stdout,
+		ErrWriter: p.stderr,
+		Metadata:  map[string]any{cmdline.Verbatim: []string{"exec"}},
 		Description: "Set up a device, then see what it does:\n\n" +
 			"   longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
 			"   systemctl enable --now longshore-agent\n   longshore-agent status",
@@ -68,54 +60,21 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			[]*cli.Command{
 				p.psCommand(), p.logsCommand(), p.execCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(), p.volumesCommand(),
 				p.capabilitiesCommand(), p.keyCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.panelPINCommand(), p.unitCommand(),
-				p.completionCommand(), cmdline.Version("longshore-agent", stdout),
+				p.completionCommand(), cmdline.Version(p.stdout),
 			}),
 	}
 	for _, c := range app.Commands {
-		c.OnUsageError = app.OnUsageError
-		for _, below := range c.Subcommands {
-			below.OnUsageError = app.OnUsageError
-		}
 		if c.Description != "" && !strings.Contains(c.Description, "xit code") {
 			c.Description += "\n\n" + outcome.Help
 		}
 	}
-	app.Action = func(c *cli.Context) error {
-		if c.Args().Present() {
-			return outcome.Usagef("", "%q is not a command of longshore-agent", c.Args().First())
-		}
-		return cli.ShowAppHelp(c)
-	}
-	if len(args) > 1 && args[1] == cmdline.CompleteCommand {
-		complete(ctx, app, args[2:], stdout)
-		return 0
-	}
-	app.Metadata = map[string]any{cmdline.Verbatim: []string{"exec"}}
-	line, err := cmdline.Arrange(app, args[1:], nil)
-	if err == nil {
-		err = app.RunContext(ctx, append(args[:1:1], line...))
-	}
-	if last := printable.Flush(stdout); err == nil {
-		err = last
-	}
-	if err != nil {
-		outcome.Tell(stderr, "longshore-agent", err)
-	}
-	_ = printable.Flush(stderr) // there is no other place to say so
-	return outcome.Code(err)
+	return cmdline.Run(ctx, app, args[1:], cmdline.Options{Offer: offer})
 }
 
 func env(name string) []string { return []string{"LONGSHORE_" + name} }
 
 func configFlag() cli.Flag {
 	return &cli.StringFlag{Name: "config", Aliases: []string{"c"}, Usage: "`FILE` with the device's configuration", Value: config.DefaultPath, EnvVars: env("CONFIG")}
-}
-
-func noArguments(c *cli.Context) error {
-	if c.Args().Present() {
-		return outcome.Usagef(c.Command.Name, "%s takes no argument, got %q", c.Command.Name, c.Args().First())
-	}
-	return nil
 }
 
 // maxConfigBytes bounds every file that configures a device.

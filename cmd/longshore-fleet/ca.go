@@ -60,9 +60,6 @@ func (p *program) caCommand() *cli.Command {
 }
 
 func (p *program) caInit(c *cli.Context) error {
-	if err := noArguments(c); err != nil {
-		return err
-	}
 	if c.String("trust-domain") == "" {
 		return outcome.Usagef("ca init", "--trust-domain is needed, a name like plant.acme.example")
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
@@ -40,53 +39,18 @@ type program struct {
 }
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	stdout, stderr = printable.NewWriter(stdout), printable.NewWriter(stderr)
-	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, now: time.Now}
+	p := &program{stdin: stdin, stdout: printable.NewWriter(stdout), stderr: printable.NewWriter(stderr), now: time.Now}
 	app := &cli.App{
-		Name:                 "longshore-fleet",
-		Usage:                "receive and show reports of devices",
-		HideVersion:          true,
-		Writer:               stdout,
-		ErrWriter:            stderr,
-		EnableBashCompletion: true,
-		ExitErrHandler:       func(*cli.Context, error) {}, // errors are told once, below
+		Name:      "longshore-fleet",
+		Usage:     "receive and show reports of devices",
+		Writer:    p.stdout,
+		ErrWriter: p.stderr,
 		Commands: []*cli.Command{
 			p.serveCommand(), p.collectCommand(), p.tokenCommand(), p.devicesCommand(), p.joinTokenCommand(), p.caCommand(), p.backupCommand(), p.restoreCommand(), p.unitCommand(), p.completionCommand(),
-			cmdline.Version("longshore-fleet", stdout),
-		},
-		Action: func(c *cli.Context) error {
-			if c.Args().Present() {
-				return outcome.Usagef("", "%q is not a command of longshore-fleet", c.Args().First())
-			}
-			return cli.ShowAppHelp(c)
+			cmdline.Version(p.stdout),
 		},
 	}
-	onUsageError(app.Commands)
-	app.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return outcome.Usagef("", "%v", err) }
-	if len(args) > 1 && args[1] == cmdline.CompleteCommand {
-		cmdline.Complete(stdout, app, args[2:], func(*cmdline.Completion, string, string) ([]string, bool) { return nil, false })
-		_ = printable.Flush(stdout) // the shell does not show errors
-		return outcome.OK
-	}
-	line, err := cmdline.Arrange(app, args[1:], nil)
-	if err == nil {
-		err = app.RunContext(ctx, append(args[:1:1], line...))
-	}
-	if last := printable.Flush(stdout); err == nil {
-		err = last
-	}
-	if err != nil {
-		outcome.Tell(stderr, "longshore-fleet", err)
-	}
-	_ = printable.Flush(stderr) // there is no other place to say so
-	return outcome.Code(err)
-}
-
-func onUsageError(commands []*cli.Command) {
-	for _, c := range commands {
-		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return outcome.Usagef("", "%v", err) }
-		onUsageError(c.Subcommands)
-	}
+	return cmdline.Run(ctx, app, args[1:], cmdline.Options{})
 }
 
 const exitCodes = "Exit codes: 0 done; 2 usage; 4 not found; 75 temporary, try again; 70 anything else."
@@ -106,39 +70,13 @@ func databaseFlag() cli.Flag {
 var unit []byte
 
 func (p *program) unitCommand() *cli.Command {
-	return &cli.Command{
-		Name:  "unit",
-		Usage: "print the systemd unit",
-		Description: "The unit expects the program at /usr/local/bin/longshore-fleet. Settings are LONGSHORE_FLEET_… variables in\n" +
-			"/etc/longshore/fleet.env.\n\n" +
-			"   longshore-fleet unit >/etc/systemd/system/longshore-fleet.service\n\n" + exitCodes,
-		Action: func(c *cli.Context) error {
-			if err := noArguments(c); err != nil {
-				return err
-			}
-			_, err := p.stdout.Write(unit)
-			return err
-		},
-	}
+	return cmdline.UnitCommand(p.stdout, unit, "The unit expects the program at /usr/local/bin/longshore-fleet. Settings are LONGSHORE_FLEET_… variables in\n"+
+		"/etc/longshore/fleet.env.\n\n"+
+		"   longshore-fleet unit >/etc/systemd/system/longshore-fleet.service\n\n"+exitCodes)
 }
 
 func (p *program) completionCommand() *cli.Command {
-	return &cli.Command{
-		Name:      "completion",
-		Usage:     "print a shell completion script",
-		ArgsUsage: "bash|zsh|fish",
-		Description: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit. fish: install it in\n" +
-			"~/.config/fish/completions.\n\n" +
-			"   longshore-fleet completion bash >/etc/bash_completion.d/longshore-fleet\n\n" + exitCodes,
-		Action: func(c *cli.Context) error { return cmdline.WriteScript(p.stdout, c.App.Name, c.Args().Slice()) },
-	}
-}
-
-func noArguments(c *cli.Context) error {
-	if c.Args().Present() {
-		return outcome.Usagef("", "%s takes no argument, got %q", c.Command.Name, c.Args().First())
-	}
-	return nil
+	return cmdline.ScriptCommand(p.stdout, "\n\n   longshore-fleet completion bash >/etc/bash_completion.d/longshore-fleet\n\n"+exitCodes)
 }
 
 // open opens the database that the flags name.

@@ -66,9 +66,6 @@ func (p *program) serveCommand() *cli.Command {
 }
 
 func (p *program) serve(c *cli.Context) (err error) {
-	if err := noArguments(c); err != nil {
-		return err
-	}
 	log := slog.New(slog.NewTextHandler(p.stderr, nil))
 	certificate, err := p.transport(c)
 	if err != nil {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
@@ -74,11 +74,6 @@ func outputFlag() cli.Flag {
 
 func (p *program) withStore(do func(*cli.Context, *store.SQLite) error) cli.ActionFunc {
 	return func(c *cli.Context) (err error) {
-		if c.Command.ArgsUsage == "" {
-			if err := noArguments(c); err != nil {
-				return err
-			}
-		}
 		if output := c.String("output"); output != "" && output != "text" && output != "json" {
 			return outcome.Usagef("", "output %q is none of text, json", output)
 		}
@@ -237,11 +232,7 @@ func (p *program) readDevices(file string) ([]byte, error) {
 	return bounded.File(os.Open, file, maxDevices)
 }
 
-func (p *program) encode(v any) error {
-	e := json.NewEncoder(p.stdout)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
+func (p *program) encode(v any) error { return cmdline.Encode(p.stdout, "json", v) }
 
 func (p *program) listTokens(c *cli.Context, db *store.SQLite) error {
 	all, err := db.ListTokens(c.Context, c.String("device"))

@@ -23,8 +23,6 @@ func (p *program) app() *cli.App {
 		Description:               "A release goes from a Compose project to a device in three steps:\n\n   longshore key generate release\n   longshore component push DIRECTORY HOST/PATH:VERSION\n   longshore state push --device ID --key release.key --component HOST/PATH:VERSION HOST/STATES\n\n" + outcome.Help,
 		Writer:                    p.stdout,
 		ErrWriter:                 p.stderr,
-		HideVersion:               true,
-		ExitErrHandler:            func(*cli.Context, error) {},
 		DisableSliceFlagSeparator: true,
 		HideHelp:                  true, Flags: []cli.Flag{helpFlag()},
 		Commands: p.library("",
@@ -97,9 +95,6 @@ func (p *program) leaf(full string, d command) *cli.Command {
 		Name: d.name, Usage: d.usage, ArgsUsage: d.args, Description: about + "\n\n" + outcome.Help,
 		Flags:    append(d.flags, outputFlags(d.outputs())...),
 		HideHelp: true,
-		OnUsageError: func(_ *cli.Context, err error, _ bool) error {
-			return outcome.Usagef(full, "%s: %v", full, err)
-		},
 		Action: func(f *cli.Context) error {
 			c := &call{program: p, flags: f}
 			defer c.end()

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -51,18 +50,16 @@ func (p *program) environment(f cli.Flag) (name, value string) {
 // completeLimit is how long a completion waits for a registry.
 const completeLimit = 2 * time.Second
 
-// complete writes the completions of the last word, one per line.
-func (p *program) complete(ctx context.Context, app *cli.App, words []string, w io.Writer) {
-	cmdline.Complete(w, app, words, func(c *cmdline.Completion, flag, begin string) ([]string, bool) {
-		x := &completion{c, p}
-		if known, done := x.values(flag, begin); done {
-			return known, true
-		}
-		if ref, ok := tagBegun(begin); ok {
-			return x.tags(ctx, begin, ref), true
-		}
-		return nil, false
-	})
+// offer completes values of flags, and tags.
+func (p *program) offer(ctx context.Context, c *cmdline.Completion, flag, begin string) ([]string, bool) {
+	x := &completion{c, p}
+	if known, done := x.values(flag, begin); done {
+		return known, true
+	}
+	if ref, ok := tagBegun(begin); ok {
+		return x.tags(ctx, begin, ref), true
+	}
+	return nil, false
 }
 
 // completion completes the values of flags.

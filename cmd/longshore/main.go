@@ -18,7 +18,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/signing/sign"
 )
 
@@ -37,26 +36,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func (p *program) run(ctx context.Context, args []string) int {
 	logrus.SetOutput(io.Discard) // compose-go logs variables without a value there; our own message has file and line
 	p.args = args
-	app := p.app()
-	if len(args) > 0 && args[0] == cmdline.CompleteCommand {
-		p.complete(ctx, app, args[1:], p.stdout)
-		return outcome.OK
-	}
-	line, err := cmdline.Arrange(app, args, p.environment)
-	if err == nil {
-		err = app.RunContext(ctx, append([]string{app.Name}, line...))
-	}
-	if last := printable.Flush(p.stdout); err == nil {
-		err = last
-	}
-	if err != nil {
-		outcome.Tell(p.stderr, "longshore", err)
-		if p.debug {
-			outcome.TellCauses(p.stderr, err)
-		}
-	}
-	_ = printable.Flush(p.stderr) // there is nowhere else to report an error of stderr
-	return outcome.Code(err)
+	return cmdline.Run(ctx, p.app(), args, cmdline.Options{Environment: p.environment, Offer: p.offer, Debug: &p.debug})
 }
 
 // program is the process that commands run in.

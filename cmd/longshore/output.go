@@ -2,14 +2,13 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/longshore-dev/longshore/artifacts/emit"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
 
 // result is the result of a command. Its JSON form has stable keys; text is for people.
@@ -30,21 +29,8 @@ func (c *call) show(r result) error {
 		}
 		m.markdown(c.stdout)
 		return nil
-	case format == "json":
-		e := json.NewEncoder(c.stdout)
-		e.SetEscapeHTML(false)
-		e.SetIndent("", "  ")
-		return e.Encode(r)
-	case format == "yaml":
-		data, err := json.Marshal(r)
-		if err != nil {
-			return err
-		}
-		if data, err = emit.FromJSON(data); err != nil { // via JSON, for the same keys in the same order
-			return err
-		}
-		_, err = c.stdout.Write(data)
-		return err
+	case format == "json", format == "yaml":
+		return cmdline.Encode(c.stdout, format, r)
 	case c.Bool("quiet"):
 		if s := r.quietText(); s != "" {
 			_, err := fmt.Fprintln(c.stdout, s)

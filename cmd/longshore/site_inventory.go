@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/site"
 )
 
@@ -36,9 +36,7 @@ func (r inventoryResult) quietText() string { return fmt.Sprint(len(r.Content)) 
 
 // text is JSON too: the inventory is a file for export.
 func (r inventoryResult) text(w io.Writer) {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	_ = e.Encode(r) // the writer's own errors show when the result is printed
+	_ = cmdline.Encode(w, "json", r) // the writer's own errors show when the result is printed
 }
 
 func (c *call) siteInventory(args []string) error {

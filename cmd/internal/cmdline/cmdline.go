@@ -21,16 +21,10 @@ type Environment func(f cli.Flag) (variable, value string)
 // behind their first argument as it is: it is another program's command line.
 const Verbatim = "verbatim"
 
-// completionFlag is what the shells' completion of the library adds at the end.
-const completionFlag = "--generate-bash-completion"
-
 // Arrange brings a command line, without the program's name, into the order that the flag package wants: the command, its
 // flags, its arguments. It lets flags stand anywhere, and fills in from the environment what is not there: a flag beats
 // its variable. env is nil when the flags know their variables themselves.
 func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
-	if len(args) > 0 && args[len(args)-1] == completionFlag {
-		return args, nil
-	}
 	var path, rest []string
 	var command *cli.Command
 	commands := app.Commands
@@ -75,6 +69,10 @@ func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
 	flags, arguments := split(command, rest, slices.Contains(verbatim, command.Name))
 	if err := checkFlags(strings.Join(path, " "), command, flags); err != nil {
 		return nil, err
+	}
+	if command.ArgsUsage == "" && len(arguments) > 0 && !slices.ContainsFunc(flags, isHelp) {
+		name := strings.Join(path, " ")
+		return nil, outcome.Usagef(name, "%s takes no argument, got %q", name, arguments[0])
 	}
 	if env != nil {
 		more, err := fromEnvironment(strings.Join(path, " "), command, flags, env)

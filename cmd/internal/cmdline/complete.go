@@ -1,6 +1,7 @@
 package cmdline
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -25,11 +26,11 @@ type Completion struct {
 
 // Offer tells what a word may become that is the value of a flag, or an argument when flag is "": begin is what there is of it.
 // done tells that it is known what belongs there; then nothing else is offered, and the shell offers files when out is empty.
-type Offer func(x *Completion, flag, begin string) (out []string, done bool)
+type Offer func(ctx context.Context, x *Completion, flag, begin string) (out []string, done bool)
 
 // Complete writes what the last word may become, one a line: commands, flags, formats of the output, and what offer knows, which
 // is asked first. Where files belong it writes nothing, and the shell offers them; nor does it where something cannot be found out.
-func Complete(w io.Writer, app *cli.App, words []string, offer Offer) {
+func Complete(ctx context.Context, w io.Writer, app *cli.App, words []string, offer Offer) {
 	x := &Completion{App: app}
 	if len(words) > 0 {
 		x.Last, x.Words = words[len(words)-1], words[:len(words)-1]
@@ -41,17 +42,19 @@ func Complete(w io.Writer, app *cli.App, words []string, offer Offer) {
 			x.Path = append(x.Path, next.Name)
 		}
 	}
-	for _, one := range x.offers(commands, offer) {
+	for _, one := range x.offers(ctx, commands, offer) {
 		fmt.Fprintln(w, one)
 	}
 }
 
-func (x *Completion) offers(commands []*cli.Command, offer Offer) (out []string) {
+func (x *Completion) offers(ctx context.Context, commands []*cli.Command, offer Offer) (out []string) {
 	flag, begin := x.flag()
-	known, done := offer(x, flag, begin)
+	if offer != nil {
+		if known, done := offer(ctx, x, flag, begin); done {
+			return x.beginning(begin, known)
+		}
+	}
 	switch {
-	case done:
-		return x.beginning(begin, known)
 	case flag == "--output", flag == "-o":
 		return x.beginning(begin, x.outputs())
 	case flag != "": // files, or what is not known

@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/urfave/cli/v2"
+
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -51,6 +53,18 @@ end
 complete -c PROGRAM -a '(__FUNCTION)'
 `
 )
+
+// ScriptCommand is the command "completion" of a program, which prints the script. about ends its description.
+func ScriptCommand(w io.Writer, about string) *cli.Command {
+	return &cli.Command{
+		Name:      "completion",
+		Usage:     "print a shell completion script",
+		ArgsUsage: "bash|zsh|fish",
+		Description: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit. fish: install it in\n" +
+			"~/.config/fish/completions." + about,
+		Action: func(c *cli.Context) error { return WriteScript(w, c.App.Name, c.Args().Slice()) },
+	}
+}
 
 // WriteScript writes the completion script of a program for the one shell that args names; anything else is a [outcome.Usage].
 func WriteScript(w io.Writer, program string, args []string) error {

@@ -1,7 +1,6 @@
 package cmdline
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 
@@ -12,26 +11,31 @@ import (
 )
 
 // Version is the command "version" of a program, which --version runs too.
-func Version(program string, w io.Writer) *cli.Command {
+func Version(w io.Writer) *cli.Command {
 	return &cli.Command{
 		Name: "version", Usage: "print the version",
 		Description: "Prints the version, the commit that it was built from and its time, and the Go version.",
 		Flags:       []cli.Flag{&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "text or json", Value: "text"}},
 		Action: func(c *cli.Context) error {
-			if n := c.Args().Len(); n > 0 {
-				return outcome.Usagef("version", "version takes no argument, not %d", n)
-			}
-			var err error
 			switch o := c.String("output"); o {
 			case "text":
-				_, err = fmt.Fprintln(w, program, build.Read().Text())
+				_, err := fmt.Fprintln(w, c.App.Name, build.Read().Text())
+				return err
 			case "json":
-				e := json.NewEncoder(w)
-				e.SetIndent("", "  ")
-				err = e.Encode(build.Read())
+				return Encode(w, o, build.Read())
 			default:
-				err = outcome.Usagef("version", "version: --output %q is not text or json", o)
+				return outcome.Usagef("version", "version: --output %q is not text or json", o)
 			}
+		},
+	}
+}
+
+// UnitCommand is the command "unit" of a program that is a service.
+func UnitCommand(w io.Writer, unit []byte, about string) *cli.Command {
+	return &cli.Command{
+		Name: "unit", Usage: "print the systemd unit", Description: about,
+		Action: func(*cli.Context) error {
+			_, err := w.Write(unit)
 			return err
 		},
 	}
