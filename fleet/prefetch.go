@@ -13,6 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 )
 
 // Kinds of [Content].
@@ -33,7 +34,7 @@ type Content struct {
 
 // Name is the content for people.
 func (c Content) Name() string {
-	at := "@" + short(c.Digest)
+	at := "@" + printable.Digest(c.Digest)
 	if c.Kind == ContentImage {
 		name, _, _ := strings.Cut(c.Reference, "@")
 		return "image " + name + at

@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
@@ -259,7 +260,7 @@ func (p *promoter) released(ctx context.Context, a *Application, v artifacts.App
 		return nil, err
 	}
 	if r.Digest != v.Digest {
-		return nil, fmt.Errorf("%s:%s is %s now, and was %s when it was published: %w", r.Repository, v.Version, short(r.Digest), short(v.Digest), fault.ErrInvalid)
+		return nil, fmt.Errorf("%s:%s is %s now, and was %s when it was published: %w", r.Repository, v.Version, printable.Digest(r.Digest), printable.Digest(v.Digest), fault.ErrInvalid)
 	}
 	for _, x := range r.pins {
 		if d := pins[x.repository+":"+x.revision]; d != "" {
@@ -286,7 +287,7 @@ func (p *promoter) pins(a *Application, at []*Assignment) (map[string]digest.Dig
 			for _, c := range doc.Document.Spec.DeploymentProfile.Components {
 				key := strings.TrimPrefix(c.Properties.Repository, "oci://") + ":" + c.Properties.Revision
 				if there := out[key]; there != "" && there != pinOf(c) {
-					return nil, fmt.Errorf("%s: %s is %s on %s, and %s on %s: %w", a.Name, key, short(there), first[key], short(pinOf(c)), x.Device.ID, fault.ErrConflict)
+					return nil, fmt.Errorf("%s: %s is %s on %s, and %s on %s: %w", a.Name, key, printable.Digest(there), first[key], printable.Digest(pinOf(c)), x.Device.ID, fault.ErrConflict)
 				}
 				out[key], first[key] = pinOf(c), x.Device.ID
 			}

@@ -9,7 +9,8 @@ import (
 	"strings"
 
 	"github.com/dustin/go-humanize"
-	"github.com/opencontainers/go-digest"
+
+	"github.com/longshore-dev/longshore/artifacts/printable"
 )
 
 // Alike is a set of devices with the same changes in a plan.
@@ -136,7 +137,7 @@ func (c Change) Lines() []string {
 	out := []string{head}
 	for _, x := range c.Components {
 		if x.Was == x.Version && x.Was != "" {
-			out = append(out, fmt.Sprintf("component %s %s: %s → %s, the tag was moved", x.Name, x.Version, short(x.WasDigest), short(x.Digest)))
+			out = append(out, fmt.Sprintf("component %s %s: %s → %s, the tag was moved", x.Name, x.Version, printable.Digest(x.WasDigest), printable.Digest(x.Digest)))
 		}
 	}
 	if c.Change == Changed {
@@ -149,7 +150,7 @@ func (c Change) Lines() []string {
 		if was == now {
 			now = ""
 		}
-		out = append(out, fmt.Sprintf("image of %s: %s%s → %s%s", x.Service, was, short(x.WasDigest), now, short(x.Digest)))
+		out = append(out, fmt.Sprintf("image of %s: %s%s → %s%s", x.Service, was, printable.Digest(x.WasDigest), now, printable.Digest(x.Digest)))
 	}
 	for _, x := range []struct {
 		verb string
@@ -203,14 +204,6 @@ func Bytes(n int64) string {
 		v, i = v/unit, i+1
 	}
 	return fmt.Sprintf("%.1f %s", v, []string{"kB", "MB", "GB", "TB"}[i])
-}
-
-// short is a digest for people.
-func short(d digest.Digest) string {
-	if s := d.String(); len(s) > 19 {
-		return s[:19] + "…"
-	}
-	return d.String()
 }
 
 // shown is a plan for display: equal changes are one line, for any number of groups.

@@ -34,6 +34,15 @@ type Copied struct {
 	Bytes     int64 `json:"bytes"`     // of these
 }
 
+// Add counts another copy too.
+func (c *Copied) Add(more *Copied) {
+	c.Manifests += more.Manifests
+	c.Referrers += more.Referrers
+	c.Mounted += more.Mounted
+	c.Sent += more.Sent
+	c.Bytes += more.Bytes
+}
+
 // CopyFrom copies a manifest from another repository, with everything that it names and that refers to it (signatures,
 // attestations, statements; cosign's older ones as well), byte for byte. tag is set last; if it names another digest
 // already, that is fault.ErrConflict. Existing content is not sent again, and blobs of another repository of the same

@@ -13,6 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 )
 
 const (
@@ -159,7 +160,7 @@ func Signers(others []Remark) string {
 		if r.Key == "" {
 			return ""
 		}
-		if k := "key " + short(r.Key); !slices.Contains(keys, k) {
+		if k := "key " + printable.Digest(r.Key); !slices.Contains(keys, k) {
 			keys = append(keys, k)
 		}
 	}
@@ -170,14 +171,7 @@ func Signers(others []Remark) string {
 }
 
 // Brief names an artifact for people: its repository, and the beginning of its digest.
-func Brief(repository string, d digest.Digest) string { return repository + "@" + short(d) }
-
-func short(d digest.Digest) string {
-	if len(d) <= len("sha256:")+12 {
-		return d.String()
-	}
-	return d.String()[:len("sha256:")+12] + "…"
-}
+func Brief(repository string, d digest.Digest) string { return repository + "@" + printable.Digest(d) }
 
 // hintUnsigned is for what has no signature at all.
 const hintUnsigned = "sign it: longshore sign --key KEY REFERENCE; a copy needs its signatures copied too: oras cp -r, regctl image copy --referrers --digest-tags, skopeo with use-sigstore-attachments"

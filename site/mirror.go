@@ -254,11 +254,7 @@ func (m *Mirror) copy(ctx context.Context, n *Need) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.made.Manifests += made.Manifests
-	m.made.Referrers += made.Referrers
-	m.made.Mounted += made.Mounted
-	m.made.Sent += made.Sent
-	m.made.Bytes += made.Bytes
+	m.made.Add(made)
 	m.made.Done++
 	if m.Tell != nil {
 		m.Tell(m.made)
@@ -329,11 +325,7 @@ func (m *Mirror) later(ctx context.Context, n *Need, from, to *registry.Reposito
 		if err != nil {
 			return nil, err
 		}
-		all.Manifests += made.Manifests
-		all.Referrers += made.Referrers
-		all.Mounted += made.Mounted
-		all.Sent += made.Sent
-		all.Bytes += made.Bytes
+		all.Add(made)
 	}
 	return all, nil
 }

@@ -1,7 +1,6 @@
 package panel
 
 import (
-	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -87,18 +86,6 @@ func (p *page) why(c status.Change) (out struct{ Text, Detail string }) {
 		out.Text, out.Detail = string(w.Code), w.Message
 	}
 	return out
-}
-
-// size formats bytes.
-func size(n int64) string {
-	f, unit := float64(n), 0
-	for f >= 1024 && unit < 4 {
-		f, unit = f/1024, unit+1
-	}
-	if unit == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %ciB", f, " KMGT"[unit])
 }
 
 // short is an image as people name it: its tag, or the beginning of its digest; both where the other image has the same tag.

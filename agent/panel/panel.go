@@ -84,7 +84,7 @@ func New(o Options) (http.Handler, error) {
 	p := &page{Options: o, sessions: sessions{now: o.Now}, attempts: attempts{now: o.Now}}
 	var err error
 	p.tmpl, err = template.New("").Funcs(template.FuncMap{
-		"t": o.Messages.Text, "named": o.Messages.named, "when": p.when, "lasts": p.lasts, "size": size, "short": short, "why": p.why, "runs": runs,
+		"t": o.Messages.Text, "named": o.Messages.named, "when": p.when, "lasts": p.lasts, "size": printable.Bytes[int64], "short": short, "why": p.why, "runs": runs,
 	}).ParseFS(files, "page.html")
 	if err != nil {
 		return nil, fmt.Errorf("parse the page: %w", err)

@@ -3,6 +3,8 @@
 //
 // What is escaped becomes \u and four hexadecimal digits, \x and two for a byte that is not UTF-8. In a JSON string that means
 // the same character, so that JSON may pass through a [Writer] too.
+//
+// [Digest] and [Bytes] shorten what people cannot read.
 package printable
 
 import (

@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -240,7 +241,7 @@ func changeText(x status.Change) string {
 		parts = append(parts, fmt.Sprintf("restarts %d of %d containers", x.Restarts, x.Containers))
 	}
 	if x.Bytes > 0 {
-		parts = append(parts, amount(uint64(x.Bytes))+" to load")
+		parts = append(parts, printable.Bytes(x.Bytes)+" to load")
 	}
 	return strings.Join(parts, ", ")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net"
@@ -10,12 +11,12 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 )
 
 func (p *program) psCommand() *cli.Command {
@@ -45,8 +46,8 @@ func writeContainers(w io.Writer, all []status.Container, now time.Time) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "DEPLOYMENT\tCOMPONENT\tSERVICE\tREPLICA\tSTATE\tHEALTH\tRESTARTS\tSINCE\tPORTS\tIMAGE")
 	for _, c := range all {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\t%s\t%s\n", c.Deployment, c.Component, c.Service, c.Replica, stateOf(c), dash(string(c.Health)),
-			c.Restarts, sinceOf(c, now), dash(portsOf(c.Ports)), imageOf(c.Image))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%d\t%s\t%s\t%s\n", c.Deployment, c.Component, c.Service, c.Replica, stateOf(c), cmp.Or(string(c.Health), "-"),
+			c.Restarts, sinceOf(c, now), cmp.Or(portsOf(c.Ports), "-"), imageOf(c.Image))
 	}
 	_ = t.Flush() // the writer's own errors show at the next Fprintf
 }
@@ -94,12 +95,5 @@ func portsOf(ports []status.Port) string {
 // imageOf is an image's last name and the beginning of its digest.
 func imageOf(name string) string {
 	repository, d, _ := strings.Cut(name, "@")
-	return repository[strings.LastIndexByte(repository, '/')+1:] + "@" + short(digest.Digest(d))
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
+	return repository[strings.LastIndexByte(repository, '/')+1:] + "@" + printable.Digest(d)
 }

@@ -116,22 +116,10 @@ func writeStats(w io.Writer, all []status.Usage) {
 			cpu = fmt.Sprintf("%.1f %%", *u.CPUPercent)
 		}
 		if u.MemoryLimitBytes > 0 {
-			limit = amount(u.MemoryLimitBytes)
+			limit = printable.Bytes(u.MemoryLimitBytes)
 		}
-		fmt.Fprintf(t, "%s/%s-%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", u.Deployment, u.Service, u.Replica, cpu, amount(u.MemoryBytes), limit, u.PIDs,
-			amount(u.NetworkReceivedBytes), amount(u.NetworkTransmittedBytes), amount(u.BlockReadBytes), amount(u.BlockWrittenBytes), amount(uint64(max(0, u.LogBytes))))
+		fmt.Fprintf(t, "%s/%s-%d\t%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", u.Deployment, u.Service, u.Replica, cpu, printable.Bytes(u.MemoryBytes), limit, u.PIDs,
+			printable.Bytes(u.NetworkReceivedBytes), printable.Bytes(u.NetworkTransmittedBytes), printable.Bytes(u.BlockReadBytes), printable.Bytes(u.BlockWrittenBytes), printable.Bytes(uint64(max(0, u.LogBytes))))
 	}
 	_ = t.Flush() // the writer's own errors show at the next Fprintf
-}
-
-// amount is a number of bytes for people.
-func amount(n uint64) string {
-	f, unit := float64(n), 0
-	for f >= 1024 && unit < 4 {
-		f, unit = f/1024, unit+1
-	}
-	if unit == 0 {
-		return fmt.Sprintf("%d B", n)
-	}
-	return fmt.Sprintf("%.1f %ciB", f, " KMGT"[unit])
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -60,7 +62,7 @@ func (p *program) removeVolumes(c *cli.Context) error {
 	}
 	err = p.render(c, removed, func(w io.Writer) {
 		for _, v := range removed {
-			fmt.Fprintf(w, "removed   %s   %s\n", v.Name, amount(uint64(v.Bytes)))
+			fmt.Fprintf(w, "removed   %s   %s\n", v.Name, printable.Bytes(v.Bytes))
 		}
 	})
 	return errors.Join(append(errs, err)...)
@@ -74,7 +76,7 @@ func writeVolumes(w io.Writer, all []status.Volume) {
 		if v.InUse {
 			state = "in use"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.Name, dash(v.Deployment), dash(v.Component), amount(uint64(v.Bytes)), state)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", v.Name, cmp.Or(v.Deployment, "-"), cmp.Or(v.Component, "-"), printable.Bytes(v.Bytes), state)
 	}
 	_ = t.Flush() // the writer's own errors show at the next Fprintf
 }

@@ -8,13 +8,18 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/metrics"
+	"github.com/longshore-dev/longshore/cmd/internal/serving"
 )
 
 const (
 	listenRetry  = 10 * time.Second // before an address that is taken is tried again
 	metricsLimit = 15 * time.Second // of one answer, and of a request
 	maxScrapers  = 8                // answers at a time: each asks containerd
+	stopLimit    = time.Second      // for answers under way when the agent ends
 )
+
+// quiet logs nothing: that the agent ends is one message.
+var quiet = slog.New(slog.DiscardHandler)
 
 // serveMetrics answers Prometheus until ctx ends.
 func serveMetrics(ctx context.Context, address string, d metrics.Device, log *slog.Logger) {
@@ -50,7 +55,7 @@ func keepListening(ctx context.Context, what, address string, log *slog.Logger, 
 func answer(ctx context.Context, l net.Listener, d metrics.Device, log *slog.Logger) error {
 	slots := make(chan struct{}, maxScrapers)
 	h := metrics.Handler(d, log)
-	return serveUntil(ctx, l, &http.Server{
+	srv := &http.Server{
 		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			select {
 			case slots <- struct{}{}:
@@ -63,28 +68,6 @@ func answer(ctx context.Context, l net.Listener, d metrics.Device, log *slog.Log
 		ReadHeaderTimeout: metricsLimit, ReadTimeout: metricsLimit, WriteTimeout: metricsLimit, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		BaseContext: func(net.Listener) context.Context { return ctx },
 		ErrorLog:    slog.NewLogLogger(log.Handler(), slog.LevelDebug),
-	})
-}
-
-// serveUntil serves until ctx ends or the listener breaks, with TLS if srv has a configuration for it.
-func serveUntil(ctx context.Context, l net.Listener, srv *http.Server) error {
-	done := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(done)
-		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if srv.Shutdown(end) != nil {
-			_ = srv.Close() // what is left does not end by itself
-		}
-	})
-	serve := srv.Serve
-	if srv.TLSConfig != nil {
-		serve = func(l net.Listener) error { return srv.ServeTLS(l, "", "") }
 	}
-	err := serve(l)
-	if stop() {
-		return err
-	}
-	<-done
-	return nil
+	return serving.Until(ctx, srv, l, stopLimit, quiet)
 }

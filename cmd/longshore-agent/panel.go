@@ -57,7 +57,7 @@ func servePanel(ctx context.Context, cfg config.Panel, d panel.Device, log *slog
 		}
 		serving.Bound(srv, maxPanelBrowsers)
 		log.Info("the panel is served", "url", scheme+"://"+l.Addr().String()+"/")
-		return serveUntil(ctx, l, srv)
+		return serving.Until(ctx, srv, l, stopLimit, quiet)
 	})
 }
 

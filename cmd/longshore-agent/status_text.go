@@ -8,8 +8,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/opencontainers/go-digest"
-
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
@@ -33,9 +31,9 @@ func writeStatus(w io.Writer, s *status.Status) {
 	styled(bold, string(s.Device))
 	fmt.Fprintf(w, "   %s   %s%s\n", from(s), s.Phase, checked(s))
 	if g := s.Running; g != nil {
-		fmt.Fprintf(w, "generation %d (%s)%s, accepted %s ago\n", g.Generation, short(g.Digest), signedBy(g), ago(s.Now.Sub(g.AcceptedAt)))
+		fmt.Fprintf(w, "generation %d (%s)%s, accepted %s ago\n", g.Generation, printable.Digest(g.Digest), signedBy(g), ago(s.Now.Sub(g.AcceptedAt)))
 		if g.Repeats != "" {
-			fmt.Fprintf(w, "it repeats the content of %s\n", short(g.Repeats))
+			fmt.Fprintf(w, "it repeats the content of %s\n", printable.Digest(g.Repeats))
 		}
 		if f := s.Freshness; f != nil && !f.Stale {
 			fmt.Fprintf(w, "fresh until %s, says %s\n", f.NotAfter.UTC().Format(time.RFC3339), f.By)
@@ -48,7 +46,7 @@ func writeStatus(w io.Writer, s *status.Status) {
 		if h := s.Hold; h != nil {
 			doing = ", not applied: " + h.By + " keeps generation " + fmt.Sprint(h.Generation)
 		}
-		fmt.Fprintf(w, "generation %d (%s)%s: accepted%s\n", a.Generation, short(a.Digest), signedBy(a), doing)
+		fmt.Fprintf(w, "generation %d (%s)%s: accepted%s\n", a.Generation, printable.Digest(a.Digest), signedBy(a), doing)
 	}
 	if line := progress(s); line != "" {
 		fmt.Fprintln(w, line)
@@ -58,7 +56,7 @@ func writeStatus(w io.Writer, s *status.Status) {
 		fmt.Fprintf(w, "security events: %d, the last %s ago (%s): longshore-agent events --kind security\n", n, ago(s.Now.Sub(last.Last)), last.Code)
 	}
 	if t := s.Trust; t != nil && t.Version > 0 {
-		fmt.Fprintf(w, "trust policy version %d (%s)%s\n", t.Version, short(t.Digest), trusted(s))
+		fmt.Fprintf(w, "trust policy version %d (%s)%s\n", t.Version, printable.Digest(t.Digest), trusted(s))
 	}
 	if len(s.Problems) > 0 {
 		fmt.Fprintln(w)
@@ -160,7 +158,7 @@ func sentence(message string) (first, more string) {
 
 // refused is which revision is not run, and what is in its place.
 func refused(r *status.RefusedRevision) string {
-	out := fmt.Sprintf("generation %d (%s)", r.Generation, short(r.Digest))
+	out := fmt.Sprintf("generation %d (%s)", r.Generation, printable.Digest(r.Digest))
 	switch {
 	case r.Paused:
 		return out + ": its update is paused"
@@ -268,7 +266,7 @@ func progress(s *status.Status) string {
 	if p == nil || p.Phase == store.PhaseCommitted {
 		return ""
 	}
-	out := "a newer state (" + short(p.Digest) + ")"
+	out := "a newer state (" + printable.Digest(p.Digest) + ")"
 	if p.Generation > 0 {
 		out = fmt.Sprintf("generation %d", p.Generation)
 	}
@@ -395,12 +393,4 @@ func window(of string, w *status.Window) string {
 		shown = one
 	}
 	return "window for " + of + " " + shown + ", " + state
-}
-
-func short(d digest.Digest) string {
-	s := d.String()
-	if i := strings.IndexByte(s, ':'); i >= 0 && len(s) > i+13 {
-		return s[:i+13] + "…"
-	}
-	return s
 }

@@ -4,7 +4,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/containerd/runspec"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/identity/files"
 )
@@ -46,14 +46,9 @@ func telemetry(cfg *config.Config, log *slog.Logger) runspec.Telemetry {
 
 // authorities reads certificates.
 func authorities(file string) ([]byte, error) {
-	f, err := os.Open(file)
+	data, err := bounded.File(os.Open, file, maxAuthorities)
 	if err != nil {
 		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxAuthorities))
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	if !x509.NewCertPool().AppendCertsFromPEM(data) {
 		return nil, fault.WithHint(fmt.Errorf("%s has no certificate in PEM: %w", file, fault.ErrInvalid), "name a file with the certificates of the collector's CA")

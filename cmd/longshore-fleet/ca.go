@@ -3,8 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity"
+	"github.com/longshore-dev/longshore/identity/files"
 )
 
 // Names in the directory of an authority, and how long a certificate is valid without --ttl.
@@ -106,23 +105,9 @@ func (p *program) caIssue(c *cli.Context) error {
 		return err
 	}
 	file := c.Args().First()
-	if err := errors.Join(replace(file+".key", key, 0o600), replace(file+".crt", cert, 0o644)); err != nil {
+	if err := errors.Join(files.Write(file+".key", key, 0o600), files.Write(file+".crt", cert, 0o644)); err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(p.stdout, "%s\nwrote %s.crt, %s.key; valid until %s\n", name, file, file, p.now().Add(c.Duration("ttl")).UTC().Format(time.RFC3339))
 	return err
-}
-
-// replace writes a file as a whole.
-func replace(file string, data []byte, mode fs.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(file), "."+filepath.Base(file)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already after the rename
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), file)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -133,16 +134,9 @@ func (p *program) listDevices(c *cli.Context, db *store.SQLite, state store.Enro
 	w := tabwriter.NewWriter(p.stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "DEVICE\tSTATE\tASKED\tADDRESS\tCERTIFICATE UNTIL\tFINGERPRINT")
 	for _, e := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", orDash(e.Device), e.State, date(e.Asked), orDash(e.Address), date(e.Certified), e.Key)
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(e.Device, "-"), e.State, date(e.Asked), cmp.Or(e.Address, "-"), date(e.Certified), e.Key)
 	}
 	return w.Flush()
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 func date(t time.Time) string {

@@ -23,6 +23,7 @@ import (
 	"github.com/longshore-dev/longshore/identity"
 	"github.com/longshore-dev/longshore/identity/ca"
 	protocol "github.com/longshore-dev/longshore/identity/enroll"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
@@ -249,7 +250,7 @@ func writeAuthority(dir string, a *ca.Authority) error {
 			return fault.WithHint(fmt.Errorf("create an authority: %s: %w", file, cmp.Or(err, fs.ErrExist)), "the directory has one already; name another one")
 		}
 	}
-	if err := replace(filepath.Join(dir, caBundle), append(a.Bundle().JSON(), '\n'), 0o644); err != nil {
+	if err := files.Write(filepath.Join(dir, caBundle), append(a.Bundle().JSON(), '\n'), 0o644); err != nil {
 		return err
 	}
 	if key != nil {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"os"
@@ -124,7 +125,7 @@ func (p *program) listJoinTokens(c *cli.Context, db *store.SQLite) error {
 	w := tabwriter.NewWriter(p.stdout, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(w, "ID\tDEVICE\tCREATED\tEXPIRES\tUSED\tREVOKED")
 	for _, t := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, orDash(t.Device), date(t.Created), date(t.Expires), date(t.Used), date(t.Revoked))
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, cmp.Or(t.Device, "-"), date(t.Created), date(t.Expires), date(t.Used), date(t.Revoked))
 	}
 	return w.Flush()
 }

@@ -225,7 +225,7 @@ func (m *mutual) beside(ctx context.Context, handler http.Handler, main func(con
 	if m.enroll != nil {
 		g.Go(func() error { return m.enroll.service.Run(ctx) })
 	}
-	g.Go(func() error { return serving.Until(ctx, srv, l, m.log) })
+	g.Go(func() error { return serving.Until(ctx, srv, l, serving.Grace, m.log) })
 	g.Go(func() error { return main(ctx) })
 	return g.Wait()
 }

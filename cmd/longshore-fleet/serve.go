@@ -126,7 +126,7 @@ func (p *program) serve(c *cli.Context) (err error) {
 	}
 	log.Info("listening", "url", scheme+"://"+l.Addr().String(), "database", c.String("database"), "version", build.Version())
 	return states.during(c.Context, func(ctx context.Context) error {
-		return mutual.beside(ctx, handler, func(ctx context.Context) error { return serving.Until(ctx, srv, l, log) })
+		return mutual.beside(ctx, handler, func(ctx context.Context) error { return serving.Until(ctx, srv, l, serving.Grace, log) })
 	})
 }
 

@@ -3,8 +3,6 @@ package main
 import (
 	"crypto/sha256"
 	"crypto/subtle"
-	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -12,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/cmd/internal/serving"
@@ -40,18 +39,13 @@ func viewers(c *cli.Context) (func(http.Handler) http.Handler, error) {
 }
 
 func viewerPassword(file string) (sum [sha256.Size]byte, err error) {
-	f, err := os.Open(file)
+	data, err := bounded.File(os.Open, file, maxPassword)
 	if err != nil {
 		return sum, outcome.Usagef("", "read the viewer password: %v", err)
 	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, maxPassword+1))
-	if err != nil {
-		return sum, fmt.Errorf("read the viewer password: %w", err)
-	}
 	text := strings.TrimRight(string(data), "\r\n")
-	if text == "" || len(data) > maxPassword {
-		return sum, outcome.Usagef("", "read the viewer password: %s is empty or longer than %d bytes", file, maxPassword)
+	if text == "" {
+		return sum, outcome.Usagef("", "read the viewer password: %s is empty", file)
 	}
 	return sha256.Sum256([]byte(text)), nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 
@@ -327,7 +328,7 @@ func describeApp(d *margo.ApplicationDescription) appInfo {
 		}
 		r.Profiles = append(r.Profiles, x)
 	}
-	for _, name := range sortedNames(d.Parameters) {
+	for _, name := range slices.Sorted(maps.Keys(d.Parameters)) {
 		x := appParameter{Name: name, Default: d.Parameters[name].Value}
 		if set, schema, ok := d.Configuration.Setting(name); ok {
 			x.Values, x.Immutable, x.Text = schema.Summary(), set.Immutable, set.Description
@@ -335,13 +336,4 @@ func describeApp(d *margo.ApplicationDescription) appInfo {
 		r.Parameters = append(r.Parameters, x)
 	}
 	return r
-}
-
-func sortedNames(all map[string]margo.Parameter) []string {
-	var out []string
-	for name := range all {
-		out = append(out, name)
-	}
-	slices.Sort(out)
-	return out
 }

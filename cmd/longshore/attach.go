@@ -10,6 +10,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
@@ -38,7 +39,7 @@ func (a attachedInfo) text(w io.Writer) {
 	if !a.Signed {
 		signed = "unsigned"
 	}
-	row(w, "attached", "%s  %s, %s  %s", a.File, a.PredicateType, signed, short(a.Digest))
+	row(w, "attached", "%s  %s, %s  %s", a.File, a.PredicateType, signed, printable.Digest(a.Digest))
 }
 
 // attacher signs an artifact and attaches documents to it, before any tag names it.

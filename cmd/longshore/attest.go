@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -12,7 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/sign"
@@ -54,8 +53,8 @@ type attestResult struct {
 func (r attestResult) quietText() string { return r.Attestation.String() }
 
 func (r attestResult) text(w io.Writer) {
-	row(w, "attested", "%s by %s (%s)", r.PredicateType, r.Key, short(r.Fingerprint))
-	row(w, "reference", "%s@%s", strings.TrimSuffix(r.Reference, "@"+r.Digest.String()), short(r.Digest))
+	row(w, "attested", "%s by %s (%s)", r.PredicateType, r.Key, printable.Digest(r.Fingerprint))
+	row(w, "reference", "%s@%s", strings.TrimSuffix(r.Reference, "@"+r.Digest.String()), printable.Digest(r.Digest))
 	fmt.Fprintf(w, "  Digest: %s\n", r.Attestation)
 }
 
@@ -130,10 +129,7 @@ func (p *program) noteLayout(ctx context.Context, store signing.Store, subject o
 	}
 }
 
-// readPredicate reads a file; "-" is stdin. SBOMs are larger than our own documents.
+// readPredicate reads a predicate. SBOMs are larger than our own documents.
 func (p *program) readPredicate(file string) ([]byte, error) {
-	if file == "-" {
-		return p.readDocument(file)
-	}
-	return bounded.File(os.Open, file, signing.MaxStatementBytes/2)
+	return p.input(file, signing.MaxStatementBytes/2)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -52,7 +54,7 @@ func (r channelList) text(w io.Writer) {
 		if version == "" {
 			version = "no version"
 		}
-		row(w, c.Channel, "%s  %s", version, short(c.Digest))
+		row(w, c.Channel, "%s  %s", version, printable.Digest(c.Digest))
 	}
 	if len(r.Channels) == 0 {
 		row(w, "none", "%s has no channels", r.Repository)
@@ -117,9 +119,9 @@ func (r channelResult) text(w io.Writer) {
 	case r.Digest:
 		was = "as before"
 	default:
-		was = "was " + short(r.Was)
+		was = "was " + printable.Digest(r.Was)
 	}
-	row(w, "channel", "%s:%s  %s  %s (%s)", r.Repository, r.Channel, r.Version, short(r.Digest), was)
+	row(w, "channel", "%s:%s  %s  %s (%s)", r.Repository, r.Channel, r.Version, printable.Digest(r.Digest), was)
 }
 
 func (c *call) appChannelSet(args []string) error {
@@ -145,7 +147,7 @@ func (c *call) appChannelSet(args []string) error {
 			}
 		}
 		if want != r.Was {
-			err := fmt.Errorf("%s:%s: %w: the channel does not name %s, but %s", r.Repository, r.Channel, fault.ErrConflict, s, orNone(short(r.Was)))
+			err := fmt.Errorf("%s:%s: %w: the channel does not name %s, but %s", r.Repository, r.Channel, fault.ErrConflict, s, cmp.Or(printable.Digest(r.Was), "unknown"))
 			return fault.WithHint(err, "another publisher moved it: check it with longshore app channel list")
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -31,7 +32,7 @@ type chartResult struct {
 }
 
 func (r chartResult) text(w io.Writer) {
-	row(w, "packed", "chart %s %s (%s)", r.Name, r.Version, size(r.Bytes))
+	row(w, "packed", "chart %s %s (%s)", r.Name, r.Version, printable.Bytes(r.Bytes))
 	for _, a := range r.Attached {
 		a.text(w)
 	}

@@ -20,7 +20,6 @@ import (
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
@@ -180,7 +179,7 @@ func (c *call) checkOne(name string) (kind string, err error) {
 	if info, err := os.Stat(name); name != "-" && err == nil && info.IsDir() {
 		return c.checkDirectory(name, kind)
 	}
-	data, err := c.readChecked(name)
+	data, err := c.input(name, artifacts.MaxArchive)
 	if err != nil {
 		return kind, err
 	}
@@ -194,14 +193,6 @@ func (c *call) checkOne(name string) (kind string, err error) {
 		return kind, c.misused("%s: a %s must be a directory", name, kind)
 	}
 	return kind, read(name, data)
-}
-
-// readChecked reads a document or an archive.
-func (p *program) readChecked(name string) ([]byte, error) {
-	if name == "-" {
-		return p.readDocument(name)
-	}
-	return bounded.File(os.Open, name, artifacts.MaxArchive)
 }
 
 func (c *call) checkDirectory(name, kind string) (string, error) {

@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -73,14 +74,14 @@ type lockedImage struct {
 }
 
 func (r componentResult) text(w io.Writer) {
-	row(w, "packed", "%s (%s, %s)", topLevel(r.Files), fleet.Counted(len(r.Files), "file"), size(r.Bytes))
+	row(w, "packed", "%s (%s, %s)", topLevel(r.Files), fleet.Counted(len(r.Files), "file"), printable.Bytes(r.Bytes))
 	width := 0
 	for _, i := range r.Images {
 		width = max(width, len(i.Reference))
 	}
 	label := "locked"
 	for _, i := range r.Images {
-		row(w, label, "%-*s  %s  %s", width, i.Reference, short(i.Digest), strings.Join(i.Platforms, ", "))
+		row(w, label, "%-*s  %s  %s", width, i.Reference, printable.Digest(i.Digest), strings.Join(i.Platforms, ", "))
 		label = ""
 	}
 	for _, a := range r.Attached {

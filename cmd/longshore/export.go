@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/site"
@@ -58,17 +60,17 @@ type exportResult struct {
 func (r exportResult) quietText() string { return fmt.Sprint(r.Bytes) }
 
 func (r exportResult) text(w io.Writer) {
-	carried := size(r.Carried)
+	carried := printable.Bytes(r.Carried)
 	if len(r.Volumes) > 0 {
 		carried += " in " + fleet.Counted(len(r.Volumes), "volume") + ", see " + volume.SumsFile
 	}
 	if r.Difference {
-		carried += fmt.Sprintf(" (the site has %s of %s already)", size(r.Omitted), size(r.Omitted+r.Carried))
+		carried += fmt.Sprintf(" (the site has %s of %s already)", printable.Bytes(r.Omitted), printable.Bytes(r.Omitted+r.Carried))
 	}
 	row(w, "to carry", "%s", carried)
-	row(w, "wrote", "%s: %s and %s, %s", fleet.Counted(r.Artifacts, "artifact"), fleet.Counted(r.Manifests, "manifest"), fleet.Counted(r.Sent, "blob"), size(r.Bytes))
+	row(w, "wrote", "%s: %s and %s, %s", fleet.Counted(r.Artifacts, "artifact"), fleet.Counted(r.Manifests, "manifest"), fleet.Counted(r.Sent, "blob"), printable.Bytes(r.Bytes))
 	if r.Taken != "" {
-		row(w, "since", "the inventory of %s, %s", orUnnamed(r.Site), r.Taken)
+		row(w, "since", "the inventory of %s, %s", cmp.Or(r.Site, unnamedSite), r.Taken)
 	}
 	row(w, "directory", "%s", r.Directory)
 	for _, s := range r.Notes {

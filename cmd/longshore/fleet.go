@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -100,7 +101,7 @@ func (r fleetInfo) text(w io.Writer) {
 	row(w, "valid", "fleet %s: %s, %s, %s", r.Fleet, fleet.Counted(r.Devices, "device"), fleet.Counted(r.Groups, "group"), fleet.Counted(r.Deployments, "deployment"))
 	for _, a := range r.Applications {
 		if a.Version != "" {
-			row(w, "found", "%s %s  %s  %s", a.Name, a.Version, a.Repository, short(a.Digest))
+			row(w, "found", "%s %s  %s  %s", a.Name, a.Version, a.Repository, printable.Digest(a.Digest))
 		}
 	}
 	if r.Placements > 0 {

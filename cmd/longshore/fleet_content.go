@@ -13,6 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -141,7 +142,7 @@ func absent(ctx context.Context, at *registry.Repository, c fleet.Content) (stri
 		case len(missing) > 0 && missing[0].Digest == c.Digest:
 			return "it", nil
 		case len(missing) > 0:
-			return fmt.Sprintf("%s of it", short(missing[0].Digest)), nil
+			return fmt.Sprintf("%s of it", printable.Digest(missing[0].Digest)), nil
 		case c.Platform == c.Digest:
 			return "", nil
 		}

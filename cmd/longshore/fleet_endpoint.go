@@ -46,12 +46,12 @@ type asked struct {
 	rollout.Endpoint
 	registry *reported.Source // nil: devices do not report through the registry
 	seen     *current.Watch   // nil: as registry
-	close    []func()
+	close    func()           // nil: nothing is open
 }
 
 func (a *asked) Close() {
-	for _, f := range a.close {
-		f()
+	if a.close != nil {
+		a.close()
 	}
 }
 
@@ -72,7 +72,7 @@ func (c *call) endpoint(f *fleet.Fleet) (*asked, error) {
 	}
 	out := &asked{}
 	if e != nil {
-		out.Endpoint, out.close = e, append(out.close, e.Close)
+		out.Endpoint, out.close = e, e.Close
 	}
 	if f.Reports != nil {
 		out.seen = c.seenReports(f)

@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
@@ -207,7 +208,7 @@ func (c *call) fleetOptions() (o fleet.Options, err error) {
 	if o.Created, err = c.created(); err != nil {
 		return o, err
 	}
-	if o.Expires, err = c.fleetExpires(); err != nil {
+	if o.Expires, err = c.expires(c.String("expires")); err != nil {
 		return o, err
 	}
 	if o.Annotations, err = c.pairs("annotation"); err != nil {
@@ -244,10 +245,6 @@ func (c *call) selected() (func(*fleet.Device) bool, error) {
 		return nil, outcome.Usagef("", "--select %q is not a selector: %v", text, err)
 	}
 	return func(d *fleet.Device) bool { return d.Matches(sel) }, nil
-}
-
-func (c *call) fleetExpires() (time.Time, error) {
-	return c.expires(c.String("expires"))
 }
 
 func fleetPublishCommand() command {
@@ -338,7 +335,7 @@ func printPublished(w io.Writer, all []fleetState, signed bool) {
 			row(w, "", "and %d more", len(all)-maxListed)
 			break
 		}
-		row(w, "pushed", "%s  generation %d  %s", s.Reference, s.Generation, short(s.Digest))
+		row(w, "pushed", "%s  generation %d  %s", s.Reference, s.Generation, printable.Digest(s.Digest))
 	}
 	if !signed && len(all) > 0 {
 		row(w, "unsigned", "devices reject them unless their policy allows unsigned states")
@@ -424,7 +421,7 @@ func (c *call) fleetPublish(args []string) error {
 		}
 	}
 	if staged && !c.Bool("dry-run") {
-		return c.rollOut(compiled, o, rollout.Start{Saved: saved, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")}, func(r result) error { return c.show(r) })
+		return c.rollOut(compiled, o, rollout.Start{Saved: saved, Again: c.Bool("again"), Skip: c.Bool("skip-unfit")}, c.show)
 	}
 	plan, err := c.planReady(compiled, o)
 	if err != nil {

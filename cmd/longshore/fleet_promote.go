@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 )
@@ -88,13 +89,13 @@ func (r promoteResult) text(w io.Writer) {
 		if !a.Same {
 			changed++
 		}
-		row(w, "promote", "%s %s  %s  (%s%s)", a.Name, a.Version, short(a.Digest), fleet.Counted(a.Devices, "device"), was)
+		row(w, "promote", "%s %s  %s  (%s%s)", a.Name, a.Version, printable.Digest(a.Digest), fleet.Counted(a.Devices, "device"), was)
 		for _, c := range a.Components {
-			row(w, "", "  %s  %s", c.Reference, short(c.Digest))
+			row(w, "", "  %s  %s", c.Reference, printable.Digest(c.Digest))
 		}
 	}
 	if r.Copied.Manifests > 0 {
-		row(w, "copied", "%d manifests, %d of them signatures and statements; %d blobs shared, %d sent (%s)", r.Copied.Manifests, r.Copied.Referrers, r.Copied.Mounted, r.Copied.Sent, size(r.Copied.Bytes))
+		row(w, "copied", "%d manifests, %d of them signatures and statements; %d blobs shared, %d sent (%s)", r.Copied.Manifests, r.Copied.Referrers, r.Copied.Mounted, r.Copied.Sent, printable.Bytes(r.Copied.Bytes))
 	}
 	switch {
 	case r.DryRun:
@@ -124,11 +125,7 @@ func (c carrier) Carry(ctx context.Context, from, to string, d digest.Digest, ta
 		return err
 	}
 	made, err := target.CopyFrom(ctx, source, d, tag)
-	c.copied.Manifests += made.Manifests
-	c.copied.Referrers += made.Referrers
-	c.copied.Mounted += made.Mounted
-	c.copied.Sent += made.Sent
-	c.copied.Bytes += made.Bytes
+	c.copied.Add(made)
 	return err
 }
 

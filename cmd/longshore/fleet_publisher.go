@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -153,7 +154,7 @@ func printProposed(w io.Writer, all []fleetProposal) {
 	for i, s := range all {
 		switch {
 		case i < maxListed:
-			row(w, "proposed", "%s  generation %d  %s", s.Reference, s.Generation, short(s.Digest))
+			row(w, "proposed", "%s  generation %d  %s", s.Reference, s.Generation, printable.Digest(s.Digest))
 		case i == maxListed:
 			row(w, "", "and %d more", len(all)-maxListed)
 		}

@@ -323,8 +323,7 @@ func (c *call) rolloutContinue(args []string) error {
 	if err != nil {
 		return err
 	}
-	show := func(r result) error { return c.show(r) }
-	return c.runRollout(compiled, o, hintContinue, show, func(k rollout.Config) (*rollout.Run, *fleet.Plan, error) {
+	return c.runRollout(compiled, o, hintContinue, c.show, func(k rollout.Config) (*rollout.Run, *fleet.Plan, error) {
 		return rollout.Continue(c.Context, compiled, k, o, rollout.Start{Promote: c.StringSlice("promote"), Skip: c.Bool("skip-unfit")})
 	})
 }

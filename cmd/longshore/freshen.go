@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
@@ -106,7 +107,7 @@ func (r freshenResult) text(w io.Writer) {
 		case shown == shownStates:
 			row(w, "", "and more; -o json lists them all")
 		case shown < shownStates:
-			row(w, s.Outcome, "%s  generation %d (%s) until %s", s.Reference, s.Generation, short(s.Digest), s.NotAfter)
+			row(w, s.Outcome, "%s  generation %d (%s) until %s", s.Reference, s.Generation, printable.Digest(s.Digest), s.NotAfter)
 		}
 		shown++
 	}

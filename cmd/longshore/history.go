@@ -19,6 +19,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -182,7 +183,7 @@ func (r historyResult) text(w io.Writer) {
 		if notes := g.notes(); notes != "" {
 			runs += " (" + notes + ")"
 		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\n", label, short(g.Digest), cmp.Or(g.time(), g.Created, "–"), g.signersInfo, runs)
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\n", label, printable.Digest(g.Digest), cmp.Or(g.time(), g.Created, "–"), g.signersInfo, runs)
 		for _, l := range g.details() {
 			fmt.Fprintf(t, "  \t\t\t\t  %s\n", l)
 		}
@@ -199,7 +200,7 @@ func (g historyLine) notes() string {
 	if g.Repeated != 0 {
 		notes = append(notes, fmt.Sprintf("repeats generation %d", g.Repeated))
 	} else if g.Repeats != "" {
-		notes = append(notes, "repeats "+short(g.Repeats))
+		notes = append(notes, "repeats "+printable.Digest(g.Repeats))
 	}
 	return strings.Join(append(notes, g.valid()...), ", ")
 }

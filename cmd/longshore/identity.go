@@ -2,12 +2,9 @@ package main
 
 import (
 	"cmp"
-	"os"
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/keyless"
 )
@@ -45,13 +42,9 @@ func (c *call) identity() (signing.Verifier, error) {
 	if file == "" {
 		return nil, c.misused("an identity needs --trusted-root: nothing is downloaded")
 	}
-	data, err := bounded.File(os.Open, file, artifacts.MaxTrustedRoot)
+	root, err := readRoot(file)
 	if err != nil {
 		return nil, err
-	}
-	root, err := keyless.ParseRoot(data)
-	if err != nil {
-		return nil, named(file, err)
 	}
 	return keyless.NewIdentity(o, root)
 }

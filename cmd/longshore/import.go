@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
@@ -80,7 +82,7 @@ func (r importResult) text(w io.Writer) {
 	if r.Receipt != "" {
 		moved += "; receipt written to " + r.Receipt
 	}
-	row(w, "pushed", "%s; %s", size(r.Bytes), moved)
+	row(w, "pushed", "%s; %s", printable.Bytes(r.Bytes), moved)
 	for _, s := range r.Notes {
 		row(w, "note", "%s", s)
 	}
@@ -127,7 +129,7 @@ func (c *call) importMedia(args []string) error {
 	if e.Difference && (errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrUnsigned)) && !fault.Retryable(err) {
 		since := "an inventory"
 		if e.Taken != "" {
-			since = "the inventory of " + orUnnamed(e.Site) + ", " + e.Taken + ","
+			since = "the inventory of " + cmp.Or(e.Site, unnamedSite) + ", " + e.Taken + ","
 		}
 		err = fault.WithHint(err, "the export leaves out the content that "+since+" lists: if the site lacks some of it, export again with a new inventory, or without --since")
 	}

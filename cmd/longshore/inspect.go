@@ -12,6 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/signing/audit"
 )
@@ -57,9 +58,9 @@ func (r inspectResult) text(w io.Writer) {
 	}
 	top.add("media type   %s", oneLine(cmp.Or(r.MediaType, "unknown")))
 	if r.Manifests == nil {
-		top.add("size         %s, manifest %s", size(r.ContentSize), size(r.Size))
+		top.add("size         %s, manifest %s", printable.Bytes(r.ContentSize), printable.Bytes(r.Size))
 	} else {
-		top.add("size         %s of manifest", size(r.Size))
+		top.add("size         %s of manifest", printable.Bytes(r.Size))
 	}
 	if r.Subject != nil {
 		top.add("refers to    %s", r.Subject.Digest)
@@ -106,7 +107,7 @@ func pieces(b *branch, name string, all []audit.Blob) {
 	}
 	at := b.add("%s", name)
 	for _, l := range all {
-		line := fmt.Sprintf("%s  %10s  %s", short(l.Digest), size(l.Size), oneLine(cmp.Or(l.Platform, l.ArtifactType, l.MediaType, "no type")))
+		line := fmt.Sprintf("%s  %10s  %s", printable.Digest(l.Digest), printable.Bytes(l.Size), oneLine(cmp.Or(l.Platform, l.ArtifactType, l.MediaType, "no type")))
 		if title := l.Annotations[ocispec.AnnotationTitle]; title != "" {
 			line += "  " + oneLine(title)
 		}
@@ -132,11 +133,11 @@ func (r inspectResult) contents(top *branch) {
 		}
 	}
 	for _, d := range r.Deployments {
-		at := top.add("deployment   %s  %s", d.Name, short(d.Digest))
+		at := top.add("deployment   %s  %s", d.Name, printable.Digest(d.Digest))
 		for _, c := range d.Components {
 			pin := "not pinned: the tag decides"
 			if c.Digest != "" {
-				pin = short(c.Digest)
+				pin = printable.Digest(c.Digest)
 			}
 			at.add("component %s  %s:%s  %s", c.Name, c.Repository, c.Version, pin)
 		}
@@ -144,16 +145,16 @@ func (r inspectResult) contents(top *branch) {
 	if c := r.Component; c != nil {
 		at := top.add("archive      %s/, %s", c.Root, fleet.Counted(len(c.Files), "file"))
 		for _, f := range c.Files {
-			at.add("%s  %s", oneLine(f.Name), size(f.Size))
+			at.add("%s  %s", oneLine(f.Name), printable.Bytes(f.Size))
 		}
 		locked := top.add("lock         %s", fleet.Counted(len(c.Images), "image"))
 		if !c.Locked {
 			locked.line = "lock         none: tags decide which images run"
 		}
 		for _, i := range c.Images {
-			image := locked.add("%s  %s", i.Reference, short(i.Digest))
+			image := locked.add("%s  %s", i.Reference, printable.Digest(i.Digest))
 			for _, p := range i.Platforms {
-				image.add("%s  %s  %s", p.Platform, size(p.Size), short(p.Digest))
+				image.add("%s  %s  %s", p.Platform, printable.Bytes(p.Size), printable.Digest(p.Digest))
 			}
 		}
 	}
@@ -186,7 +187,7 @@ func (r inspectResult) contents(top *branch) {
 			at.add("after %s", t.Previous)
 		}
 		if t.TrustedRoot > 0 {
-			at.add("with a trusted root of %s", size(t.TrustedRoot))
+			at.add("with a trusted root of %s", printable.Bytes(t.TrustedRoot))
 		}
 	}
 	if r.Document != "" {
@@ -210,7 +211,7 @@ func (r inspectResult) referrers(top *branch) {
 	}
 	at := top.add("referrers    (not verified)")
 	for _, f := range r.Referrers {
-		line := short(f.Digest) + "  " + oneLine(cmp.Or(f.ArtifactType, "no type"))
+		line := printable.Digest(f.Digest) + "  " + oneLine(cmp.Or(f.ArtifactType, "no type"))
 		if f.Tag != "" {
 			line = "tag " + f.Tag
 		}
@@ -235,7 +236,7 @@ func (b *branch) addStatement(s audit.Statement) {
 	}
 	switch {
 	case s.Key != "":
-		line += " by the key " + short(s.Key)
+		line += " by the key " + printable.Digest(s.Key)
 	case s.Identity != "":
 		line += " by " + oneLine(s.Identity)
 		if s.Issuer != "" {

@@ -12,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry/budget"
 	"github.com/longshore-dev/longshore/site"
@@ -44,7 +45,7 @@ type mirrorResult struct {
 func (r mirrorResult) quietText() string { return fmt.Sprint(r.Bytes) }
 
 func (r mirrorResult) text(w io.Writer) {
-	row(w, "copied", "%s: %s and %s sent, %s", fleet.Counted(r.Artifacts, "artifact"), fleet.Counted(r.Manifests, "manifest"), fleet.Counted(r.Sent, "blob"), size(r.Bytes))
+	row(w, "copied", "%s: %s and %s sent, %s", fleet.Counted(r.Artifacts, "artifact"), fleet.Counted(r.Manifests, "manifest"), fleet.Counted(r.Sent, "blob"), printable.Bytes(r.Bytes))
 	for _, s := range r.Notes {
 		row(w, "note", "%s", s)
 	}
@@ -98,7 +99,7 @@ func (c *call) runMirror(m *site.Mirror, closure *site.Closure) (*site.Mirrored,
 		if made.Manifests+made.Sent == 0 {
 			hint += "; if it copies nothing again, repeat with a larger --max-bytes"
 		}
-		err = fault.WithHint(fmt.Errorf("copied %s, at most %s are left: %w", size(made.Bytes), size(max(0, lacks-made.Bytes)), budget.ErrUsed), hint)
+		err = fault.WithHint(fmt.Errorf("copied %s, at most %s are left: %w", printable.Bytes(made.Bytes), printable.Bytes(max(0, lacks-made.Bytes)), budget.ErrUsed), hint)
 	}
 	return made, err
 }

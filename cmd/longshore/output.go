@@ -4,9 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"strings"
-
-	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
@@ -48,26 +45,4 @@ func (c *call) show(r result) error {
 // row writes one line of a result: two spaces, a label, and the text.
 func row(w io.Writer, label, format string, args ...any) {
 	fmt.Fprintf(w, "  %-9s %s\n", label, fmt.Sprintf(format, args...))
-}
-
-// short abbreviates a digest for people.
-func short(d digest.Digest) string {
-	algorithm, hex, ok := strings.Cut(d.String(), ":")
-	if !ok || len(hex) <= 12 {
-		return d.String()
-	}
-	return algorithm + ":" + hex[:12] + "…"
-}
-
-// size formats a number of bytes for people.
-func size(n int64) string {
-	const unit = 1024
-	if n < unit {
-		return fmt.Sprintf("%d B", n)
-	}
-	value, i := float64(n)/unit, 0
-	for value >= unit && i < 3 {
-		value, i = value/unit, i+1
-	}
-	return fmt.Sprintf("%.1f %s", value, []string{"KiB", "MiB", "GiB", "TiB"}[i])
 }

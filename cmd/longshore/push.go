@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -86,15 +85,19 @@ func (c *call) publish(repo *registry.Repository, a *artifacts.Artifact, s *sign
 	return r, err
 }
 
-// readDocument reads a file; "-" is stdin.
-func (p *program) readDocument(file string) ([]byte, error) {
+// input reads a file of at most limit bytes; "-" is stdin.
+func (p *program) input(file string, limit int64) ([]byte, error) {
 	if file != "-" {
-		return bounded.File(os.Open, file, artifacts.MaxDocument)
+		return bounded.File(os.Open, file, limit)
 	}
-	var b bytes.Buffer
-	n, err := io.Copy(&b, io.LimitReader(p.stdin, artifacts.MaxDocument+1))
-	if err == nil && n > artifacts.MaxDocument {
-		err = fmt.Errorf("stdin: %w: more than %s", fault.ErrTooLarge, size(artifacts.MaxDocument))
+	data, err := bounded.Read(p.stdin, limit)
+	if err != nil {
+		err = fmt.Errorf("stdin: %w", err)
 	}
-	return b.Bytes(), err
+	return data, err
+}
+
+// readDocument reads one of our own documents.
+func (p *program) readDocument(file string) ([]byte, error) {
+	return p.input(file, artifacts.MaxDocument)
 }

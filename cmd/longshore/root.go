@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"time"
@@ -40,17 +41,10 @@ func (r rootResult) quietText() string { return r.Digest.String() }
 
 func (r rootResult) text(w io.Writer) {
 	for _, m := range r.Members {
-		row(w, m.Kind, "%s %s, from %s%s", m.URI, m.Name, orNone(m.From), until(m.Until))
+		row(w, m.Kind, "%s %s, from %s%s", m.URI, m.Name, cmp.Or(m.From, "unknown"), until(m.Until))
 	}
-	row(w, "dated", "%s", orNone(r.Dated))
+	row(w, "dated", "%s", cmp.Or(r.Dated, "unknown"))
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
-}
-
-func orNone(s string) string {
-	if s == "" {
-		return "unknown"
-	}
-	return s
 }
 
 func until(s string) string {

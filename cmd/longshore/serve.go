@@ -111,7 +111,7 @@ func (c *call) serve(args []string) error {
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	return serving.Until(c.Context, srv, netutil.LimitListener(l, maxServed), log)
+	return serving.Until(c.Context, srv, netutil.LimitListener(l, maxServed), serving.Grace, log)
 }
 
 // serveTransport returns the certificate; nil means plain HTTP.

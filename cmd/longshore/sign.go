@@ -9,6 +9,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/filebundle"
 )
@@ -124,5 +125,5 @@ func (s signatureInfo) text(w io.Writer) {
 	if s.Time != "" {
 		at = ", " + s.Time
 	}
-	row(w, "signed", "%s (%s, %s), %s%s", s.Key, s.Algorithm, short(s.Fingerprint), s.Format, at)
+	row(w, "signed", "%s (%s, %s), %s%s", s.Key, s.Algorithm, printable.Digest(s.Fingerprint), s.Format, at)
 }

@@ -12,6 +12,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -41,7 +42,7 @@ type signerInfo struct {
 func (s signerInfo) String() string {
 	key := ""
 	if s.Key != "" {
-		key = "key " + short(s.Key)
+		key = "key " + printable.Digest(s.Key)
 	}
 	return oneLine(cmp.Or(s.Name, s.Identity, key, "an unknown key"))
 }

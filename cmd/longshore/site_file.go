@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -10,7 +11,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
@@ -76,7 +76,7 @@ func (c *call) inventory(states string) (*site.Inventory, error) {
 	if file == "-" && len(keys) > 0 {
 		return nil, c.misused("--inventory-key verifies a file with its signature beside it, not stdin")
 	}
-	data, err := c.readInventory(file)
+	data, err := c.input(file, site.MaxInventory)
 	if err != nil {
 		return nil, err
 	}
@@ -90,17 +90,12 @@ func (c *call) inventory(states string) (*site.Inventory, error) {
 		return nil, err
 	}
 	if name := c.String("site"); name != "" && name != i.Site {
-		return nil, fmt.Errorf("%s is the inventory of %s, not of %s: %w", file, orUnnamed(i.Site), name, fault.ErrConflict)
+		return nil, fmt.Errorf("%s is the inventory of %s, not of %s: %w", file, cmp.Or(i.Site, unnamedSite), name, fault.ErrConflict)
 	}
 	return i, nil
 }
 
-func orUnnamed(s string) string {
-	if s == "" {
-		return "an unnamed site"
-	}
-	return s
-}
+const unnamedSite = "an unnamed site"
 
 // verifySiteFile rejects a file that none of the keys has signed.
 func verifySiteFile(ctx context.Context, file string, data []byte, keyFiles []string) error {
@@ -120,11 +115,4 @@ func verifySiteFile(ctx context.Context, file string, data []byte, keyFiles []st
 		return fault.WithHint(err, "fetch it again from the site with "+filepath.Base(file)+".sigstore.json, and name the public key of that site: "+strings.Join(keyFiles, ", ")+" did not sign it")
 	}
 	return nil
-}
-
-func (p *program) readInventory(file string) ([]byte, error) {
-	if file == "-" {
-		return bounded.Read(p.stdin, site.MaxInventory)
-	}
-	return bounded.File(os.Open, file, site.MaxInventory)
 }

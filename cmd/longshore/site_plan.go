@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/site"
 )
@@ -50,18 +51,18 @@ func (r sitePlanResult) text(w io.Writer) {
 			name += ":" + strings.Join(a.Tags, ",")
 		}
 		if shown[a.Key()] {
-			b.add("%s  %s  %s  see above", a.Kind, name, short(a.Digest))
+			b.add("%s  %s  %s  see above", a.Kind, name, printable.Digest(a.Digest))
 			return
 		}
 		shown[a.Key()] = true
 		lacks := "complete"
 		if a.Lacks > 0 {
-			lacks = size(a.Lacks) + " to copy"
+			lacks = printable.Bytes(a.Lacks) + " to copy"
 		}
 		if a.Referrers > 0 {
 			lacks += ", with " + fleet.Counted(a.Referrers, "referrer")
 		}
-		child := b.add("%s  %s  %s  %s, %s", a.Kind, name, short(a.Digest), size(a.Bytes), lacks)
+		child := b.add("%s  %s  %s  %s, %s", a.Kind, name, printable.Digest(a.Digest), printable.Bytes(a.Bytes), lacks)
 		for _, key := range a.Names {
 			hang(child, planned[key])
 		}
@@ -75,7 +76,7 @@ func (r sitePlanResult) text(w io.Writer) {
 	for _, s := range slices.Concat(r.Problems, r.Absent) {
 		row(w, "missing", "%s", s)
 	}
-	row(w, "in all", "%s, %s to copy", size(r.Bytes), size(r.Lacks))
+	row(w, "in all", "%s, %s to copy", printable.Bytes(r.Bytes), printable.Bytes(r.Lacks))
 }
 
 func (c *call) sitePlan(args []string) error {

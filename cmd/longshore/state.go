@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -88,7 +89,7 @@ func (r stateResult) text(w io.Writer) {
 		row(w, "kept", "%s", strings.Join(r.Kept, ", "))
 	}
 	if r.Repeats != "" {
-		row(w, "repeats", "%s", short(r.Repeats))
+		row(w, "repeats", "%s", printable.Digest(r.Repeats))
 	}
 	showWindows(w, r.Windows)
 	if r.Proposal != nil {
@@ -373,10 +374,10 @@ func (r stateInfo) text(w io.Writer) {
 	row(w, "device", "%s", r.Device)
 	row(w, "state", "%s", r.Reference)
 	if r.Previous != "" {
-		row(w, "previous", "%s", short(r.Previous))
+		row(w, "previous", "%s", printable.Digest(r.Previous))
 	}
 	if r.Repeats != "" {
-		row(w, "repeats", "%s", short(r.Repeats))
+		row(w, "repeats", "%s", printable.Digest(r.Repeats))
 	}
 	if r.Expires != "" {
 		row(w, "expires", "%s", r.Expires)
@@ -393,7 +394,7 @@ func (r stateInfo) text(w io.Writer) {
 		for _, c := range d.Components {
 			pin := "not pinned"
 			if c.Digest != "" {
-				pin = short(c.Digest)
+				pin = printable.Digest(c.Digest)
 			}
 			fmt.Fprintf(w, "  %-*s    %s:%s  %s\n", width, "", c.Repository, c.Version, pin)
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -342,7 +343,7 @@ func (r proposalsResult) text(w io.Writer) {
 		if x.Problem != "" {
 			waits = "! " + x.Problem
 		}
-		fmt.Fprintf(t, "  %s\t%d\t%s\t%s\t%s\n", cmp.Or(x.Device, x.Tag), x.Generation, short(x.Digest), signed, waits)
+		fmt.Fprintf(t, "  %s\t%d\t%s\t%s\t%s\n", cmp.Or(x.Device, x.Tag), x.Generation, printable.Digest(x.Digest), signed, waits)
 	}
 	_ = t.Flush() // into memory
 }

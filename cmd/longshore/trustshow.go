@@ -222,7 +222,7 @@ func (r trustHistory) text(w io.Writer) {
 		if v.After != nil {
 			after = v.After.String()
 		}
-		fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\t%s\n", v.Version, v.State, short(v.Digest), cmp.Or(v.Signed, v.Created, "–"), before, after)
+		fmt.Fprintf(t, "  %d\t%s\t%s\t%s\t%s\t%s\n", v.Version, v.State, printable.Digest(v.Digest), cmp.Or(v.Signed, v.Created, "–"), before, after)
 	}
 	_ = t.Flush() // into memory
 	for _, v := range r.Versions {

@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
@@ -290,7 +291,7 @@ func (b *branch) addNode(n *audit.Node, explain bool) {
 	}
 	for _, child := range n.Below {
 		line := child.Kind
-		for _, s := range []string{child.Name, child.Reference, short(child.Digest), strings.Join(child.Platforms, ", ")} {
+		for _, s := range []string{child.Name, child.Reference, printable.Digest(child.Digest), strings.Join(child.Platforms, ", ")} {
 			if s != "" {
 				line += "  " + oneLine(s)
 			}
@@ -354,7 +355,7 @@ func signedText(name string, s audit.Signed) string {
 		about = append(about, s.Algorithm)
 	}
 	if s.Fingerprint != "" {
-		about = append(about, short(s.Fingerprint))
+		about = append(about, printable.Digest(s.Fingerprint))
 	}
 	line := verb + " by " + s.By
 	if s.Identity != "" {

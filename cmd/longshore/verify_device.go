@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
@@ -55,7 +56,7 @@ func (r reportResult) quietText() string { return r.Digest }
 
 func (r reportResult) text(w io.Writer) {
 	fmt.Fprintf(w, "report %d of %s\n", r.Counter, r.Device)
-	row(w, "signed", "by the device's key (%s), %s by the device's clock, %s ago", short(digest.Digest(r.Key)), stamp(r.Time), time.Duration(r.AgeSeconds)*time.Second)
+	row(w, "signed", "by the device's key (%s), %s by the device's clock, %s ago", printable.Digest(r.Key), stamp(r.Time), time.Duration(r.AgeSeconds)*time.Second)
 	switch {
 	case r.NextDue.IsZero():
 	case r.Overdue:
@@ -68,14 +69,14 @@ func (r reportResult) text(w io.Writer) {
 		*artifacts.CurrentGeneration
 	}{{"runs", r.Running}, {"accepted", r.Accepted}, {"committed", r.Committed}} {
 		if g.CurrentGeneration != nil && (g.CurrentGeneration == r.Running || r.Running == nil || *g.CurrentGeneration != *r.Running) {
-			row(w, g.label, "generation %d (%s)", g.Generation, short(g.Digest))
+			row(w, g.label, "generation %d (%s)", g.Generation, printable.Digest(g.Digest))
 		}
 	}
 	if r.Running == nil {
 		row(w, "runs", "nothing")
 	}
 	if x := r.Refused; x != nil {
-		row(w, "rejected", "%s (%s) since %s: %s", short(x.Digest), x.Code, stamp(x.Since), oneLine(x.Message))
+		row(w, "rejected", "%s (%s) since %s: %s", printable.Digest(x.Digest), x.Code, stamp(x.Since), oneLine(x.Message))
 	}
 	var top branch
 	for _, d := range r.Deployments {
@@ -84,7 +85,7 @@ func (r reportResult) text(w io.Writer) {
 			at.add("%s: %s", d.Error.Code, oneLine(d.Error.Message))
 		}
 		for _, c := range d.Components {
-			below := at.add("%s %s  %s  %s", oneLine(c.Name), oneLine(c.Revision), short(c.Digest), c.State)
+			below := at.add("%s %s  %s  %s", oneLine(c.Name), oneLine(c.Revision), printable.Digest(c.Digest), c.State)
 			for _, i := range c.Images {
 				below.add("%s  %d running", i.Image, i.Containers)
 			}

@@ -217,14 +217,10 @@ func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") 
 
 // short cuts digests and identifiers to what people compare.
 func short(s string) string {
-	algorithm, hex, ok := strings.Cut(s, ":")
-	if ok && len(hex) > 12 {
-		return algorithm + ":" + hex[:12] + "…"
-	}
-	if len(s) == 36 {
+	if len(s) == 36 && !strings.Contains(s, ":") {
 		return s[:8]
 	}
-	return s
+	return printable.Digest(s)
 }
 
 // componentError reports whether a component has an error: the deployment's own error only repeats it then.

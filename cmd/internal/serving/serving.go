@@ -15,8 +15,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// shutdownTimeout is how long requests under way may take when the server ends.
-const shutdownTimeout = 10 * time.Second
+// Grace is how long requests under way may take when a server of many clients ends.
+const Grace = 10 * time.Second
 
 // Listen listens on a TCP address. The error says which program may have the port already.
 func Listen(ctx context.Context, address, program string) (net.Listener, error) {
@@ -48,8 +48,8 @@ func Loopback(address string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// Until serves until ctx ends, then lets requests under way finish: with TLS if srv has a configuration for it.
-func Until(ctx context.Context, srv *http.Server, l net.Listener, log *slog.Logger) error {
+// Until serves until ctx ends, then lets requests under way finish within grace: with TLS if srv has a configuration for it.
+func Until(ctx context.Context, srv *http.Server, l net.Listener, grace time.Duration, log *slog.Logger) error {
 	failed := make(chan error, 1)
 	go func() {
 		if srv.TLSConfig != nil {
@@ -64,7 +64,7 @@ func Until(ctx context.Context, srv *http.Server, l net.Listener, log *slog.Logg
 	case <-ctx.Done():
 	}
 	log.Info("stopping")
-	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), shutdownTimeout)
+	wait, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	err := srv.Shutdown(wait)
 	if err != nil {

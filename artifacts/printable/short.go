@@ -1,0 +1,27 @@
+package printable
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Digest abbreviates a digest to what people compare. Other text stays as it is.
+func Digest[D ~string](d D) string {
+	algorithm, hex, ok := strings.Cut(string(d), ":")
+	if !ok || len(hex) <= 12 {
+		return string(d)
+	}
+	return algorithm + ":" + hex[:12] + "…"
+}
+
+// Bytes is a number of bytes for people.
+func Bytes[N int64 | uint64](n N) string {
+	f, unit := float64(n), 0
+	for f >= 1024 && unit < 4 {
+		f, unit = f/1024, unit+1
+	}
+	if unit == 0 {
+		return fmt.Sprintf("%d B", n)
+	}
+	return fmt.Sprintf("%.1f %ciB", f, " KMGT"[unit])
+}
