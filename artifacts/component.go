@@ -170,6 +170,15 @@ func OpenComponent(manifest []byte) (_ *ComponentIndex, err error) {
 	return &ComponentIndex{Version: version, Archive: l, Annotations: i.annotations}, nil
 }
 
+// Read fetches the archive, checks it and reads it.
+func (x *ComponentIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (*Archive, error) {
+	data, err := fetch(blob, x.Archive)
+	if err != nil {
+		return nil, err
+	}
+	return ReadArchive(data)
+}
+
 func either(a, b map[string]string, key string) (string, error) {
 	if a[key] != "" && b[key] != "" && a[key] != b[key] {
 		return "", fmt.Errorf("annotation %s is %q on the layer and %q on the manifest: %w", key, a[key], b[key], fault.ErrInvalid)

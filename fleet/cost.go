@@ -78,14 +78,9 @@ func (a *archives) get(ctx context.Context, c margo.Component) (*openedArchive, 
 		if err != nil {
 			return nil, err
 		}
-		data, err := a.from.Blob(ctx, repository, x.Archive, artifacts.MaxArchive)
-		if err != nil {
-			return nil, err
-		}
-		if digest.FromBytes(data) != x.Archive.Digest {
-			return nil, fmt.Errorf("%s@%s: %w", repository, x.Archive.Digest, fault.ErrDigestMismatch)
-		}
-		archive, err := artifacts.ReadArchive(data)
+		archive, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) {
+			return a.from.Blob(ctx, repository, d, artifacts.MaxArchive)
+		})
 		if err != nil {
 			return nil, fmt.Errorf("component %s: %w", c.Name, err)
 		}

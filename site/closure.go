@@ -436,11 +436,7 @@ func (w *walk) images(ctx context.Context, name string, d digest.Digest, there b
 	if err != nil {
 		return nil, err
 	}
-	data, err := w.blob(ctx, name, repo, x.Archive, there)
-	if err != nil {
-		return nil, err
-	}
-	archive, err := artifacts.ReadArchive(data)
+	archive, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) { return w.blob(ctx, name, repo, d, there) })
 	if err != nil {
 		return nil, err
 	}

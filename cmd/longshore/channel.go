@@ -136,7 +136,7 @@ func (c *call) appChannelSet(args []string) error {
 	if r.Digest, r.Version, err = released(c.Context, repo, args[2]); err != nil {
 		return err
 	}
-	if r.Was, err = tagNames(c.Context, repo, r.Channel); err != nil {
+	if r.Was, err = repo.ResolveUpstream(c.Context, r.Channel); err != nil {
 		return err
 	}
 	if s := c.String("was"); s != "" {
@@ -172,7 +172,7 @@ func mover(ctx context.Context, repo *registry.Repository, channels []string) (f
 	was := make([]digest.Digest, len(channels))
 	for i, channel := range channels {
 		var err error
-		if was[i], err = tagNames(ctx, repo, channel); err != nil {
+		if was[i], err = repo.ResolveUpstream(ctx, channel); err != nil {
 			return nil, err
 		}
 	}
@@ -184,15 +184,6 @@ func mover(ctx context.Context, repo *registry.Repository, channels []string) (f
 		}
 		return nil
 	}, nil
-}
-
-// tagNames returns what a tag names; "" if it does not exist.
-func tagNames(ctx context.Context, repo *registry.Repository, tag string) (digest.Digest, error) {
-	d, err := repo.Resolve(ctx, tag)
-	if errors.Is(err, fault.ErrNotFound) {
-		return "", nil
-	}
-	return d.Digest, err
 }
 
 // notVersion rejects channels with the name of a version.

@@ -110,6 +110,10 @@ type listed struct {
 	tags func() ([]string, error)
 }
 
+func (c *call) listedOnce(repo *registry.Repository) listed {
+	return listed{repo, sync.OnceValues(func() ([]string, error) { return repo.Tags(c.Context) })}
+}
+
 // Tags implements release.Repository.
 func (l listed) Tags(context.Context) ([]string, error) { return l.tags() }
 
@@ -167,8 +171,7 @@ func (c *call) fleetLines(at map[string][]artifacts.DeviceID, limit int, of find
 		if err != nil {
 			return nil, false, err
 		}
-		repo = repo.Upstream() // a mirror may show old content
-		repositories[name] = listed{repo, sync.OnceValues(func() ([]string, error) { return repo.Tags(c.Context) })}
+		repositories[name] = c.listedOnce(repo.Upstream()) // a mirror may show old content
 	}
 	work, ctx := errgroup.WithContext(c.Context)
 	work.SetLimit(max(1, c.Int("parallel")))

@@ -15,11 +15,11 @@ import (
 	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
-	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
 )
 
@@ -204,15 +204,11 @@ func (c *call) publishedAt() (func(context.Context, string, digest.Digest) (time
 				return at, nil
 			}
 		}
-		_, manifest, err := repo.Manifest(ctx, state)
+		s, err := release.Open(ctx, repo, state.String())
 		if err != nil {
 			return time.Time{}, err
 		}
-		x, err := artifacts.OpenState(manifest)
-		if err != nil {
-			return time.Time{}, err
-		}
-		at, err := time.Parse(time.RFC3339, x.Annotations[ocispec.AnnotationCreated])
+		at, err := time.Parse(time.RFC3339, s.Index.Annotations[ocispec.AnnotationCreated])
 		if err != nil {
 			return time.Time{}, nil //nolint:nilerr // the state has no valid time
 		}

@@ -152,7 +152,7 @@ func (c *call) freshen(args []string) error {
 		if err != nil {
 			return err
 		}
-		from := &cachedTags{Repository: repo}
+		from := c.listedOnce(repo)
 		if ref.Tag != "" {
 			jobs = append(jobs, job{repo, from, ref.Tag})
 			continue
@@ -273,19 +273,11 @@ func (f *freshener) one(ctx context.Context, repo *registry.Repository, from rel
 
 // deviceAt returns the device of the state that a tag names.
 func deviceAt(ctx context.Context, repo *registry.Repository, tag string) (artifacts.DeviceID, error) {
-	d, err := repo.Resolve(ctx, tag)
+	s, err := release.Open(ctx, repo, tag)
 	if err != nil {
 		return "", err
 	}
-	_, data, err := repo.Manifest(ctx, d.Digest)
-	if err != nil {
-		return "", err
-	}
-	x, err := artifacts.OpenState(data)
-	if err != nil {
-		return "", fmt.Errorf("%s:%s: %w", repo.Name(), tag, err)
-	}
-	return x.Device, nil
+	return s.Index.Device, nil
 }
 
 // renew signs a statement, unless a valid one lasts long enough, and deletes expired ones.
@@ -354,20 +346,6 @@ func (f *freshener) ended(all []signing.FreshnessSignature) []digest.Digest {
 		}
 	}
 	return out
-}
-
-// cachedTags lists the tags of a repository once, for the history of all devices.
-type cachedTags struct {
-	*registry.Repository
-	once sync.Once
-	tags []string
-	err  error
-}
-
-// Tags implements release.Repository.
-func (t *cachedTags) Tags(ctx context.Context) ([]string, error) {
-	t.once.Do(func() { t.tags, t.err = t.Repository.Tags(ctx) })
-	return t.tags, t.err
 }
 
 // generationRecord stores the newest generation of each state in a file outside the registry: an attacker with write access to

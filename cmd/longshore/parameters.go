@@ -107,7 +107,7 @@ func (c *call) noteParameters(x parameterised) {
 	}
 }
 
-// componentArchive reads the Compose Archive of a component that a document names.
+// componentArchive is an [archiveReader].
 func (c *call) componentArchive(ctx context.Context, o margo.Component) (*artifacts.Archive, error) {
 	name, ok := strings.CutPrefix(o.Properties.Repository, "oci://")
 	if !ok {

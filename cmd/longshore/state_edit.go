@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
@@ -52,7 +53,7 @@ func (c *call) stateEdit(device artifacts.DeviceID) (func(context.Context, []art
 			if err != nil {
 				return err
 			}
-			return v.change(ctx, e, c.registry, d)
+			return v.change(ctx, e, c.componentArchive, d)
 		}
 	}
 	if len(documents) == 0 && c.String("component") == "" && len(v.set)+len(v.unset) == 0 && !c.Bool("empty") { // --windows alone
@@ -228,12 +229,12 @@ func (v variables) known(now []string) error {
 }
 
 // change changes the parameters of an existing deployment, whose components stay pinned.
-func (v variables) change(ctx context.Context, e *fleet.Edit, client *registry.Client, d *artifacts.Deployment) error {
+func (v variables) change(ctx context.Context, e *fleet.Edit, read archiveReader, d *artifacts.Deployment) error {
 	name := d.Document.Metadata.Name
 	if err := v.known(d.Document.Variables()); err != nil {
 		return err
 	}
-	takers, untaken, err := v.takers(ctx, client, d.Document)
+	takers, untaken, err := v.takers(ctx, read, d.Document)
 	if err != nil {
 		return err
 	}
@@ -260,23 +261,18 @@ func (v variables) change(ctx context.Context, e *fleet.Edit, client *registry.C
 	return nil
 }
 
+// archiveReader reads the Compose Archive of a component that a document names.
+type archiveReader func(context.Context, margo.Component) (*artifacts.Archive, error)
+
 // takers are the components of a deployment that take each variable of --set, and the variables that none takes.
-func (v variables) takers(ctx context.Context, client *registry.Client, d *margo.ApplicationDeployment) (map[string][]string, []margo.Untaken, error) {
+func (v variables) takers(ctx context.Context, read archiveReader, d *margo.ApplicationDeployment) (map[string][]string, []margo.Untaken, error) {
 	profile := d.Spec.DeploymentProfile
 	if profile.Type != "compose" {
 		err := fmt.Errorf("deployment %s: %w: its type is %s, which has no environment variables", d.Metadata.Name, fault.ErrUnsupported, profile.Type)
 		return nil, nil, fault.WithHint(err, release.DocumentHint)
 	}
 	return margo.Effects(v.parameters(profile.Components), profile.Components, func(c margo.Component, names []string) (idle, uses []string, err error) {
-		pin, _, err := c.Pinned()
-		if err != nil {
-			return nil, nil, err
-		}
-		repo, err := client.OpenName(ctx, strings.TrimPrefix(c.Properties.Repository, "oci://"))
-		if err != nil {
-			return nil, nil, err
-		}
-		archive, err := archiveAt(ctx, repo.Upstream(), pin)
+		archive, err := read(ctx, c)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -320,11 +316,7 @@ func archiveAt(ctx context.Context, repo *registry.Repository, component digest.
 	if err != nil {
 		return nil, fmt.Errorf("component %s: %w", repo.Reference(), err)
 	}
-	data, err := repo.Blob(ctx, x.Archive, artifacts.MaxArchive)
-	if err != nil {
-		return nil, err
-	}
-	archive, err := artifacts.ReadArchive(data)
+	archive, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) { return repo.Blob(ctx, d, artifacts.MaxArchive) })
 	if err != nil {
 		return nil, fmt.Errorf("component %s: %w", repo.Reference(), err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/signing/current"
@@ -263,14 +264,11 @@ func (c *call) runningState(repo *registry.Repository, r *current.Report, judge 
 	if err != nil {
 		return nil, fmt.Errorf("the state that %s runs: %w", r.Device, err)
 	}
-	_, manifest, err := states.Manifest(c.Context, r.Running.Digest)
-	if err != nil {
-		return nil, err
-	}
-	x, err := artifacts.OpenState(manifest)
+	s, err := release.Open(c.Context, states, r.Running.Digest.String())
 	if err != nil {
 		return nil, fmt.Errorf("the state that %s runs: %w", r.Device, err)
 	}
+	x := s.Index
 	if x.Device != r.Device || x.Generation != r.Running.Generation {
 		err := fmt.Errorf("%s reports that it runs generation %d, but the state with the reported digest, %s, is generation %d of %s: %w",
 			r.Device, r.Running.Generation, r.Running.Digest, x.Generation, x.Device, fault.ErrBadSignature)

@@ -119,7 +119,7 @@ func Newest(ctx context.Context, repo Repository, device artifacts.DeviceID, ver
 func chain(repo Repository, device artifacts.DeviceID, verify func(context.Context, ocispec.Descriptor) error) *Chain[*Current] {
 	c := &Chain[*Current]{Repository: repo.Name(), Tag: device.Tag(), Resolve: repo.Resolve}
 	c.Open = func(ctx context.Context, d digest.Digest) (*Current, uint64, error) {
-		x, err := open(ctx, repo, d.String())
+		x, err := Open(ctx, repo, d.String())
 		if err == nil && x.Index.Device != device {
 			err = fmt.Errorf("%s@%s is the state of %s and not of %s: %w", repo.Name(), d, x.Index.Device, device, fault.ErrConflict)
 		}

@@ -29,15 +29,15 @@ type Current struct {
 
 // Read reads a state by tag or digest and checks every digest in it. fault.ErrNotFound if it does not exist.
 func Read(ctx context.Context, repo Repository, target string) (*Current, error) {
-	c, err := open(ctx, repo, target)
+	c, err := Open(ctx, repo, target)
 	if err != nil {
 		return nil, err
 	}
 	return c.read(ctx, repo)
 }
 
-// open is Read of the manifest alone: State is nil.
-func open(ctx context.Context, repo Repository, target string) (*Current, error) {
+// Open is [Read] of the manifest alone: State is nil.
+func Open(ctx context.Context, repo Repository, target string) (*Current, error) {
 	desc, manifest, err := fetch(ctx, repo, target)
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func open(ctx context.Context, repo Repository, target string) (*Current, error)
 	return &Current{Descriptor: desc, Index: x}, nil
 }
 
-// read reads the blobs of a result of open.
+// read reads the blobs of a result of [Open].
 func (c *Current) read(ctx context.Context, repo Repository) (*Current, error) {
 	state, err := c.Index.Read(func(l ocispec.Descriptor) ([]byte, error) {
 		return repo.Blob(ctx, l, artifacts.MaxArchive)

@@ -320,11 +320,7 @@ func (a *audit) component(ctx context.Context, src signing.Source, n *Node, mani
 	if err != nil || a.Alone {
 		return err
 	}
-	data, err := src.Blob(ctx, x.Archive, artifacts.MaxArchive)
-	if err != nil {
-		return err
-	}
-	archive, err := artifacts.ReadArchive(data)
+	archive, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) { return src.Blob(ctx, d, artifacts.MaxArchive) })
 	if err != nil {
 		return err
 	}

@@ -31,11 +31,7 @@ func (c *Content) readComponent(manifest []byte, blob func(ocispec.Descriptor) (
 	if err != nil {
 		return err
 	}
-	data, err := blob(x.Archive)
-	if err != nil {
-		return err
-	}
-	archive, err := artifacts.ReadArchive(data)
+	archive, err := x.Read(blob)
 	if err != nil {
 		return err
 	}
