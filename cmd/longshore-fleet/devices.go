@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -124,19 +123,9 @@ func (p *program) listDevices(c *cli.Context, db *store.SQLite, state store.Enro
 	if state == "" {
 		all = slices.DeleteFunc(all, func(e store.Enrollment) bool { return e.State == store.EnrollmentPending })
 	}
-	if c.String("output") == "json" {
-		out := make([]deviceInfo, 0, len(all))
-		for _, e := range all {
-			out = append(out, infoOf(e))
-		}
-		return p.encode(out)
-	}
-	w := tabwriter.NewWriter(p.stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "DEVICE\tSTATE\tASKED\tADDRESS\tCERTIFICATE UNTIL\tFINGERPRINT")
-	for _, e := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", cmp.Or(e.Device, "-"), e.State, date(e.Asked), cmp.Or(e.Address, "-"), date(e.Certified), e.Key)
-	}
-	return w.Flush()
+	return list(p, c, all, infoOf, "DEVICE\tSTATE\tASKED\tADDRESS\tCERTIFICATE UNTIL\tFINGERPRINT", func(d deviceInfo) []string {
+		return []string{cmp.Or(d.Device, "-"), d.State, date(d.LastAsked), cmp.Or(d.Address, "-"), date(d.Certificate), d.Fingerprint}
+	})
 }
 
 func date(t time.Time) string {

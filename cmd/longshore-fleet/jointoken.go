@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"os"
-	"text/tabwriter"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -115,19 +114,11 @@ func (p *program) listJoinTokens(c *cli.Context, db *store.SQLite) error {
 	if err != nil {
 		return err
 	}
-	if c.String("output") == "json" {
-		out := make([]joinTokenInfo, 0, len(all))
-		for _, t := range all {
-			out = append(out, joinTokenInfo{ID: t.ID, Device: t.Device, Created: t.Created, Expires: t.Expires, Used: t.Used, Key: t.Key, Revoked: t.Revoked})
-		}
-		return p.encode(out)
-	}
-	w := tabwriter.NewWriter(p.stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tDEVICE\tCREATED\tEXPIRES\tUSED\tREVOKED")
-	for _, t := range all {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", t.ID, cmp.Or(t.Device, "-"), date(t.Created), date(t.Expires), date(t.Used), date(t.Revoked))
-	}
-	return w.Flush()
+	return list(p, c, all, func(t store.JoinToken) joinTokenInfo {
+		return joinTokenInfo{ID: t.ID, Device: t.Device, Created: t.Created, Expires: t.Expires, Used: t.Used, Key: t.Key, Revoked: t.Revoked}
+	}, "ID\tDEVICE\tCREATED\tEXPIRES\tUSED\tREVOKED", func(t joinTokenInfo) []string {
+		return []string{t.ID, cmp.Or(t.Device, "-"), date(t.Created), date(t.Expires), date(t.Used), date(t.Revoked)}
+	})
 }
 
 func (p *program) revokeJoinTokens(c *cli.Context, db *store.SQLite) error {

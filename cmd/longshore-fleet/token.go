@@ -239,21 +239,23 @@ func (p *program) listTokens(c *cli.Context, db *store.SQLite) error {
 	if err != nil {
 		return err
 	}
+	return list(p, c, all, func(t store.Token) tokenInfo { return tokenInfoOf(t, "") }, "ID\tDEVICE\tCREATED\tREVOKED",
+		func(t tokenInfo) []string { return []string{t.ID, t.names(), date(t.Created), date(t.Revoked)} })
+}
+
+// list prints all as JSON, or as a table with the columns of a head.
+func list[T, Info any](p *program, c *cli.Context, all []T, describe func(T) Info, head string, columns func(Info) []string) error {
+	infos := make([]Info, 0, len(all))
+	for _, one := range all {
+		infos = append(infos, describe(one))
+	}
 	if c.String("output") == "json" {
-		out := make([]tokenInfo, 0, len(all))
-		for _, t := range all {
-			out = append(out, tokenInfoOf(t, ""))
-		}
-		return p.encode(out)
+		return p.encode(infos)
 	}
 	w := tabwriter.NewWriter(p.stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tDEVICE\tCREATED\tREVOKED")
-	for _, t := range all {
-		revoked := "-"
-		if !t.Revoked.IsZero() {
-			revoked = t.Revoked.Format(time.RFC3339)
-		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", t.ID, tokenInfoOf(t, "").names(), t.Created.Format(time.RFC3339), revoked)
+	fmt.Fprintln(w, head)
+	for _, i := range infos {
+		fmt.Fprintln(w, strings.Join(columns(i), "\t"))
 	}
 	return w.Flush()
 }
