@@ -33,14 +33,10 @@ func (p *Proposed) Error() string { return "waits for " + p.Waiting }
 
 // Publication is the destination of a state.
 type Publication struct {
-	Tag        string        // moving
-	Tagged     digest.Digest // required previous digest of Tag; "": none
+	Tag        string // moving
 	HistoryTag string
 	Held       []digest.Digest // blobs that what it follows has, in the same repository
-	New        bool            // nothing of it was there when it was planned: it cannot be signed yet
-	// Verify reports whether what another publisher has published meanwhile may be followed, as Options.Verify does. Nothing that it
-	// refuses is put under Tag. nil: every state may.
-	Verify func(ctx context.Context, d digest.Digest) error
+	release.Precondition
 }
 
 // Progress of publishing a plan.
@@ -147,8 +143,8 @@ func (p *Plan) publish(ctx context.Context, to Publisher, d *DevicePlan) (int64,
 func (d *DevicePlan) publication(o Options) Publication {
 	tag := d.Device.Tag()
 	return Publication{
-		Tag: tag, Tagged: d.Tagged, HistoryTag: artifacts.HistoryTag(tag, d.Generation),
-		Held: d.held, New: d.fresh, Verify: VerifyAt(d.Repository, o.Verify),
+		Tag: tag, HistoryTag: artifacts.HistoryTag(tag, d.Generation), Held: d.held,
+		Precondition: release.Precondition{Tagged: d.Tagged, New: d.fresh, Verify: VerifyAt(d.Repository, o.Verify)},
 	}
 }
 

@@ -34,8 +34,7 @@ func (f fleetPublisher) Publish(ctx context.Context, repository string, a *artif
 		signer = fleetSigner{f.signer}
 	}
 	_, err = release.Publish(ctx, repo, a, release.PublishOptions{
-		Signer: signer, HistoryTag: p.HistoryTag, Tags: []string{p.Tag}, Held: p.Held,
-		Precondition: &release.Precondition{Tagged: p.Tagged, New: p.New, Verify: p.Verify},
+		Signer: signer, HistoryTag: p.HistoryTag, Tags: []string{p.Tag}, Held: p.Held, Precondition: &p.Precondition,
 	})
 	return err
 }

@@ -116,29 +116,18 @@ type rolloutInfo struct {
 }
 
 type waveInfo struct {
-	Name      string       `json:"name"`
-	Group     string       `json:"group,omitempty"`
-	Devices   int          `json:"devices"`
-	State     string       `json:"state"` // pending, publishing, published, passed, failed, rolling-back, rolled-back
-	Soak      string       `json:"soak"`
-	Success   int          `json:"success"` // percent; 0: not waited for
-	Published string       `json:"published,omitempty"`
-	Well      string       `json:"well,omitempty"` // since when enough devices are well
-	Ended     string       `json:"ended,omitempty"`
-	Reason    string       `json:"reason,omitempty"`
-	Left      int          `json:"left"`              // devices that no longer count
-	Reports   *reportsInfo `json:"reports,omitempty"` // left out: not requested
-}
-
-type reportsInfo struct {
-	Well    int `json:"well"`
-	Failed  int `json:"failed"`
-	Working int `json:"working"`
-	Waiting int `json:"waiting"` // for an approval, a lock or a window at the device
-	Silent  int `json:"silent"`
-	Offline int `json:"offline"`
-	Left    int `json:"left"`
-	text    string
+	Name      string             `json:"name"`
+	Group     string             `json:"group,omitempty"`
+	Devices   int                `json:"devices"`
+	State     string             `json:"state"` // pending, publishing, published, passed, failed, rolling-back, rolled-back
+	Soak      string             `json:"soak"`
+	Success   int                `json:"success"` // percent; 0: not waited for
+	Published string             `json:"published,omitempty"`
+	Well      string             `json:"well,omitempty"` // since when enough devices are well
+	Ended     string             `json:"ended,omitempty"`
+	Reason    string             `json:"reason,omitempty"`
+	Left      int                `json:"left"`              // devices that no longer count
+	Reports   *rollout.WaveCount `json:"reports,omitempty"` // left out: not requested
 }
 
 func describeRollout(l rollout.Store, rec *rollout.Record, tallies []rollout.WaveCount) rolloutInfo {
@@ -153,8 +142,7 @@ func describeRollout(l rollout.Store, rec *rollout.Record, tallies []rollout.Wav
 			Well: stamp(w.Well), Ended: stamp(w.Ended), Reason: w.Reason, Left: len(w.Left),
 		}
 		if tallies != nil && w.State != artifacts.WavePending {
-			t := tallies[i]
-			info.Reports = &reportsInfo{t.Well, t.Failed, t.Working, t.Waiting, t.Silent, t.Offline, t.Left, t.String()}
+			info.Reports = &tallies[i]
 		}
 		r.Waves = append(r.Waves, info)
 	}
@@ -173,7 +161,7 @@ func (r rolloutInfo) text(w io.Writer) {
 		reports := "–"
 		switch {
 		case x.Reports != nil:
-			reports = x.Reports.text
+			reports = x.Reports.String()
 		case x.State != string(artifacts.WavePending):
 			reports = "see longshore fleet rollout show"
 		}

@@ -153,8 +153,7 @@ func (c *call) publishOne(ref registry.Reference, one fleet.One, mountFrom []str
 	}
 	at := next.Publication
 	r.pushed, err = c.publish(repo, next.Artifact, c.signer, release.PublishOptions{
-		HistoryTag: at.HistoryTag, Tags: []string{at.Tag}, MountFrom: mountFrom, Held: at.Held,
-		Precondition: &release.Precondition{Tagged: at.Tagged, New: at.New, Verify: at.Verify},
+		HistoryTag: at.HistoryTag, Tags: []string{at.Tag}, MountFrom: mountFrom, Held: at.Held, Precondition: &at.Precondition,
 	})
 	if err != nil {
 		return err

@@ -231,19 +231,19 @@ func (d DeploymentReport) words() string {
 	return d.Error
 }
 
-// WaveCount counts the devices of a wave by the progress of their states.
+// WaveCount counts the devices of a wave by the progress of their states. The keys of its JSON are stable.
 type WaveCount struct {
-	Devices int // that count
-	Well    int
-	Failed  int
-	Working int
-	Waiting int // at the device, for somebody or for a time
-	Silent  int
-	Offline int
-	Left    int      // that do not count: they have another state by now
-	Later   int      // of Left: those that report a later state
-	Unheard int      // of Well: those that have not reported since the end of the wave's soak time, although they report at intervals
-	Reasons []string // why some failed, or why none counts, a few of them, with the device
+	Devices int      `json:"-"` // that count
+	Well    int      `json:"well"`
+	Failed  int      `json:"failed"`
+	Working int      `json:"working"`
+	Waiting int      `json:"waiting"` // at the device, for an approval, a lock or a window
+	Silent  int      `json:"silent"`
+	Offline int      `json:"offline"`
+	Left    int      `json:"left"` // that do not count: they have another state by now
+	Later   int      `json:"-"`    // of Left: those that report a later state
+	Unheard int      `json:"-"`    // of Well: those that have not reported since the end of the wave's soak time, although they report at intervals
+	Reasons []string `json:"-"`    // why some failed, or why none counts, a few of them, with the device
 }
 
 // CountWave counts the devices of one wave, of which seen was read at a time.

@@ -198,7 +198,8 @@ func (s Store) write(ctx context.Context, rec *Record, r *artifacts.Rollout, now
 
 func (s Store) publish(ctx context.Context, revision uint64, tagged digest.Digest, a *artifacts.Artifact) error {
 	err := s.To.Publish(ctx, s.Repository(), a, fleet.Publication{
-		Tag: s.Fleet, Tagged: tagged, HistoryTag: artifacts.HistoryTag(s.Fleet, revision), Verify: fleet.VerifyAt(s.Repository(), s.Verify),
+		Tag: s.Fleet, HistoryTag: artifacts.HistoryTag(s.Fleet, revision),
+		Precondition: release.Precondition{Tagged: tagged, Verify: fleet.VerifyAt(s.Repository(), s.Verify)},
 	})
 	if err != nil {
 		err = fmt.Errorf("keep revision %d of the rollout of %s: %w", revision, s.Fleet, err)

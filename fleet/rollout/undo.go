@@ -218,7 +218,7 @@ func (s Store) restore(ctx context.Context, t artifacts.RolloutTarget, at time.T
 		return "", 0, err
 	}
 	return "", a.Size(), s.To.Publish(ctx, t.Repository, a, fleet.Publication{
-		Tag: tag, Tagged: t.Digest, HistoryTag: next, Verify: fleet.VerifyAt(t.Repository, s.Verify),
+		Tag: tag, HistoryTag: next, Precondition: release.Precondition{Tagged: t.Digest, Verify: fleet.VerifyAt(t.Repository, s.Verify)},
 	})
 }
 
