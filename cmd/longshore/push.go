@@ -15,24 +15,25 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/signing/audit"
 )
 
 // pushed is the part of a result that all push commands have.
 type pushed struct {
-	Reference    string          `json:"reference"`
-	Digest       digest.Digest   `json:"digest"`
-	MediaType    string          `json:"mediaType"`
-	ArtifactType string          `json:"artifactType"`
-	Size         int64           `json:"size"` // of the manifest
-	Signatures   []signatureInfo `json:"signatures"`
-	DryRun       bool            `json:"dryRun,omitempty"` // nothing was pushed
+	Reference    string         `json:"reference"`
+	Digest       digest.Digest  `json:"digest"`
+	MediaType    string         `json:"mediaType"`
+	ArtifactType string         `json:"artifactType"`
+	Size         int64          `json:"size"` // of the manifest
+	Signatures   []audit.Signed `json:"signatures"`
+	DryRun       bool           `json:"dryRun,omitempty"` // nothing was pushed
 }
 
 // describePushed describes an artifact under a tag.
 func describePushed(repo *registry.Repository, tag string, d ocispec.Descriptor) pushed {
 	return pushed{
 		Reference: repo.Reference().WithTag(tag).String(), Digest: d.Digest, MediaType: d.MediaType, ArtifactType: d.ArtifactType, Size: d.Size,
-		Signatures: []signatureInfo{},
+		Signatures: []audit.Signed{},
 	}
 }
 
@@ -40,7 +41,7 @@ func (r pushed) quietText() string { return r.Digest.String() }
 
 func (r pushed) text(w io.Writer) {
 	for _, s := range r.Signatures {
-		s.text(w)
+		signatureRow(w, s)
 	}
 	if r.DryRun {
 		row(w, "would be", "%s (--dry-run: nothing was pushed)", r.Reference)
@@ -76,7 +77,7 @@ func (c *call) publish(repo *registry.Repository, a *artifacts.Artifact, s *sign
 		_, err = release.Publish(c.Context, repo, a, o)
 		r = describePushed(repo, lastTag(o), a.Descriptor)
 		if s != nil {
-			r.Signatures = signatureInfos(s.made)
+			r.Signatures = audit.SignedOf(s.made, "")
 		}
 	}
 	if errors.Is(err, fault.ErrConflict) && o.Tags == nil {

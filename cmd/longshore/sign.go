@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/signing/filebundle"
 )
 
@@ -33,16 +34,16 @@ func signCommand() command {
 
 // signResult lists the signatures that were made.
 type signResult struct {
-	Reference  string          `json:"reference"`
-	Digest     digest.Digest   `json:"digest"`
-	Signatures []signatureInfo `json:"signatures"`
+	Reference  string         `json:"reference"`
+	Digest     digest.Digest  `json:"digest"`
+	Signatures []audit.Signed `json:"signatures"`
 }
 
 func (r signResult) quietText() string { return r.Digest.String() }
 
 func (r signResult) text(w io.Writer) {
 	for _, s := range r.Signatures {
-		s.text(w)
+		signatureRow(w, s)
 	}
 	row(w, "reference", "%s", r.Reference)
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
@@ -70,7 +71,7 @@ func (c *call) sign(args []string) error {
 	if c.String("signature-format") == string(signing.FormatLegacy) {
 		c.noteLayout(c.Context, store, subject, signing.FormatLegacy)
 	}
-	return c.show(signResult{Reference: args[0], Digest: subject.Digest, Signatures: signatureInfos(made)})
+	return c.show(signResult{Reference: args[0], Digest: subject.Digest, Signatures: audit.SignedOf(made, "")})
 }
 
 // openSubject opens a file, or the repository of an artifact, to be signed. It describes the artifact by its bytes, because a
@@ -95,35 +96,15 @@ func (c *call) openSubject(s string) (signing.Store, ocispec.Descriptor, error) 
 // maxSubject is the maximal size of a manifest to be signed, which is the limit of registries.
 const maxSubject = 4 << 20
 
-// signatureInfo describes one signature.
-type signatureInfo struct {
-	Key         string            `json:"key"`
-	Algorithm   string            `json:"algorithm,omitempty"`
-	Fingerprint digest.Digest     `json:"fingerprint,omitempty"`
-	Format      signing.Format    `json:"format,omitempty"`
-	Digest      digest.Digest     `json:"digest,omitempty"` // of the referrer, or of the signed payload
-	Time        string            `json:"time,omitempty"`   // as the signer says
-	Annotations map[string]string `json:"annotations,omitempty"`
-}
-
-func signatureInfos(all []signing.Signature) []signatureInfo {
-	out := []signatureInfo{}
-	for _, s := range all {
-		out = append(out, signatureInfo{
-			Key: s.By, Algorithm: s.Algorithm, Fingerprint: s.Fingerprint, Format: s.Format, Digest: s.Digest, Time: stamp(s.Time), Annotations: s.Annotations,
-		})
-	}
-	return out
-}
-
-func (s signatureInfo) text(w io.Writer) {
+// signatureRow prints one signature.
+func signatureRow(w io.Writer, s audit.Signed) {
 	if s.Fingerprint == "" {
-		row(w, "signed", "%s", s.Key)
+		row(w, "signed", "%s", s.By)
 		return
 	}
 	at := ""
 	if s.Time != "" {
 		at = ", " + s.Time
 	}
-	row(w, "signed", "%s (%s, %s), %s%s", s.Key, s.Algorithm, printable.Digest(s.Fingerprint), s.Format, at)
+	row(w, "signed", "%s (%s, %s), %s%s", s.By, s.Algorithm, printable.Digest(s.Fingerprint), s.Format, at)
 }

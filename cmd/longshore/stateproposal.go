@@ -22,6 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
@@ -43,7 +44,7 @@ type proposalInfo struct {
 
 func (i proposalInfo) text(w io.Writer, r stateResult) {
 	for _, s := range r.Signatures {
-		s.text(w)
+		signatureRow(w, s)
 	}
 	if i.Signers != nil {
 		row(w, "signers", "%s", i.Signers)
@@ -150,7 +151,7 @@ func (c *call) advance(repo *registry.Repository, policy *trust.Policy, next *fl
 	r.Proposal = info
 	r.pushed = describePushed(repo, tag, a)
 	if c.signer != nil {
-		r.Signatures = signatureInfos(c.signer.made)
+		r.Signatures = audit.SignedOf(c.signer.made, "")
 	}
 	return c.show(r)
 }

@@ -50,9 +50,12 @@ func (c *call) policy() (*trust.Policy, error) {
 
 // readPolicy reads a trust policy and its key files.
 func readPolicy(file string, data []byte) (*trust.Policy, error) {
-	return trust.Parse(file, data, func(path string) ([]byte, error) {
-		return bounded.File(os.Open, filepath.Clean(path), trust.MaxFileBytes)
-	})
+	return trust.Parse(file, data, policyFile)
+}
+
+// policyFile reads a file that a trust policy names.
+func policyFile(path string) ([]byte, error) {
+	return bounded.File(os.Open, filepath.Clean(path), trust.MaxFileBytes)
 }
 
 // verifyState returns an error if a new state may not follow a state of a repository. It is nil if signatures are not required.

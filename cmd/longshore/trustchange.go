@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -287,9 +286,7 @@ func (c *call) changeTrustFile(file string, do func(*trust.Edit) error) error {
 	if err != nil {
 		return err
 	}
-	e, err := trust.Open(file, data, func(path string) ([]byte, error) {
-		return bounded.File(os.Open, filepath.Clean(path), trust.MaxFileBytes)
-	})
+	e, err := trust.Open(file, data, policyFile)
 	if err == nil {
 		err = do(e)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
+	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
@@ -52,7 +52,7 @@ type trustFile struct {
 	Threshold int      `json:"threshold"`
 	Rules     int      `json:"rules"`
 	// Generations resets the accepted generation of devices; null: they accept only higher ones.
-	Generations *resetInfo `json:"generations,omitempty"`
+	Generations *trust.Reset `json:"generations,omitempty"`
 	// Published is the highest version in the repository of the next one; 0: unknown.
 	Published uint64   `json:"published,omitempty"`
 	Warnings  []string `json:"warnings"`
@@ -67,34 +67,22 @@ func (r trustFile) text(w io.Writer) {
 	if r.Published > 0 {
 		row(w, "published", "version %d, in the repository of the next one", r.Published)
 	}
-	r.Generations.text(w)
+	resetRow(w, r.Generations)
 	for _, s := range r.Warnings {
 		row(w, "warning", "%s", s)
 	}
 }
 
-// resetInfo is the reset of generations in a policy; nil: there is none.
-type resetInfo struct {
-	To      uint64 `json:"resetTo"`
-	Version uint64 `json:"version"` // of the policy that does it
-}
-
-func describeReset(t *trust.Policy) *resetInfo {
-	if t.Generations == nil {
-		return nil
-	}
-	return &resetInfo{t.Generations.To, t.Generations.Version}
-}
-
-func (r *resetInfo) text(w io.Writer) {
+// resetRow prints the reset of generations in a policy; nil: there is none.
+func resetRow(w io.Writer, r *trust.Reset) {
 	if r != nil {
-		row(w, "generations", "%s", trust.Reset(*r))
+		row(w, "generations", "%s", r)
 	}
 }
 
 func describeTrust(label, file string, t *trust.Policy) trustFile {
 	r := trustFile{
-		File: file, Version: t.Version, Signers: []string{}, Rules: len(t.Rules), Generations: describeReset(t),
+		File: file, Version: t.Version, Signers: []string{}, Rules: len(t.Rules), Generations: t.Generations,
 		Warnings: append([]string{}, t.Warnings...), Label: label,
 	}
 	if t.Trust != nil {
@@ -228,9 +216,7 @@ func (m moves) Copy(ctx context.Context, from, to trust.Place, d digest.Digest) 
 
 // travelling puts the files that a policy names into it.
 func travelling(file string, data []byte) (document, root []byte, err error) {
-	return trust.Inline(file, data, func(path string) ([]byte, error) {
-		return bounded.File(os.Open, filepath.Clean(path), trust.MaxFileBytes)
-	})
+	return trust.Inline(file, data, policyFile)
 }
 
 func trustPushCommand() command {
@@ -278,20 +264,20 @@ func (q *quorumInfo) String() string {
 }
 
 type proposalResult struct {
-	Reference  string          `json:"reference"`
-	Digest     digest.Digest   `json:"digest"`
-	Version    uint64          `json:"version"`
-	Previous   digest.Digest   `json:"previous,omitempty"`
-	Published  bool            `json:"published"`
-	Before     *quorumInfo     `json:"before"` // of the previous version; null: this is the first
-	After      *quorumInfo     `json:"after"`  // of the version itself
-	Waiting    string          `json:"waiting,omitempty"`
-	Signatures []signatureInfo `json:"signatures"`
-	Warnings   []string        `json:"warnings"`
-	Changes    []string        `json:"changes,omitempty"` // against the version before, sentences
+	Reference  string         `json:"reference"`
+	Digest     digest.Digest  `json:"digest"`
+	Version    uint64         `json:"version"`
+	Previous   digest.Digest  `json:"previous,omitempty"`
+	Published  bool           `json:"published"`
+	Before     *quorumInfo    `json:"before"` // of the previous version; null: this is the first
+	After      *quorumInfo    `json:"after"`  // of the version itself
+	Waiting    string         `json:"waiting,omitempty"`
+	Signatures []audit.Signed `json:"signatures"`
+	Warnings   []string       `json:"warnings"`
+	Changes    []string       `json:"changes,omitempty"` // against the version before, sentences
 	repository string
 
-	Generations *resetInfo `json:"generations,omitempty"` // signers must see it
+	Generations *trust.Reset `json:"generations,omitempty"` // signers must see it
 }
 
 func (r proposalResult) quietText() string { return r.Digest.String() }
@@ -301,9 +287,9 @@ func (r proposalResult) text(w io.Writer) {
 	for _, s := range r.Warnings {
 		row(w, "warning", "%s", s)
 	}
-	r.Generations.text(w)
+	resetRow(w, r.Generations)
 	for _, s := range r.Signatures {
-		s.text(w)
+		signatureRow(w, s)
 	}
 	if r.Published {
 		row(w, "published", "%s", r.Reference)
@@ -318,15 +304,15 @@ func (r proposalResult) text(w io.Writer) {
 func (c *call) showProposal(ref registry.Reference, by []*signer, x *trust.Proposal) error {
 	r := proposalResult{
 		Reference: ref.WithTag(x.Tag).String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous,
-		Published: x.Published, Before: quorum(x.Old), After: quorum(x.New), Waiting: x.Missing(), Signatures: []signatureInfo{},
+		Published: x.Published, Before: quorum(x.Old), After: quorum(x.New), Waiting: x.Missing(), Signatures: []audit.Signed{},
 		Warnings: append([]string{}, x.Policy.Warnings...), repository: ref.Name(),
-		Generations: describeReset(x.Policy),
+		Generations: x.Policy.Generations,
 	}
 	if x.Before != nil {
 		r.Changes = trust.Difference(x.Before, x.Policy)
 	}
 	for _, s := range by {
-		r.Signatures = append(r.Signatures, signatureInfos(s.made)...)
+		r.Signatures = append(r.Signatures, audit.SignedOf(s.made, "")...)
 	}
 	return c.show(r)
 }

@@ -49,7 +49,7 @@ type trustInfo struct {
 	Document   string        `json:"document"`
 	Changes    []string      `json:"changes,omitempty"` // compared with the previous version
 
-	Generations *resetInfo `json:"generations,omitempty"`
+	Generations *trust.Reset `json:"generations,omitempty"`
 }
 
 type trustSigner struct {
@@ -81,7 +81,7 @@ func (r trustInfo) text(w io.Writer) {
 	for _, x := range r.Revoked {
 		row(w, "revoked", "%s", x)
 	}
-	r.Generations.text(w)
+	resetRow(w, r.Generations)
 	row(w, "next", "from %s, with signatures by %d of", r.Repository, r.Threshold)
 	for _, s := range r.Signers {
 		until := ""
@@ -146,7 +146,7 @@ func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {
 	r := trustInfo{
 		Reference: ref.String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous, Expires: stamp(x.Policy.Expires),
 		Signers: []trustSigner{}, Rules: []trustRule{}, Revoked: []string{}, Document: string(x.Document),
-		Generations: describeReset(x.Policy),
+		Generations: x.Policy.Generations,
 	}
 	if t := x.Policy.Trust; t != nil {
 		r.Repository, r.Threshold = t.Repository, t.Need()

@@ -89,7 +89,8 @@ type Signed struct {
 	Predicate     json.RawMessage   `json:"predicate,omitempty"`
 }
 
-func signed(all []signing.Signature, predicateType string) []Signed {
+// SignedOf describes signatures, or statements of a predicate type.
+func SignedOf(all []signing.Signature, predicateType string) []Signed {
 	out := []Signed{}
 	for _, s := range all {
 		one := Signed{
@@ -135,7 +136,7 @@ func (k Keys) Judge(ctx context.Context, src signing.Source, s Subject) []Check 
 	case err != nil:
 		return []Check{fails("signature", err)}
 	case len(found.Good) > 0:
-		return []Check{{Name: "signature", Result: Passed, Signatures: signed(found.Good, "")}}
+		return []Check{{Name: "signature", Result: Passed, Signatures: SignedOf(found.Good, "")}}
 	case found.Unread == nil && len(found.Bad) == 0: // at most by other signers
 		return []Check{{Name: "signature", Result: NotAsked, Detail: "not required: the artifact above names its digest"}}
 	}
@@ -158,7 +159,7 @@ func (k Keys) claimed(name string, found []signing.Signature, err error, src sig
 	if len(found) == 0 {
 		return fails(name, fmt.Errorf("verify %s@%s: %w: no signature contains %s", src.Name(), s.Descriptor.Digest, fault.ErrBadSignature, spelled(k.Annotations)))
 	}
-	return Check{Name: name, Result: Passed, Signatures: signed(found, k.Attestation)}
+	return Check{Name: name, Result: Passed, Signatures: SignedOf(found, k.Attestation)}
 }
 
 // spelled writes claims in the syntax of --annotation.

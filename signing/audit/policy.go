@@ -94,7 +94,7 @@ func (p Policy) attestation(d *trust.Decision) Check {
 
 // tallied describes the count of a quorum, and why each of its signers counts or does not.
 func tallied(name string, d *trust.Decision, t *trust.Tally, predicateType string) Check {
-	c := Check{Name: name, Result: Passed, Signatures: signed(t.Statements(), predicateType)}
+	c := Check{Name: name, Result: Passed, Signatures: SignedOf(t.Statements(), predicateType)}
 	if t.Err != nil {
 		c = fails(name, t.Of(name, d))
 	} else if t.Threshold > 1 {

@@ -100,10 +100,10 @@ type Revocation struct {
 // Reset is the way out of a fast-forward: a device that accepted a generation above To takes To for the newest that it
 // accepted, once. What it runs stays.
 type Reset struct {
-	To uint64
+	To uint64 `json:"resetTo"`
 	// Version of the policy that it came with. It acts with that version and never again, although the versions that
 	// follow may repeat it: else each of them would open the way to what was accepted since.
-	Version uint64
+	Version uint64 `json:"version"`
 }
 
 // String says it in a few words.
