@@ -177,6 +177,15 @@ func (u Upstream) Resolve(ctx context.Context, repository, tag string) (ocispec.
 	return r.here(ctx, tag)
 }
 
+// TagsWithPrefix is [Repository.TagsWithPrefix] at the registry itself.
+func (u Upstream) TagsWithPrefix(ctx context.Context, repository, prefix string) ([]string, error) {
+	r, err := u.named(repository)
+	if err != nil {
+		return nil, err
+	}
+	return r.Upstream().TagsWithPrefix(ctx, prefix)
+}
+
 // Tags is Repository.Tags on a repository that a document names: the credentials of Options are sent only if they
 // are for its host.
 func (c *Client) Tags(ctx context.Context, repository string) ([]string, error) {

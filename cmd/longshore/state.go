@@ -207,12 +207,12 @@ func (c *call) planOne(ref registry.Reference, one fleet.One) (*registry.Reposit
 	if err != nil {
 		return nil, nil, stateResult{}, err
 	}
-	one.Repository = repo.Name()
+	one.Repository = repo.Reference().WithTag("").String() // a layout too is opened by this name
 	o, err := c.oneOptions(repo, one.Device)
 	if err != nil {
 		return nil, nil, stateResult{}, err
 	}
-	next, err := fleet.PlanOne(c.Context, stateRepository{registry.Upstream{Client: c.registry}, repo}, o, one)
+	next, err := fleet.PlanOne(c.Context, registry.Upstream{Client: c.registry}, o, one)
 	if err != nil {
 		return nil, nil, stateResult{}, err
 	}
@@ -247,41 +247,6 @@ func (c *call) oneOptions(repo *registry.Repository, device artifacts.DeviceID) 
 		}
 	}
 	return o, err
-}
-
-// stateRepository reads the repository of states, which may be a layout, from the command line, and all others by name.
-type stateRepository struct {
-	registry.Upstream
-	states *registry.Repository
-}
-
-// Resolve implements fleet.Registries.
-func (s stateRepository) Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
-	if repository == s.states.Name() {
-		return s.states.Resolve(ctx, tag)
-	}
-	return s.Upstream.Resolve(ctx, repository, tag)
-}
-
-// Manifest implements fleet.Registries.
-func (s stateRepository) Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
-	if repository == s.states.Name() {
-		return s.states.Manifest(ctx, d)
-	}
-	return s.Upstream.Manifest(ctx, repository, d)
-}
-
-// Blob implements fleet.Registries.
-func (s stateRepository) Blob(ctx context.Context, repository string, d ocispec.Descriptor, limit int64) ([]byte, error) {
-	if repository == s.states.Name() {
-		return s.states.Blob(ctx, d, limit)
-	}
-	return s.Upstream.Blob(ctx, repository, d, limit)
-}
-
-// TagsWithPrefix implements fleet.Registries; it is called for states only.
-func (s stateRepository) TagsWithPrefix(ctx context.Context, _, prefix string) ([]string, error) {
-	return s.states.TagsWithPrefix(ctx, prefix)
 }
 
 // checkStateFlags rejects contradictory flags.
