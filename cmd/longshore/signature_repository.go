@@ -70,11 +70,3 @@ func (j remoteSignatures) Judge(ctx context.Context, src signing.Source, s audit
 
 // Unchecked implements [audit.Judge].
 func (j remoteSignatures) Unchecked() []audit.Unchecked { return j.judge.Unchecked() }
-
-// withSignatureRepository makes judge read signatures from the repository of COSIGN_REPOSITORY, if that is set.
-func (p *program) withSignatureRepository(judge audit.Judge) audit.Judge {
-	if _, isPolicy := judge.(audit.Policy); isPolicy || p.getenv(signatureVariable) == "" {
-		return judge
-	}
-	return remoteSignatures{judge, p.getenv(signatureVariable)}
-}

@@ -193,7 +193,6 @@ func (c *call) siteVerify(from site.Source, o *site.Options, tell func(*audit.Re
 		return nil, err
 	}
 	if x, ok := judge.(audit.Policy); ok {
-		x.Elsewhere = sourcePlaces{from}.Place
 		for _, at := range append(known, from) {
 			if x.Policy, err = c.newestPolicy(c.Context, at, x.Policy); err != nil {
 				return nil, err
@@ -202,8 +201,8 @@ func (c *call) siteVerify(from site.Source, o *site.Options, tell func(*audit.Re
 		judge = x
 	}
 	o.Verify = func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
-		report, err := audit.Chain(ctx, repo, state.String(), audit.Options{
-			Judge: c.withSignatureRepository(judge), Places: sourcePlaces{from}, Kind: artifacts.KindState, Now: c.now(), Project: projectImages,
+		report, err := c.chain(ctx, repo, state.String(), judge, audit.Options{
+			Places: sourcePlaces{from}, Kind: artifacts.KindState, Project: projectImages,
 		})
 		if err != nil {
 			return err

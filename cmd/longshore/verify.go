@@ -203,14 +203,8 @@ func (c *call) audit(reference string, judge audit.Judge) (verifyResult, error) 
 	if _, isPolicy := judge.(audit.Policy); isPolicy && repo.Reference().Scheme == registry.SchemeLayout {
 		return verifyResult{}, c.misused("%s is on disk, and policies have rules for registries only: use --key", reference)
 	}
-	now := c.now()
-	if policy, ok := judge.(audit.Policy); ok {
-		policy.Elsewhere = c.Place
-		judge, now = policy, policy.Now
-	}
-	report, err := audit.Chain(c.Context, repo, target, audit.Options{
-		Judge: c.withSignatureRepository(judge), Places: c, Kind: kind, Alone: c.Bool("no-recurse") || c.String("attestation") != "", Now: now,
-		Project: projectImages,
+	report, err := c.chain(c.Context, repo, target, judge, audit.Options{
+		Places: c, Kind: kind, Alone: c.Bool("no-recurse") || c.String("attestation") != "", Project: projectImages,
 	})
 	if err != nil {
 		return verifyResult{}, err
@@ -222,6 +216,19 @@ func (c *call) audit(reference string, judge audit.Judge) (verifyResult, error) 
 		}
 	}
 	return resultOf(reference, report), nil
+}
+
+// chain verifies an artifact, and everything below it in the places of o. A judge that is no policy reads signatures from the
+// repository of COSIGN_REPOSITORY, if that is set.
+func (p *program) chain(ctx context.Context, repo *registry.Repository, target string, judge audit.Judge, o audit.Options) (*audit.Report, error) {
+	o.Judge, o.Now = judge, p.now()
+	if policy, ok := judge.(audit.Policy); ok {
+		policy.Elsewhere = o.Places.Place
+		o.Judge, o.Now = policy, policy.Now
+	} else if name := p.getenv(signatureVariable); name != "" {
+		o.Judge = remoteSignatures{judge, name}
+	}
+	return audit.Chain(ctx, repo, target, o)
 }
 
 func resultOf(reference string, report *audit.Report) verifyResult {

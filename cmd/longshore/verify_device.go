@@ -251,16 +251,10 @@ func (c *call) runningState(repo *registry.Repository, r *current.Report, judge 
 	if err != nil {
 		return nil, err
 	}
-	if policy, ok := judge.(audit.Policy); ok {
-		if states.Reference().Scheme == registry.SchemeLayout {
-			return nil, c.misused("the report is on disk, and policies have rules for registries only: use --state-key")
-		}
-		policy.Elsewhere = c.Place
-		judge = policy
+	if _, isPolicy := judge.(audit.Policy); isPolicy && states.Reference().Scheme == registry.SchemeLayout {
+		return nil, c.misused("the report is on disk, and policies have rules for registries only: use --state-key")
 	}
-	report, err := audit.Chain(c.Context, states, r.Running.Digest.String(), audit.Options{
-		Judge: c.withSignatureRepository(judge), Places: c, Kind: artifacts.KindState, Alone: true, Now: c.now(),
-	})
+	report, err := c.chain(c.Context, states, r.Running.Digest.String(), judge, audit.Options{Places: c, Kind: artifacts.KindState, Alone: true})
 	if err != nil {
 		return nil, fmt.Errorf("the state that %s runs: %w", r.Device, err)
 	}
