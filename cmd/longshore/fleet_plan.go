@@ -196,13 +196,24 @@ func (c *call) checkSelection(plan *fleet.Plan) error {
 	return nil
 }
 
-// fleetOptions are the options of a plan.
-func (c *call) fleetOptions() (o fleet.Options, err error) {
-	o.Keep, o.Now = keptArtifacts, c.now()
-	if err := c.contentOptions(&o); err != nil {
+// fleetOptions are the options of a plan for a fleet.
+func (c *call) fleetOptions() (fleet.Options, error) {
+	o, err := c.planOptions()
+	if err != nil {
 		return o, err
 	}
-	if o.Devices, err = c.selected(); err != nil {
+	o.Keep, o.Resign = keptArtifacts, c.Bool("resign")
+	if o.Resign && o.Verify == nil {
+		return o, outcome.Usagef("", "--resign needs --key, --verify-key or --policy")
+	}
+	o.Devices, err = c.selected()
+	return o, err
+}
+
+// planOptions are the options of every plan.
+func (c *call) planOptions() (o fleet.Options, err error) {
+	o.Now = c.now()
+	if err := c.contentOptions(&o); err != nil {
 		return o, err
 	}
 	if o.Created, err = c.created(); err != nil {
@@ -215,13 +226,7 @@ func (c *call) fleetOptions() (o fleet.Options, err error) {
 		return o, err
 	}
 	stateVerifier, err := c.stateVerifier(c.signer)
-	if err != nil {
-		return o, err
-	}
-	if o.Resign = c.Bool("resign"); stateVerifier == nil {
-		if o.Resign {
-			err = outcome.Usagef("", "--resign needs --key, --verify-key or --policy")
-		}
+	if stateVerifier == nil {
 		return o, err
 	}
 	o.Verify = func(ctx context.Context, repository string, state digest.Digest) error {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -208,10 +206,11 @@ func (c *call) planOne(ref registry.Reference, one fleet.One) (*registry.Reposit
 		return nil, nil, stateResult{}, err
 	}
 	one.Repository = repo.Reference().WithTag("").String() // a layout too is opened by this name
-	o, err := c.oneOptions(repo, one.Device)
+	o, err := c.planOptions()
 	if err != nil {
 		return nil, nil, stateResult{}, err
 	}
+	o.Accepted = c.accepted(&fleet.Fleet{Devices: []*fleet.Device{{ID: one.Device}}})
 	next, err := fleet.PlanOne(c.Context, registry.Upstream{Client: c.registry}, o, one)
 	if err != nil {
 		return nil, nil, stateResult{}, err
@@ -222,31 +221,6 @@ func (c *call) planOne(ref registry.Reference, one fleet.One) (*registry.Reposit
 		Notes: next.Reasons,
 	}
 	return repo, next, r, nil
-}
-
-// oneOptions are the options of a plan for one device.
-func (c *call) oneOptions(repo *registry.Repository, device artifacts.DeviceID) (o fleet.Options, err error) {
-	o.Now = c.now()
-	if o.Created, err = c.created(); err != nil {
-		return o, err
-	}
-	if o.Expires, err = c.expires(c.String("expires")); err != nil {
-		return o, err
-	}
-	if o.Annotations, err = c.pairs("annotation"); err != nil {
-		return o, err
-	}
-	if err := c.contentOptions(&o); err != nil {
-		return o, err
-	}
-	o.Accepted = c.accepted(&fleet.Fleet{Devices: []*fleet.Device{{ID: device}}})
-	stateVerifier, err := c.stateVerifier(c.signer)
-	if stateVerifier != nil {
-		o.Verify = func(ctx context.Context, _ string, state digest.Digest) error {
-			return stateVerifier(ctx, repo, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: state})
-		}
-	}
-	return o, err
 }
 
 // checkStateFlags rejects contradictory flags.
