@@ -115,6 +115,18 @@ type command struct {
 	packages []testPackage
 }
 
+// name says what the command tests, for people.
+func (c command) name() string {
+	what := c.packages[0].folder()
+	if n := len(c.packages); n > 1 {
+		what = fmt.Sprintf("%d packages", n)
+	}
+	if slices.Contains(c.flags, "-race") {
+		what += ", with the race detector"
+	}
+	return what
+}
+
 // longest are the packages whose tests take longest, in that order: each has a command of its own, so that two of them can run at a time
 // and the last to start are the shorter ones.
 var longest = []string{

@@ -9,6 +9,7 @@ package suite
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,6 +77,7 @@ func check(ctx context.Context, root string, o Options) error {
 		failed  []string // linters
 		errLint error
 		errs    = make([]error, len(commands))
+		costs   = make([]cost, len(commands))
 		next    = make(chan int, len(commands))
 		lanes   sync.WaitGroup
 	)
@@ -89,7 +91,7 @@ func check(ctx context.Context, root string, o Options) error {
 				failed, errLint = lint(ctx, root, out)
 			}
 			for i := range next {
-				errs[i] = commands[i].run(ctx, root, o, both)
+				costs[i], errs[i] = commands[i].run(ctx, root, o, both)
 			}
 		})
 	}
@@ -108,6 +110,7 @@ func check(ctx context.Context, root string, o Options) error {
 		return context.Cause(ctx)
 	}
 	testjson.PrintSummary(out, execution, testjson.SummarizeAll)
+	printCosts(out, costs)
 	// Once more, short: where only an end of the output is kept, it has the names.
 	for _, t := range testjson.FilterFailedUnique(execution.Failed()) {
 		failed = append(failed, fmt.Sprintf("%s %s: %s", testjson.RelativePackagePath(t.Package), t.Test.Name(), reason(execution.OutputLines(t))))
@@ -221,7 +224,7 @@ func environment(more ...string) []string {
 }
 
 // run runs go test and writes its events. Vet has its own step; DWARF costs more time to link than tests have use for.
-func (c command) run(ctx context.Context, root string, o Options, events io.Writer) error {
+func (c command) run(ctx context.Context, root string, o Options, events io.Writer) (cost, error) {
 	timeout := testTimeout
 	if o.Nightly {
 		timeout = nightlyTimeout
@@ -257,14 +260,30 @@ func (c command) run(ctx context.Context, root string, o Options, events io.Writ
 	proc.WaitDelay = 10 * time.Second
 	out, err := proc.StdoutPipe()
 	if err != nil {
-		return err
+		return cost{}, err
 	}
+	start := time.Now()
 	if err := proc.Start(); err != nil {
-		return fmt.Errorf("start go test: %w", err)
+		return cost{}, fmt.Errorf("start go test: %w", err)
 	}
 	errRead := copyLines(events, out)
 	if err := proc.Wait(); err != nil {
-		return errors.Join(fmt.Errorf("go test: %w", err), errRead)
+		errRead = errors.Join(fmt.Errorf("go test: %w", err), errRead)
 	}
-	return errRead
+	return cost{c.name(), time.Since(start), proc.ProcessState.UserTime() + proc.ProcessState.SystemTime()}, errRead
+}
+
+// cost is what one command took: it tells which package to look at first when the whole takes too long.
+type cost struct {
+	name      string
+	wall      time.Duration
+	processor time.Duration // of go test and all that it waited for; daemons that outlive their parent are not in it
+}
+
+// printCosts prints the costs of the commands, the longest first.
+func printCosts(out io.Writer, costs []cost) {
+	slices.SortFunc(costs, func(a, b cost) int { return cmp.Compare(b.wall, a.wall) })
+	for _, c := range costs {
+		fmt.Fprintf(out, "%7.1f s, %7.1f s of processor time: %s\n", c.wall.Seconds(), c.processor.Seconds(), c.name)
+	}
 }
