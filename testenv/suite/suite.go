@@ -2,9 +2,7 @@
 // programs.
 //
 // [Run] is what "go run ./cmd/testenv test" and continuous integration do. It prints what it is about to prepare, then one
-// line for each package with what failed in it, and in the end once more what failed, and counts. Two lanes go side by side, one package
-// at a time each, and take the next from one queue: two processors have no more to give, and three packages at a time failed tests with
-// time limits.
+// line for each package with what failed in it, and in the end once more what failed, counts, and what each command took.
 package suite
 
 import (
@@ -33,6 +31,10 @@ const (
 	testTimeout    = 30 * time.Minute
 	nightlyTimeout = 3 * time.Hour
 )
+
+// lanes is how many packages are tested at the same time; they take the next from one queue. A package of tests that start programs waits
+// half of its time. Four at a time on two processors fail time limits in tests.
+const lanes = 3
 
 // Options choose a part of the check. The zero value is all of it.
 type Options struct {
@@ -87,14 +89,14 @@ func check(ctx context.Context, root string, o Options) error {
 		errs    = make([]error, len(commands))
 		costs   = make([]cost, len(commands))
 		next    = make(chan int, len(commands))
-		lanes   sync.WaitGroup
+		working sync.WaitGroup
 	)
 	for i := range commands {
 		next <- i
 	}
 	close(next)
-	for lane := range 2 {
-		lanes.Go(func() {
+	for lane := range lanes {
+		working.Go(func() {
 			if lane == 0 && !o.NoLint {
 				failed, errLint = lint(ctx, root, out)
 			}
@@ -105,7 +107,7 @@ func check(ctx context.Context, root string, o Options) error {
 	}
 	ended := make(chan struct{})
 	go func() { // ends with what it waits for, and this function ends after it
-		lanes.Wait()
+		working.Wait()
 		_ = merged.Close()
 		close(ended)
 	}()
