@@ -272,12 +272,12 @@ func (c *Content) Len() int {
 	return len(c.data)
 }
 
-// Damage changes every kept blob for which pick is true.
+// Damage changes every kept blob for which pick is true; nil: all.
 func (c *Content) Damage(pick func(d digest.Digest, text string) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for d, data := range c.data {
-		if pick(d, string(data)) {
+		if pick == nil || pick(d, string(data)) {
 			c.data[d] = append(slices.Clone(data), 'x')
 		}
 	}
