@@ -130,6 +130,13 @@ func (u *upload) remember() {
 	u.keep()
 }
 
+// continues drops what is stored of the chunks before, so that marks of the next one have room. The file stays until the first of them.
+func (u *upload) continues() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.states = []hashState{{u.hashed, state(u.hash)}}
+}
+
 // mark stores the state of the hash in the middle of a chunk: the registry may keep what has arrived of it.
 func (u *upload) mark(hashed int64, h hash.Hash) {
 	u.mu.Lock()

@@ -280,6 +280,7 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 		content = bytes.NewReader(data)
 		open = func(context.Context, int64) (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
 	}
+	u.continues()
 	first := u.chunk(content, n)
 	sent := first
 	var slow atomic.Bool

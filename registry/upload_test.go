@@ -152,6 +152,30 @@ func TestUploadIsContinued(t *testing.T) {
 	}
 }
 
+// A run that is killed in its first chunk, again and again, leaves as many states of the hash as the first one that was.
+func TestUploadIsKilledInEachFirstChunk(t *testing.T) {
+	c := newCarriage(t, testenv.Distribution, testenv.WithStorage(t.TempDir()))
+	for range 4 {
+		c.killed(registry.ChunkSize - 64<<10)
+		testenv.Eventually(t, 10*time.Second, "the registry keeps what arrives", func() error {
+			if kept := c.kept(); kept != c.patched() {
+				return fmt.Errorf("%d of %d bytes", kept, c.patched())
+			}
+			return nil
+		})
+	}
+	kept, from := c.kept(), int64(0)
+	if err := c.run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.whole()
+	reads := c.source.Faults.Requests(http.MethodGet, "/blobs/"+storetest.BlobOf(c.data).Digest.String())
+	_, _ = fmt.Sscanf(reads[len(reads)-1].Range, "bytes=%d-", &from)
+	if most := int64(registry.MarkEvery + 64<<10); from < kept-most {
+		t.Errorf("the last run reads from %d on, and the registry had %d: want at most %d bytes again", from, kept, most)
+	}
+}
+
 // kept is how many bytes the target has of the upload.
 func (c *carriage) kept() int64 {
 	c.t.Helper()
