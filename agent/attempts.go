@@ -44,7 +44,7 @@ func (l *loop) countBoot() error {
 			Message: fmt.Sprintf("the device booted %d times before the update was complete", a.Boots), Since: l.o.Now(),
 		})
 	}
-	if err := l.o.Store.Update(func(tx *store.Tx) error { return tx.SetAttempts(&a) }); err != nil {
+	if err := l.o.Store.Update(func(tx *store.Tx) error { return tx.SetAttempts(a) }); err != nil {
 		return err
 	}
 	if l.attempts = &a; a.Boots < l.o.MaxBoots || len(bad) == 0 {

@@ -89,7 +89,7 @@ func (l *loop) beginning(p *store.Progress) *store.Attempts {
 // saveProgress saves where the change stands.
 func (l *loop) saveProgress(tx *store.Tx, p *store.Progress) error {
 	if a := l.beginning(p); a != nil {
-		if err := tx.SetAttempts(a); err != nil {
+		if err := tx.SetAttempts(*a); err != nil {
 			return err
 		}
 	}

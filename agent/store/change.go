@@ -64,18 +64,7 @@ func (t *Tx) SetChange(c Change) error { return put(t.tx.Bucket(bucketChanges), 
 
 // RetainChanges forgets all changes but these.
 func (t *Tx) RetainChanges(keep map[digest.Digest]bool) error {
-	all, err := t.Changes()
-	if err != nil {
-		return err
-	}
-	for _, x := range all {
-		if !keep[x.ID] {
-			if err := t.tx.Bucket(bucketChanges).Delete([]byte(x.ID)); err != nil {
-				return fmt.Errorf("forget change %s: %w", x.ID, err)
-			}
-		}
-	}
-	return nil
+	return t.retain(bucketChanges, func(id []byte) bool { return keep[digest.Digest(id)] })
 }
 
 // Decided is what somebody at the device did, for those who ask later: nothing is decided by it.
@@ -87,7 +76,7 @@ type Decided struct {
 	Digest     digest.Digest `json:"digest"` // of the change, or of the state
 	Code       string        `json:"code,omitempty"`
 	Message    string        `json:"message"` // what, by whom and why
-	// The same apart; empty in records of earlier versions.
+	// The same apart.
 	Verdict Verdict `json:"verdict,omitempty"`
 	By      string  `json:"by,omitempty"`
 	Via     string  `json:"via,omitempty"`
@@ -134,13 +123,7 @@ var keyHold = []byte("hold") // in the bucket "meta"
 func (t *Tx) Hold() (*Hold, error) { return get[Hold](t.tx.Bucket(bucketMeta), keyHold) }
 
 // SetHold remembers a hold; nil forgets it.
-func (t *Tx) SetHold(h *Hold) error {
-	b := t.tx.Bucket(bucketMeta)
-	if h == nil {
-		return b.Delete(keyHold)
-	}
-	return put(b, keyHold, h)
-}
+func (t *Tx) SetHold(h *Hold) error { return set(t.tx.Bucket(bucketMeta), keyHold, h) }
 
 // Attempts count the boots of a device while an update is not complete.
 type Attempts struct {
@@ -156,11 +139,5 @@ func (t *Tx) Attempts() (*Attempts, error) {
 	return get[Attempts](t.tx.Bucket(bucketMeta), keyAttempts)
 }
 
-// SetAttempts remembers the count; nil forgets it.
-func (t *Tx) SetAttempts(a *Attempts) error {
-	b := t.tx.Bucket(bucketMeta)
-	if a == nil {
-		return b.Delete(keyAttempts)
-	}
-	return put(b, keyAttempts, a)
-}
+// SetAttempts remembers the count.
+func (t *Tx) SetAttempts(a Attempts) error { return put(t.tx.Bucket(bucketMeta), keyAttempts, a) }

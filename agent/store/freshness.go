@@ -57,12 +57,7 @@ type Fresh struct {
 func (t *Tx) Fresh() (*Fresh, error) { return get[Fresh](t.tx.Bucket(bucketMeta), keyFresh) }
 
 // SetFresh remembers the freshness of the accepted state; nil forgets it.
-func (t *Tx) SetFresh(f *Fresh) error {
-	if f == nil {
-		return t.tx.Bucket(bucketMeta).Delete(keyFresh)
-	}
-	return put(t.tx.Bucket(bucketMeta), keyFresh, f)
-}
+func (t *Tx) SetFresh(f *Fresh) error { return set(t.tx.Bucket(bucketMeta), keyFresh, f) }
 
 // Security is something that an attack looks like. The same once more is counted.
 type Security struct {
@@ -90,10 +85,7 @@ func (t *Tx) AddSecurity(s Security) error {
 	if err := put(b, key, s); err != nil {
 		return err
 	}
-	counts, err := t.SecurityCounts()
-	if err != nil {
-		counts = map[string]uint64{}
-	}
+	counts, _ := t.SecurityCounts() // a damaged count begins anew
 	counts[s.Code]++
 	if err := put(t.tx.Bucket(bucketMeta), keySecurityCounts, counts); err != nil {
 		return err
@@ -131,9 +123,5 @@ func (t *Tx) Security() ([]Security, error) {
 
 // SecurityCounts counts security events since the file was made, by code.
 func (t *Tx) SecurityCounts() (map[string]uint64, error) {
-	m, err := get[map[string]uint64](t.tx.Bucket(bucketMeta), keySecurityCounts)
-	if err != nil || m == nil || *m == nil {
-		return map[string]uint64{}, err
-	}
-	return *m, nil
+	return getMap[uint64](t.tx.Bucket(bucketMeta), keySecurityCounts)
 }

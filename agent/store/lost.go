@@ -32,12 +32,7 @@ type Lost struct {
 func (t *Tx) Lost() (*Lost, error) { return get[Lost](t.tx.Bucket(bucketMeta), keyLost) }
 
 // SetLost remembers it; nil forgets it.
-func (t *Tx) SetLost(x *Lost) error {
-	if x == nil {
-		return t.tx.Bucket(bucketMeta).Delete(keyLost)
-	}
-	return put(t.tx.Bucket(bucketMeta), keyLost, x)
-}
+func (t *Tx) SetLost(x *Lost) error { return set(t.tx.Bucket(bucketMeta), keyLost, x) }
 
 // lostFloor is the generation below which nothing is accepted although nothing is known to be accepted.
 func (t *Tx) lostFloor() (uint64, error) {
@@ -122,7 +117,6 @@ func (s *Store) readable() error {
 		}
 		_, serr := tx.Security()
 		_, ferr := tx.Floor("")
-		_, aerr := tx.Again()
-		return errors.Join(err, serr, ferr, aerr)
+		return errors.Join(err, serr, ferr)
 	})
 }

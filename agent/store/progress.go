@@ -67,10 +67,4 @@ func (t *Tx) Progress() (*Progress, error) {
 }
 
 // SetProgress saves it; nil forgets it.
-func (t *Tx) SetProgress(p *Progress) error {
-	b := t.tx.Bucket(bucketMeta)
-	if p == nil {
-		return b.Delete(keyProgress)
-	}
-	return put(b, keyProgress, p)
-}
+func (t *Tx) SetProgress(p *Progress) error { return set(t.tx.Bucket(bucketMeta), keyProgress, p) }

@@ -122,7 +122,7 @@ const (
 	LastGood  Mark = "last-good"
 )
 
-const keyRefused = "refused"
+var keyRefused = []byte("refused") // in the bucket "marks"
 
 // decode reads a record strictly: what is not one JSON value of v's shape is damage.
 func decode(what string, data []byte, v any) error {
@@ -153,6 +153,15 @@ func put(b *bbolt.Bucket, key []byte, v any) error {
 	return nil
 }
 
+// set writes a record; nil deletes it.
+func set[T any](b *bbolt.Bucket, key []byte, v *T) error {
+	if v == nil {
+		return b.Delete(key)
+	}
+	return put(b, key, v)
+}
+
+// get reads a record; nil: there is none.
 func get[T any](b *bbolt.Bucket, key []byte) (*T, error) {
 	data := b.Get(key)
 	if data == nil {
@@ -163,4 +172,13 @@ func get[T any](b *bbolt.Bucket, key []byte) (*T, error) {
 		return nil, err
 	}
 	return v, nil
+}
+
+// getMap reads a record that is a map; empty: there is none.
+func getMap[T any](b *bbolt.Bucket, key []byte) (map[string]T, error) {
+	m, err := get[map[string]T](b, key)
+	if m == nil || *m == nil {
+		return map[string]T{}, err
+	}
+	return *m, nil
 }

@@ -45,18 +45,7 @@ func (t *Tx) Bad() ([]Bad, error) { return list[Bad](t.tx.Bucket(bucketBad)) }
 
 // RetainBad forgets all of them but these.
 func (t *Tx) RetainBad(keep map[digest.Digest]bool) error {
-	all, err := t.Bad()
-	if err != nil {
-		return err
-	}
-	for _, x := range all {
-		if !keep[x.Digest] {
-			if err := t.tx.Bucket(bucketBad).Delete([]byte(x.Digest)); err != nil {
-				return fmt.Errorf("forget bad %s: %w", x.Digest, err)
-			}
-		}
-	}
-	return nil
+	return t.retain(bucketBad, func(d []byte) bool { return keep[digest.Digest(d)] })
 }
 
 // Good lists the last good revisions.
@@ -85,39 +74,25 @@ func (t *Tx) DeleteGood(deployment string) error {
 	return t.tx.Bucket(bucketGood).Delete([]byte(deployment))
 }
 
-// Again returns which run of which containers was stopped to be started again.
+// Keys in the bucket "meta".
+var (
+	keyAgain  = []byte("again")
+	keyAiling = []byte("ailing")
+)
+
+// Again returns which run of which containers was stopped to be started again, by the container's id.
 func (t *Tx) Again() (map[string]string, error) {
-	out := map[string]string{}
-	err := t.tx.Bucket(bucketAgain).ForEach(func(k, v []byte) error {
-		out[string(k)] = string(v)
-		return nil
-	})
-	return out, err
+	return getMap[string](t.tx.Bucket(bucketMeta), keyAgain)
 }
 
 // SetAgain remembers exactly these.
 func (t *Tx) SetAgain(runs map[string]string) error {
-	b, err := t.emptied(bucketAgain)
-	if err != nil {
-		return err
-	}
-	for id, run := range runs {
-		if err := b.Put([]byte(id), []byte(run)); err != nil {
-			return fmt.Errorf("remember the restart of %s: %w", id, err)
-		}
-	}
-	return nil
+	return put(t.tx.Bucket(bucketMeta), keyAgain, runs)
 }
-
-var keyAiling = []byte("ailing") // in the bucket "meta"
 
 // Ailing returns the containers of last good revisions that fail, by id, with the generation since which they do.
 func (t *Tx) Ailing() (map[string]uint64, error) {
-	x, err := get[map[string]uint64](t.tx.Bucket(bucketMeta), keyAiling)
-	if x == nil || err != nil {
-		return map[string]uint64{}, err
-	}
-	return *x, nil
+	return getMap[uint64](t.tx.Bucket(bucketMeta), keyAiling)
 }
 
 // SetAiling remembers exactly these.

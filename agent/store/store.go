@@ -47,7 +47,6 @@ var (
 	bucketImages = []byte("images") // image name -> journal entry
 	bucketPins   = []byte("pins")   // state digest + NUL + reference -> digest
 	bucketGood   = []byte("good")   // deployment id -> Good
-	bucketAgain  = []byte("again")  // container id -> the run of it that was stopped to be started again
 	bucketTrust  = []byte("trust")  // what keyTrust… and keyReset name
 
 	bucketImageInfo = []byte("image-info") // image name -> workload.ImageInfo
@@ -57,7 +56,7 @@ var (
 // buckets are all of them: each one exists in an open file.
 func buckets() [][]byte {
 	return [][]byte{
-		bucketMeta, bucketMarks, bucketBad, bucketStatus, bucketOutbox, bucketImages, bucketPins, bucketGood, bucketAgain, bucketTrust,
+		bucketMeta, bucketMarks, bucketBad, bucketStatus, bucketOutbox, bucketImages, bucketPins, bucketGood, bucketTrust,
 		bucketImageInfo, bucketSecurity, bucketChanges, bucketDecided, bucketTransitions,
 	}
 }

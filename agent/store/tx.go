@@ -3,7 +3,9 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -31,17 +33,11 @@ func (t *Tx) SetState(m Mark, s State) error {
 
 // Refused returns the state that was refused last; nil when the tag points at an accepted one.
 func (t *Tx) Refused() (*Refused, error) {
-	return get[Refused](t.tx.Bucket(bucketMarks), []byte(keyRefused))
+	return get[Refused](t.tx.Bucket(bucketMarks), keyRefused)
 }
 
 // SetRefused remembers a refused state; nil forgets it.
-func (t *Tx) SetRefused(r *Refused) error {
-	b := t.tx.Bucket(bucketMarks)
-	if r == nil {
-		return b.Delete([]byte(keyRefused))
-	}
-	return put(b, []byte(keyRefused), r)
-}
+func (t *Tx) SetRefused(r *Refused) error { return set(t.tx.Bucket(bucketMarks), keyRefused, r) }
 
 // Statuses lists what was last reported about each deployment, by deployment id.
 func (t *Tx) Statuses() ([]Status, error) { return list[Status](t.tx.Bucket(bucketStatus)) }
@@ -63,45 +59,37 @@ type Damage struct {
 	key    []byte
 }
 
-// Damaged lists the reported statuses, the refusals, the last good revisions, undelivered reports, the gap,
-// what images say, proven times, freshness, decisions about changes, a hold, the progress and counts of security events that cannot be read. The marks are not
-// among them: who loses those loses the protection against rollback.
+// Damaged lists the reported statuses, the refusals, the last good revisions, undelivered reports, the gap, what images say, proven
+// times, freshness, decisions about changes, a hold, the progress, restarts and counts of security events that cannot be read. The
+// marks are not among them: who loses those loses the protection against rollback.
 func (t *Tx) Damaged() []Damage {
-	var out []Damage
-	if _, err := t.Refused(); err != nil {
-		out = append(out, Damage{err, bucketMarks, []byte(keyRefused)})
+	return slices.Concat(
+		damagedAt[Refused](t, bucketMarks, keyRefused),
+		damagedAt[Gap](t, bucketMeta, keyGap),
+		damagedAt[[]Proof](t, bucketMeta, keyProofs),
+		damagedAt[Fresh](t, bucketMeta, keyFresh),
+		damagedAt[map[string]uint64](t, bucketMeta, keyAiling),
+		damagedAt[map[string]string](t, bucketMeta, keyAgain),
+		damagedAt[Hold](t, bucketMeta, keyHold),
+		damagedAt[Attempts](t, bucketMeta, keyAttempts),
+		damagedAt[Progress](t, bucketMeta, keyProgress),
+		damagedAt[map[string]uint64](t, bucketMeta, keySecurityCounts),
+		damagedIn[Status](t, bucketStatus),
+		damagedIn[Bad](t, bucketBad),
+		damagedIn[workload.ImageInfo](t, bucketImageInfo),
+		damagedIn[Good](t, bucketGood),
+		damagedIn[Change](t, bucketChanges),
+		damagedIn[Decided](t, bucketDecided),
+		damagedIn[Report](t, bucketOutbox),
+	)
+}
+
+// damagedAt reads one record.
+func damagedAt[T any](t *Tx, bucket, key []byte) []Damage {
+	if _, err := get[T](t.tx.Bucket(bucket), key); err != nil {
+		return []Damage{{err, bucket, key}}
 	}
-	if _, err := t.Gap(); err != nil {
-		out = append(out, Damage{err, bucketMeta, keyGap})
-	}
-	if _, err := t.Proofs(); err != nil {
-		out = append(out, Damage{err, bucketMeta, keyProofs})
-	}
-	if _, err := t.Fresh(); err != nil {
-		out = append(out, Damage{err, bucketMeta, keyFresh})
-	}
-	if _, err := t.Ailing(); err != nil {
-		out = append(out, Damage{err, bucketMeta, keyAiling})
-	}
-	if _, err := t.Hold(); err != nil {
-		out = append(out, Damage{err, bucketMeta, keyHold})
-	}
-	if _, err := t.Attempts(); err != nil {
-		out = append(out, Damage{err, bucketMeta, keyAttempts})
-	}
-	if _, err := t.Progress(); err != nil {
-		out = append(out, Damage{err, bucketMeta, keyProgress})
-	}
-	if _, err := t.SecurityCounts(); err != nil {
-		out = append(out, Damage{err, bucketMeta, keySecurityCounts})
-	}
-	out = append(out, damagedIn[Status](t, bucketStatus)...)
-	out = append(out, damagedIn[Bad](t, bucketBad)...)
-	out = append(out, damagedIn[workload.ImageInfo](t, bucketImageInfo)...)
-	out = append(out, damagedIn[Good](t, bucketGood)...)
-	out = append(out, damagedIn[Change](t, bucketChanges)...)
-	out = append(out, damagedIn[Decided](t, bucketDecided)...)
-	return append(out, damagedIn[Report](t, bucketOutbox)...)
+	return nil
 }
 
 // damagedIn reads every record of a bucket.
@@ -155,21 +143,25 @@ func (t *Tx) SetPins(state digest.Digest, pins map[string]digest.Digest) error {
 
 // RetainPins forgets the pins of every state but these.
 func (t *Tx) RetainPins(states ...digest.Digest) error {
-	keep := map[string]bool{}
-	for _, s := range states {
-		keep[s.String()] = true
-	}
-	b := t.tx.Bucket(bucketPins)
+	return t.retain(bucketPins, func(key []byte) bool {
+		state, _, _ := bytes.Cut(key, []byte{0})
+		return slices.Contains(states, digest.Digest(state))
+	})
+}
+
+// retain deletes the records of a bucket whose key is not to be kept.
+func (t *Tx) retain(bucket []byte, keep func(key []byte) bool) error {
+	b := t.tx.Bucket(bucket)
 	var gone [][]byte
 	err := b.ForEach(func(k, _ []byte) error {
-		if state, _, _ := bytes.Cut(k, []byte{0}); !keep[string(state)] {
+		if !keep(k) {
 			gone = append(gone, bytes.Clone(k))
 		}
 		return nil
 	})
 	for _, k := range gone {
-		if err == nil {
-			err = b.Delete(k)
+		if derr := b.Delete(k); derr != nil {
+			err = errors.Join(err, fmt.Errorf("forget record %s %q: %w", bucket, k, derr))
 		}
 	}
 	return err
