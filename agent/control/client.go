@@ -48,100 +48,68 @@ func NewClient(path string) *Client {
 
 // Status asks how the device is.
 func (c *Client) Status(ctx context.Context) (*status.Status, error) {
-	var s status.Status
-	if err := c.call(ctx, http.MethodGet, "/v1/status", &s); err != nil {
-		return nil, err
-	}
-	return &s, nil
+	return ask[*status.Status](ctx, c, http.MethodGet, "/v1/status", nil)
 }
 
 // Sync has the agent check the registry now and waits for the outcome.
 func (c *Client) Sync(ctx context.Context) (status.SyncResult, error) {
-	var r status.SyncResult
-	err := c.call(ctx, http.MethodPost, "/v1/sync", &r)
-	return r, err
+	return ask[status.SyncResult](ctx, c, http.MethodPost, "/v1/sync", nil)
 }
 
 // VerifyImage asks whether another program may use an image, see [agent.Agent.VerifyImage].
 func (c *Client) VerifyImage(ctx context.Context, repository string, d digest.Digest) (agent.ImageVerdict, error) {
-	var v agent.ImageVerdict
 	q := url.Values{"repository": {repository}, "digest": {d.String()}}
-	err := c.call(ctx, http.MethodGet, "/v1/image?"+q.Encode(), &v)
-	return v, err
+	return ask[agent.ImageVerdict](ctx, c, http.MethodGet, "/v1/image?"+q.Encode(), nil)
 }
 
 // Logs opens containers' output. The caller closes it.
 func (c *Client) Logs(ctx context.Context, r status.LogRequest) (io.ReadCloser, error) {
-	res, err := c.do(ctx, http.MethodGet, "/v1/logs?"+logQuery(r))
-	if err != nil {
-		return nil, err
-	}
-	return res.Body, nil
+	return c.open(ctx, http.MethodGet, "/v1/logs?"+logQuery(r), nil)
 }
 
 // Containers lists the containers that the device needs or has.
 func (c *Client) Containers(ctx context.Context) ([]status.Container, error) {
-	var out []status.Container
-	err := c.call(ctx, http.MethodGet, "/v1/containers", &out)
-	return out, err
+	return ask[[]status.Container](ctx, c, http.MethodGet, "/v1/containers", nil)
 }
 
 // Stats measures running containers; no targets: all.
 func (c *Client) Stats(ctx context.Context, targets []string) ([]status.Usage, error) {
-	var out []status.Usage
-	err := c.call(ctx, http.MethodGet, "/v1/stats?"+url.Values{"target": targets}.Encode(), &out)
-	return out, err
+	return ask[[]status.Usage](ctx, c, http.MethodGet, "/v1/stats?"+url.Values{"target": targets}.Encode(), nil)
 }
 
 // Volumes lists the named volumes on the disk, with their sizes.
 func (c *Client) Volumes(ctx context.Context) ([]status.Volume, error) {
-	var out []status.Volume
-	err := c.call(ctx, http.MethodGet, "/v1/volumes", &out)
-	return out, err
+	return ask[[]status.Volume](ctx, c, http.MethodGet, "/v1/volumes", nil)
 }
 
 // RemoveVolume deletes a volume that nothing uses, named as [status.SelectVolume] takes it, and waits until its space is free.
 func (c *Client) RemoveVolume(ctx context.Context, name string) (status.Volume, error) {
-	var v status.Volume
-	err := c.call(ctx, http.MethodDelete, "/v1/volumes?"+url.Values{"name": {name}}.Encode(), &v)
-	return v, err
+	return ask[status.Volume](ctx, c, http.MethodDelete, "/v1/volumes?"+url.Values{"name": {name}}.Encode(), nil)
 }
 
 // Metrics opens what Prometheus reads. The caller closes it.
 func (c *Client) Metrics(ctx context.Context) (io.ReadCloser, error) {
-	res, err := c.do(ctx, http.MethodGet, "/v1/metrics")
-	if err != nil {
-		return nil, err
-	}
-	return res.Body, nil
+	return c.open(ctx, http.MethodGet, "/v1/metrics", nil)
 }
 
 // Changes lists the changes that the device may make.
 func (c *Client) Changes(ctx context.Context) ([]status.Change, error) {
-	var out []status.Change
-	err := c.call(ctx, http.MethodGet, "/v1/changes", &out)
-	return out, err
+	return ask[[]status.Change](ctx, c, http.MethodGet, "/v1/changes", nil)
 }
 
 // Decide records a decision about a change, see [agent.Agent.Decide]. The agent knows by itself who asks.
 func (c *Client) Decide(ctx context.Context, d Decision) (status.Change, error) {
-	var out status.Change
-	err := c.send(ctx, http.MethodPost, "/v1/decisions", d, &out)
-	return out, err
+	return ask[status.Change](ctx, c, http.MethodPost, "/v1/decisions", d)
 }
 
 // RollBack goes back to an earlier generation, see [agent.Agent.RollBack].
 func (c *Client) RollBack(ctx context.Context, r Rollback) (status.Hold, error) {
-	var out status.Hold
-	err := c.send(ctx, http.MethodPost, "/v1/rollback", r, &out)
-	return out, err
+	return ask[status.Hold](ctx, c, http.MethodPost, "/v1/rollback", r)
 }
 
 // Release ends a hold.
 func (c *Client) Release(ctx context.Context) (status.Hold, error) {
-	var out status.Hold
-	err := c.call(ctx, http.MethodDelete, "/v1/hold", &out)
-	return out, err
+	return ask[status.Hold](ctx, c, http.MethodDelete, "/v1/hold", nil)
 }
 
 // Events calls tell with what happened, oldest first, until there are no more or, following, until ctx ends, which is no
@@ -151,12 +119,12 @@ func (c *Client) Events(ctx context.Context, r status.EventRequest, tell func(st
 	set(q, "follow", "true", r.Follow)
 	set(q, "since", stamp(r.Since), !r.Since.IsZero())
 	set(q, "kind", string(r.Kind), r.Kind != "")
-	res, err := c.do(ctx, http.MethodGet, "/v1/events?"+q.Encode())
+	events, err := c.open(ctx, http.MethodGet, "/v1/events?"+q.Encode(), nil)
 	if err != nil {
 		return err
 	}
-	defer res.Body.Close()
-	lines := bufio.NewScanner(res.Body)
+	defer events.Close()
+	lines := bufio.NewScanner(events)
 	lines.Buffer(make([]byte, 4096), maxEvent)
 	for lines.Scan() {
 		var e status.Event
@@ -173,38 +141,31 @@ func (c *Client) Events(ctx context.Context, r status.EventRequest, tell func(st
 	return nil
 }
 
-func (c *Client) call(ctx context.Context, method, path string, v any) error {
-	return c.send(ctx, method, path, nil, v)
+// ask returns an answer of JSON.
+func ask[T any](ctx context.Context, c *Client, method, path string, body any) (T, error) {
+	var out, none T
+	answer, err := c.open(ctx, method, path, body)
+	if err != nil {
+		return none, err
+	}
+	defer answer.Close()
+	if err := json.NewDecoder(io.LimitReader(answer, maxAnswer)).Decode(&out); err != nil {
+		return none, fmt.Errorf("ask the agent at %s: read its answer: %w: %w", c.path, fault.ErrInvalid, err)
+	}
+	return out, nil
 }
 
-// send asks with a body of JSON; nil: without one.
-func (c *Client) send(ctx context.Context, method, path string, body, v any) error {
+// open asks with a body of JSON, nil: without one, and returns the body of an answer that is fine. The caller closes it.
+func (c *Client) open(ctx context.Context, method, path string, body any) (io.ReadCloser, error) {
 	var content io.Reader
 	if body != nil {
 		data, err := json.Marshal(body)
 		if err != nil {
-			return fmt.Errorf("ask the agent at %s: %w", c.path, err)
+			return nil, fmt.Errorf("ask the agent at %s: %w", c.path, err)
 		}
 		content = bytes.NewReader(data)
 	}
-	res, err := c.request(ctx, method, path, content)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	if err := json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(v); err != nil {
-		return fmt.Errorf("ask the agent at %s: read its answer: %w: %w", c.path, fault.ErrInvalid, err)
-	}
-	return nil
-}
-
-// do returns an answer that is fine; the caller closes its body.
-func (c *Client) do(ctx context.Context, method, path string) (*http.Response, error) {
-	return c.request(ctx, method, path, nil)
-}
-
-func (c *Client) request(ctx context.Context, method, path string, body io.Reader) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, body)
+	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, content)
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent at %s: %w", c.path, err)
 	}
@@ -213,7 +174,7 @@ func (c *Client) request(ctx context.Context, method, path string, body io.Reade
 		return nil, c.unreachable(err)
 	}
 	if res.StatusCode == http.StatusOK {
-		return res, nil
+		return res.Body, nil
 	}
 	defer res.Body.Close()
 	return nil, c.refusal(res)

@@ -174,8 +174,19 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 		}
 		reply(w, http.StatusOK, d.VerifyImage(r.Context(), repository, image))
 	})
-	session("GET /v1/volumes", volumes(d))
-	session("DELETE /v1/volumes", removeVolume(d))
+	session("GET /v1/volumes", func(w http.ResponseWriter, r *http.Request) {
+		all, err := d.Volumes(r.Context())
+		answer(w)(append([]status.Volume{}, all...), err)
+	})
+	session("DELETE /v1/volumes", func(w http.ResponseWriter, r *http.Request) {
+		q := newQuery(r.URL.RawQuery)
+		name := q.text("name")
+		if err := q.end(); err != nil {
+			refuse(w, err)
+			return
+		}
+		answer(w)(d.RemoveVolume(r.Context(), name))
+	})
 	session("GET /v1/stats", func(w http.ResponseWriter, r *http.Request) {
 		q := newQuery(r.URL.RawQuery)
 		targets := q.targets()
@@ -183,12 +194,7 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 			refuse(w, err)
 			return
 		}
-		usage, err := d.Stats(r.Context(), targets)
-		if err != nil {
-			refuse(w, err)
-			return
-		}
-		reply(w, http.StatusOK, usage)
+		answer(w)(d.Stats(r.Context(), targets))
 	})
 	mux.HandleFunc("GET /v1/metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", metrics.ContentType)
@@ -251,34 +257,6 @@ func limited(mux *http.ServeMux) func(pattern string, f http.HandlerFunc) {
 
 func syncNow(d Operator) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) { answer(w)(d.Sync(r.Context())) }
-}
-
-func volumes(d Device) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		all, err := d.Volumes(r.Context())
-		if err != nil {
-			refuse(w, err)
-			return
-		}
-		reply(w, http.StatusOK, append([]status.Volume{}, all...))
-	}
-}
-
-func removeVolume(d Device) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		q := newQuery(r.URL.RawQuery)
-		name := q.text("name")
-		if err := q.end(); err != nil {
-			refuse(w, err)
-			return
-		}
-		v, err := d.RemoveVolume(r.Context(), name)
-		if err != nil {
-			refuse(w, err)
-			return
-		}
-		reply(w, http.StatusOK, v)
-	}
 }
 
 // stream copies as it comes, so that a follower sees each line at once.
