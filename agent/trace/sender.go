@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -146,24 +145,9 @@ func bare(err error) error {
 	return err
 }
 
-// outlast returns a context that ends d after ctx, or when end is called, which waits for what is behind it.
-func outlast(ctx context.Context, d time.Duration) (life context.Context, end func()) {
-	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	var waiting sync.WaitGroup
-	waiting.Go(func() {
-		select {
-		case <-ctx.Done():
-		case <-life.Done():
-			return
-		}
-		select {
-		case <-time.After(d):
-			cancel()
-		case <-life.Done():
-		}
-	})
-	return life, func() {
-		cancel()
-		waiting.Wait()
-	}
+// outlast returns a context that ends d after ctx, or when end is called.
+func outlast(ctx context.Context, d time.Duration) (life context.Context, end context.CancelFunc) {
+	life, end = context.WithCancel(context.WithoutCancel(ctx))
+	context.AfterFunc(ctx, func() { time.AfterFunc(d, end) })
+	return life, end
 }
