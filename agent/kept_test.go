@@ -109,10 +109,10 @@ func (k *keeping) PutSpare(ctx context.Context, d ocispec.Descriptor, data []byt
 }
 
 // Get implements [intake.Content].
-func (k *keeping) Get(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
+func (k *keeping) Get(ctx context.Context, d digest.Digest) ([]byte, error) {
 	data, err := k.Content.Get(ctx, d)
-	if isSignature(data) && d.MediaType == "text/plain" {
-		k.with(func() { k.reads[d.Digest]++ })
+	if strings.HasPrefix(string(data), signature) { // not the list of them
+		k.with(func() { k.reads[d]++ })
 	}
 	return data, err
 }

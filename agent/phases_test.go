@@ -551,7 +551,7 @@ type slowContent struct {
 	reading chan struct{}
 }
 
-func (c slowContent) Get(ctx context.Context, _ ocispec.Descriptor) ([]byte, error) {
+func (c slowContent) Get(ctx context.Context, _ digest.Digest) ([]byte, error) {
 	c.reading <- struct{}{}
 	<-ctx.Done()
 	return nil, ctx.Err()

@@ -47,16 +47,10 @@ func (l *loop) recall() error {
 
 // goodRecord is what is remembered of a deployment that runs completely.
 func (l *loop) goodRecord(now time.Time, d *plan.Deployment) store.Good {
-	g := store.Good{
+	return store.Good{
 		DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Size: d.Size, Generation: l.target.Generation, State: l.target.Digest,
-		Repository: l.target.Repository, Since: now, Accepted: l.target.AcceptedAt, Sizes: map[digest.Digest]int64{},
+		Repository: l.target.Repository, Since: now, Accepted: l.target.AcceptedAt,
 	}
-	for _, b := range d.Blobs {
-		if n, ok := l.target.Sizes[b]; ok {
-			g.Sizes[b] = n
-		}
-	}
-	return g
 }
 
 // goodOf is which revisions are good once somebody has chosen a state that ran before. One that failed since then stays replaced.

@@ -113,17 +113,17 @@ func removeUnfinished(folder string) error {
 }
 
 // Get returns bytes whose digest was checked again; fault.ErrNotFound also if the file is damaged.
-func (l *Layout) Get(ctx context.Context, desc ocispec.Descriptor) ([]byte, error) {
-	if err := l.check(ctx, desc); err != nil {
-		return nil, newError("get", desc.Digest.String(), err)
+func (l *Layout) Get(ctx context.Context, d digest.Digest) ([]byte, error) {
+	if err := l.check(ctx, ocispec.Descriptor{Digest: d}); err != nil {
+		return nil, newError("get", d.String(), err)
 	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	data, err := l.place.file(desc.Digest, desc.Size, maxContent)
+	data, err := l.place.content(d, maxContent)
 	if errors.Is(err, fault.ErrDigestMismatch) {
 		err = fmt.Errorf("the file is damaged: %w", fault.ErrNotFound)
 	}
-	return data, newError("get", desc.Digest.String(), err)
+	return data, newError("get", d.String(), err)
 }
 
 // Open opens content for serving it to others, of any size that Put accepts: its digest is checked before Open returns.

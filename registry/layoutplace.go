@@ -198,17 +198,28 @@ func (p *layoutPlace) file(d digest.Digest, size, limit int64) ([]byte, error) {
 	if size > limit {
 		return nil, fmt.Errorf("%d bytes, %d are allowed: %w", size, limit, fault.ErrTooLarge)
 	}
+	data, err := p.content(d, size)
+	if err == nil && int64(len(data)) != size {
+		return nil, errDamagedFile
+	}
+	return data, err
+}
+
+var errDamagedFile = fmt.Errorf("the file is not what its name says: %w", fault.ErrDigestMismatch)
+
+// content reads one blob file of at most limit bytes and checks its digest.
+func (p *layoutPlace) content(d digest.Digest, limit int64) ([]byte, error) {
 	f, err := p.blobFile(d)
 	if err != nil {
 		return nil, onDisk(err)
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, size+1))
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {
 		return nil, onDisk(err)
 	}
-	if int64(len(data)) != size || d.Algorithm().FromBytes(data) != d {
-		return nil, fmt.Errorf("the file is not what its name says: %w", fault.ErrDigestMismatch)
+	if d.Algorithm().FromBytes(data) != d {
+		return nil, errDamagedFile
 	}
 	return data, nil
 }

@@ -22,7 +22,7 @@ var (
 		Blob(ctx context.Context, repository string, d ocispec.Descriptor, limit int64) ([]byte, error)
 	} = (*registry.Client)(nil)
 	_ interface { // the agent's store of small artifacts
-		Get(ctx context.Context, d ocispec.Descriptor) ([]byte, error)
+		Get(ctx context.Context, d digest.Digest) ([]byte, error)
 		Put(ctx context.Context, d ocispec.Descriptor, data []byte) error
 		Retain(ctx context.Context, keep []digest.Digest) error
 	} = (*registry.Layout)(nil)

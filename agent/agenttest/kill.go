@@ -143,7 +143,7 @@ type killContent struct {
 	intake.Content
 }
 
-func (c killContent) Get(ctx context.Context, d ocispec.Descriptor) ([]byte, error) {
+func (c killContent) Get(ctx context.Context, d digest.Digest) ([]byte, error) {
 	if err := c.k.alive(); err != nil {
 		return nil, err
 	}

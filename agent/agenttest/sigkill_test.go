@@ -243,10 +243,10 @@ func (o orders) observe(t *testing.T) map[string]workload.Observation {
 // folder keeps content in files.
 type folder string
 
-func (f folder) Get(_ context.Context, d ocispec.Descriptor) ([]byte, error) {
-	b, err := os.ReadFile(filepath.Join(string(f), d.Digest.Encoded()))
-	if err != nil || int64(len(b)) != d.Size || digest.FromBytes(b) != d.Digest {
-		return nil, fmt.Errorf("content %s: %w", d.Digest, fault.ErrNotFound)
+func (f folder) Get(_ context.Context, d digest.Digest) ([]byte, error) {
+	b, err := os.ReadFile(filepath.Join(string(f), d.Encoded()))
+	if err != nil || digest.FromBytes(b) != d {
+		return nil, fmt.Errorf("content %s: %w", d, fault.ErrNotFound)
 	}
 	return b, nil
 }

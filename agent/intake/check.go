@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"time"
 
@@ -154,10 +153,7 @@ func (in *Intake) look(ctx context.Context, q *Query, d ocispec.Descriptor, begu
 // examine is checks 2 to 9 of a state that was not seen before, in order.
 func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, out *Result) error {
 	policy := in.o.Fingerprint()
-	c := fetcher{in: in, repository: in.o.Repository, sizes: map[digest.Digest]int64{}}
-	if q.Accepted != nil {
-		maps.Copy(c.sizes, q.Accepted.Sizes)
-	}
+	c := fetcher{in: in, repository: in.o.Repository}
 	name := in.o.Repository + "@" + d.Digest.String()
 	desc, data, err := c.manifest(ctx, in.o.Repository, d, false)
 	switch {
@@ -212,12 +208,7 @@ func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, ou
 	out.Pins = b.pins
 	out.State = &store.State{
 		Digest: d.Digest, Size: desc.Size, MediaType: desc.MediaType, Generation: x.Generation, Repository: in.o.Repository,
-		AcceptedAt: in.o.Now(), Created: created(x), Expires: x.Expires, Windows: x.Windows.JSON(), Repeats: x.Repeats, SignedBy: v.SignedBy, Sizes: map[digest.Digest]int64{},
-	}
-	for _, blob := range out.Desired.Blobs {
-		if n, ok := b.c.sizes[blob]; ok {
-			out.State.Sizes[blob] = n
-		}
+		AcceptedAt: in.o.Now(), Created: created(x), Expires: x.Expires, Windows: x.Windows.JSON(), Repeats: x.Repeats, SignedBy: v.SignedBy,
 	}
 	return b.judged(ctx, out.State, policy)
 }

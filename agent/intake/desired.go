@@ -97,7 +97,7 @@ func (b *builder) read(ctx context.Context) (*artifacts.State, error) {
 	}
 	missing := 0
 	for _, d := range b.x.Deployments {
-		if !b.c.has(ctx, d) {
+		if !b.c.has(ctx, d.Digest) {
 			missing++
 		}
 	}
@@ -120,7 +120,6 @@ func (b *builder) read(ctx context.Context) (*artifacts.State, error) {
 		for i := range st.Deployments {
 			if st.Deployments[i].Digest == d.Digest {
 				d.Size = int64(len(st.Deployments[i].Bytes))
-				b.c.sizes[d.Digest] = d.Size
 				if err := b.c.keep(ctx, d, st.Deployments[i].Bytes); err != nil {
 					return nil, codes.Wrap(codes.Of(err), err)
 				}

@@ -17,9 +17,8 @@ import (
 type fetcher struct {
 	in         *Intake
 	repository string
-	offline    bool                    // never ask the source
-	fetched    []digest.Digest         // everything that passed
-	sizes      map[digest.Digest]int64 // of what is named by digest only, as far as known; grows
+	offline    bool            // never ask the source
+	fetched    []digest.Digest // everything that passed
 }
 
 // manifest brings an artifact's manifest. d's size may be 0: not known. keep reports whether it may stay on the device yet.
@@ -27,14 +26,9 @@ func (c *fetcher) manifest(ctx context.Context, repository string, d ocispec.Des
 	if err := hashable(d.Digest); err != nil {
 		return d, nil, fmt.Errorf("manifest %s@%s: %w", repository, d.Digest, err)
 	}
-	d = c.sized(d)
-	data, err := c.in.o.Content.Get(ctx, d)
-	if err == nil && digest.FromBytes(data) == d.Digest {
-		c.fetched = append(c.fetched, d.Digest)
-		return d, data, nil
-	}
-	if c.offline {
-		return d, nil, fmt.Errorf("read %s from the device: %w", d.Digest, fault.ErrNotFound)
+	if data, err := c.local(ctx, d.Digest); data != nil || err != nil {
+		d.Size = int64(len(data))
+		return d, data, err
 	}
 	got, data, err := c.in.o.Source.Manifest(ctx, repository, d.Digest)
 	if err != nil {
@@ -48,14 +42,7 @@ func (c *fetcher) manifest(ctx context.Context, repository string, d ocispec.Des
 		return d, nil, fmt.Errorf("fetch manifest %s@%s: %w", repository, d.Digest, &fetchError{err})
 	}
 	got.Digest, got.Size = d.Digest, int64(len(data))
-	if keep {
-		if err := c.keep(ctx, got, data); err != nil {
-			return d, nil, err
-		}
-	}
-	c.fetched = append(c.fetched, d.Digest)
-	c.sizes[d.Digest] = got.Size
-	return got, data, nil
+	return got, data, c.passed(ctx, got, data, keep)
 }
 
 // blob brings a layer of an artifact.
@@ -63,43 +50,45 @@ func (c *fetcher) blob(ctx context.Context, repository string, d ocispec.Descrip
 	if err := hashable(d.Digest); err != nil {
 		return nil, fmt.Errorf("blob %s@%s: %w", repository, d.Digest, err)
 	}
-	d = c.sized(d)
-	data, err := c.in.o.Content.Get(ctx, d)
-	if err == nil && digest.FromBytes(data) == d.Digest {
-		c.fetched = append(c.fetched, d.Digest)
-		return data, nil
-	}
-	if c.offline {
-		return nil, fmt.Errorf("read %s from the device: %w", d.Digest, fault.ErrNotFound)
+	if data, err := c.local(ctx, d.Digest); data != nil || err != nil {
+		return data, err
 	}
 	if d.Size > limit {
 		return nil, fmt.Errorf("fetch %s@%s: %d bytes, at most %d: %w", repository, d.Digest, d.Size, limit, fault.ErrTooLarge)
 	}
-	if data, err = c.in.o.Source.Blob(ctx, repository, d, limit); err != nil {
+	data, err := c.in.o.Source.Blob(ctx, repository, d, limit)
+	if err != nil {
 		return nil, &fetchError{err}
 	}
 	if err := checkBytes(d.Digest, data, limit); err != nil {
 		return nil, fmt.Errorf("fetch %s@%s: %w", repository, d.Digest, &fetchError{err})
 	}
-	if d.Size == 0 {
-		d.Size = int64(len(data))
-		c.sizes[d.Digest] = d.Size
+	d.Size = int64(len(data))
+	return data, c.passed(ctx, d, data, keep)
+}
+
+// local reads what is on the device. nil without an error: the source has to be asked.
+func (c *fetcher) local(ctx context.Context, d digest.Digest) ([]byte, error) {
+	data, err := c.in.o.Content.Get(ctx, d)
+	switch {
+	case err == nil && digest.FromBytes(data) == d:
+		c.fetched = append(c.fetched, d)
+		return data, nil
+	case c.offline:
+		return nil, fmt.Errorf("read %s from the device: %w", d, fault.ErrNotFound)
 	}
+	return nil, nil
+}
+
+// passed notes what the source brought, and keeps it.
+func (c *fetcher) passed(ctx context.Context, d ocispec.Descriptor, data []byte, keep bool) error {
 	if keep {
 		if err := c.keep(ctx, d, data); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	c.fetched = append(c.fetched, d.Digest)
-	return data, nil
-}
-
-// sized completes a descriptor that does not have its size, as far as that is known from before.
-func (c *fetcher) sized(d ocispec.Descriptor) ocispec.Descriptor {
-	if d.Size == 0 {
-		d.Size = c.sizes[d.Digest]
-	}
-	return d
+	return nil
 }
 
 func (c *fetcher) keep(ctx context.Context, d ocispec.Descriptor, data []byte) error {
@@ -110,8 +99,8 @@ func (c *fetcher) keep(ctx context.Context, d ocispec.Descriptor, data []byte) e
 }
 
 // has reports whether content is on the device.
-func (c *fetcher) has(ctx context.Context, d ocispec.Descriptor) bool {
-	_, err := c.in.o.Content.Get(ctx, c.sized(d))
+func (c *fetcher) has(ctx context.Context, d digest.Digest) bool {
+	_, err := c.in.o.Content.Get(ctx, d)
 	return err == nil
 }
 

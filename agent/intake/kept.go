@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/opencontainers/go-digest"
@@ -29,7 +28,7 @@ const (
 // haveKept reports whether what counted is on the device, undamaged.
 func (in *Intake) haveKept(ctx context.Context, kept []Kept) bool {
 	return !slices.ContainsFunc(kept, func(k Kept) bool {
-		_, err := in.o.Content.Get(ctx, k.Blob)
+		_, err := in.o.Content.Get(ctx, k.Blob.Digest)
 		return err != nil
 	})
 }
@@ -96,10 +95,7 @@ func (b *builder) judged(ctx context.Context, s *store.State, policy string) err
 	case b.unkept != nil || b.in.o.Fingerprint() != policy:
 		return nil
 	case len(b.kept) > 0:
-		if s.Sizes == nil {
-			s.Sizes = map[digest.Digest]int64{}
-		}
-		s.Signatures, s.Sizes[d.Digest] = d.Digest, d.Size
+		s.Signatures = d.Digest
 	}
 	s.Policy = policy
 	return nil
@@ -110,7 +106,7 @@ func (in *Intake) kept(ctx context.Context, s store.State) ([]Kept, error) {
 	if s.Signatures == "" {
 		return nil, nil
 	}
-	c := fetcher{in: in, offline: true, sizes: s.Sizes}
+	c := fetcher{in: in, offline: true}
 	data, err := c.blob(ctx, s.Repository, ocispec.Descriptor{Digest: s.Signatures}, maxKept, false)
 	var kept []Kept
 	if err == nil {
@@ -154,7 +150,7 @@ func (in *Intake) Reverify(ctx context.Context, s store.State) (*plan.Desired, e
 	}
 	var lost error // a file that is missing or damaged
 	read := func(ctx context.Context, blob ocispec.Descriptor) ([]byte, error) {
-		data, err := in.o.Content.Get(ctx, blob)
+		data, err := in.o.Content.Get(ctx, blob.Digest)
 		if err != nil {
 			lost = err
 		}
@@ -203,8 +199,6 @@ func (in *Intake) verifyAgain(ctx context.Context, q *Query) (*store.State, erro
 			s.SignedBy = v.SignedBy
 		}
 	}
-	s.Sizes = maps.Clone(s.Sizes)
-	delete(s.Sizes, q.Accepted.Signatures)
 	if err := b.judged(ctx, &s, policy); err != nil || b.unkept != nil {
 		return nil, codes.Wrap(codes.Of(cmp.Or(err, b.unkept)), cmp.Or(err, b.unkept))
 	}

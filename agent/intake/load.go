@@ -3,7 +3,6 @@ package intake
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -21,18 +20,11 @@ func (in *Intake) Load(ctx context.Context, s store.State, offline bool) (*plan.
 }
 
 func (in *Intake) load(ctx context.Context, s store.State, offline bool) (*plan.Desired, *builder, error) {
-	var pins map[string]digest.Digest
-	err := in.o.Store.View(func(tx *store.Tx) (err error) {
-		pins, err = tx.Pins(s.Digest)
-		return err
-	})
+	pins, err := in.pins(s.Digest)
 	if err != nil {
 		return nil, nil, codes.Wrap(codes.ContentDamaged, err)
 	}
-	c := fetcher{in: in, repository: s.Repository, offline: offline, sizes: maps.Clone(s.Sizes)}
-	if c.sizes == nil {
-		c.sizes = map[digest.Digest]int64{}
-	}
+	c := fetcher{in: in, repository: s.Repository, offline: offline}
 	_, data, err := c.manifest(ctx, s.Repository, ocispec.Descriptor{MediaType: s.MediaType, Digest: s.Digest, Size: s.Size}, true)
 	if err != nil {
 		return nil, nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
@@ -52,18 +44,11 @@ func (in *Intake) load(ctx context.Context, s store.State, offline bool) (*plan.
 
 // Revision reads one revision of a deployment again, from the device.
 func (in *Intake) Revision(ctx context.Context, g store.Good) (*plan.Deployment, error) {
-	var pins map[string]digest.Digest
-	err := in.o.Store.View(func(tx *store.Tx) (err error) {
-		pins, err = tx.Pins(g.State)
-		return err
-	})
+	pins, err := in.pins(g.State)
 	if err != nil {
 		return nil, err
 	}
-	c := fetcher{in: in, repository: g.Repository, offline: true, sizes: maps.Clone(g.Sizes)}
-	if c.sizes == nil {
-		c.sizes = map[digest.Digest]int64{}
-	}
+	c := fetcher{in: in, repository: g.Repository, offline: true}
 	data, err := c.blob(ctx, g.Repository, ocispec.Descriptor{Digest: g.Digest, Size: g.Size}, artifacts.MaxArchive, false)
 	if err != nil {
 		return nil, fmt.Errorf("read deployment %s of generation %d: %w", g.Name, g.Generation, err)
@@ -79,4 +64,13 @@ func (in *Intake) Revision(ctx context.Context, g store.Good) (*plan.Deployment,
 	}
 	d.Blobs = append(b.c.fetched, g.Digest)
 	return &d, nil
+}
+
+// pins are what the references of a state were resolved to when it was accepted.
+func (in *Intake) pins(state digest.Digest) (pins map[string]digest.Digest, err error) {
+	err = in.o.Store.View(func(tx *store.Tx) (err error) {
+		pins, err = tx.Pins(state)
+		return err
+	})
+	return pins, err
 }

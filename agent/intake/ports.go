@@ -80,7 +80,7 @@ type Part struct {
 type Content interface {
 	// Get returns bytes whose digest it has checked again. fault.ErrNotFound when they are not here, also when what is
 	// here is damaged.
-	Get(ctx context.Context, d ocispec.Descriptor) ([]byte, error)
+	Get(ctx context.Context, d digest.Digest) ([]byte, error)
 	// Put is durable when it returns, and does nothing when the content is there.
 	Put(ctx context.Context, d ocispec.Descriptor, data []byte) error
 	// PutSpare is Put for what a state can do without: it leaves the disk space that is kept for Put.

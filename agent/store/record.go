@@ -35,8 +35,6 @@ type State struct {
 	Policy     string        `json:"policy,omitempty"`   // fingerprint of the trust policy by which the rest is; "": Signatures could not be kept
 	// Signatures is the list of all signatures that counted, of its parts too, to verify it again; "": none was asked for.
 	Signatures digest.Digest `json:"signatures,omitempty"`
-	// Sizes of the components' manifests, which nothing that is signed has: with them they are found on the device.
-	Sizes map[digest.Digest]int64 `json:"sizes,omitempty"`
 }
 
 // Continues reports whether the generations of a repository go on counting where s ended. They do, also in another repository, but

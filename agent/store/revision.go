@@ -19,8 +19,6 @@ type Good struct {
 	Repository   string        `json:"repository"` // of State
 	Since        time.Time     `json:"since"`
 	Accepted     time.Time     `json:"accepted,omitzero"` // AcceptedAt of State: it may be accepted again later; zero: of an earlier version
-	// Sizes of the components' manifests, as in [State].
-	Sizes map[digest.Digest]int64 `json:"sizes,omitempty"`
 }
 
 // Bad is a revision of a deployment that was tried and did not run. It is not tried again while the device's state asks for

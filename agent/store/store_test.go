@@ -52,7 +52,7 @@ func update(t *testing.T, s *store.Store, f func(*store.Tx) error) {
 func state(generation uint64) store.State {
 	return store.State{
 		Digest: digest.FromString(fmt.Sprint(generation)), Size: 7, MediaType: "m", Generation: generation, Repository: "r.example/state",
-		AcceptedAt: t0, Expires: t0.Add(time.Hour), SignedBy: []string{"release"}, Sizes: map[digest.Digest]int64{digest.FromString("c"): 9},
+		AcceptedAt: t0, Expires: t0.Add(time.Hour), SignedBy: []string{"release"},
 	}
 }
 

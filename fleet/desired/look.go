@@ -257,7 +257,7 @@ func (v *View) read(ctx context.Context, f *found) (*artifacts.StateIndex, *arti
 // manifest is the manifest of a state that may be served.
 func (v *View) manifest(ctx context.Context, f *found) ([]byte, error) {
 	if f.Size > 0 {
-		data, err := v.o.Content.Get(ctx, ocispec.Descriptor{Digest: f.Digest, Size: f.Size})
+		data, err := v.o.Content.Get(ctx, f.Digest)
 		if err == nil || f.source == nil || !errors.Is(err, fault.ErrNotFound) {
 			return data, err
 		}
@@ -275,7 +275,7 @@ func (v *View) manifest(ctx context.Context, f *found) ([]byte, error) {
 }
 
 func (v *View) blob(ctx context.Context, from Source, d ocispec.Descriptor) ([]byte, error) {
-	data, err := v.o.Content.Get(ctx, d)
+	data, err := v.o.Content.Get(ctx, d.Digest)
 	if err == nil || from == nil || !errors.Is(err, fault.ErrNotFound) {
 		return data, err
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/opencontainers/go-digest"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
@@ -117,7 +116,7 @@ func (v *View) restore(ctx context.Context, head store.Manifest) (*served, error
 		return nil, err
 	}
 	for _, a := range s.Artifacts {
-		manifest, err := v.o.Content.Get(ctx, ocispec.Descriptor{Digest: a.Digest, Size: a.Size})
+		manifest, err := v.o.Content.Get(ctx, a.Digest)
 		if err != nil {
 			return nil, err
 		}

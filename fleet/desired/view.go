@@ -52,7 +52,7 @@ type Source interface {
 // Content is a store of content by digest. [registry.Layout] is one. Its content is verified and durable.
 type Content interface {
 	Put(ctx context.Context, desc ocispec.Descriptor, data []byte) error
-	Get(ctx context.Context, desc ocispec.Descriptor) ([]byte, error)
+	Get(ctx context.Context, d digest.Digest) ([]byte, error)
 	// Open verifies content and opens it. fault.ErrNotFound: it is missing or damaged.
 	Open(ctx context.Context, d digest.Digest) (io.ReadSeekCloser, error)
 	Retain(ctx context.Context, keep []digest.Digest) error

@@ -54,10 +54,10 @@ func (c *content) Put(_ context.Context, d ocispec.Descriptor, data []byte) erro
 	return nil
 }
 
-func (c *content) Get(_ context.Context, d ocispec.Descriptor) ([]byte, error) {
+func (c *content) Get(_ context.Context, d digest.Digest) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	data, ok := c.data[d.Digest]
+	data, ok := c.data[d]
 	if !ok {
 		return nil, fault.ErrNotFound
 	}
@@ -69,7 +69,7 @@ type file struct{ *bytes.Reader }
 func (file) Close() error { return nil }
 
 func (c *content) Open(ctx context.Context, d digest.Digest) (io.ReadSeekCloser, error) {
-	data, err := c.Get(ctx, ocispec.Descriptor{Digest: d})
+	data, err := c.Get(ctx, d)
 	return file{bytes.NewReader(data)}, err
 }
 
