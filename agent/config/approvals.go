@@ -40,16 +40,8 @@ func (r reader) approvals(n *strict.Node) (a Approvals) {
 		}
 		a.Policy.Deployments = append(a.Policy.Deployments, pattern)
 	}
-	if d := n.Get("automaticAfter"); d != nil {
-		if a.Policy.AutomaticAfter = d.Duration(); a.Policy.AutomaticAfter < MinInterval {
-			d.Faultf("must be at least %s", MinInterval)
-		}
-	}
-	if d := n.Get("validFor"); d != nil {
-		if a.Policy.ValidFor = d.Duration(); a.Policy.ValidFor < MinInterval {
-			d.Faultf("must be at least %s", MinInterval)
-		}
-	}
+	a.Policy.AutomaticAfter = atLeast(n.Get("automaticAfter"), MinInterval, 0)
+	a.Policy.ValidFor = atLeast(n.Get("validFor"), MinInterval, 0)
 	a.Group = name(n.Get("group"))
 	a.Directory, a.Owner = r.path(n.Get("directory"), ""), name(n.Get("owner"))
 	if a.Owner != "" && a.Directory == "" {

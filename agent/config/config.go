@@ -241,11 +241,7 @@ func (r reader) trust(n *strict.Node, c *Config) {
 		return
 	}
 	c.Trust = r.path(n.Get("file"), c.Trust)
-	if i := n.Get("interval"); i != nil {
-		if c.TrustInterval = i.Duration(); c.TrustInterval < MinInterval {
-			i.Faultf("must be at least %s", MinInterval)
-		}
-	}
+	c.TrustInterval = atLeast(n.Get("interval"), MinInterval, c.TrustInterval)
 	n.Close()
 }
 
@@ -365,11 +361,7 @@ func (r reader) report(n *strict.Node, c *Config) Report {
 			k.Faultf("%s and keyFile exclude each other", kind)
 		}
 	}
-	if i := n.Get("interval"); i != nil {
-		if out.Interval = i.Duration(); out.Interval < MinInterval {
-			i.Faultf("must be at least %s", MinInterval)
-		}
-	}
+	out.Interval = atLeast(n.Get("interval"), MinInterval, out.Interval)
 	n.Close()
 	return out
 }
@@ -382,12 +374,7 @@ func (r reader) registry(n *strict.Node) Registry {
 		KeyFile:   r.path(n.Get("keyFile"), ""),
 		CertsDir:  r.path(n.Get("certsDir"), "/etc/containerd/certs.d"),
 		PlainHTTP: n.Get("plainHTTP").Strings(),
-		Timeout:   DefaultTimeout,
-	}
-	if d := n.Get("timeout"); d != nil {
-		if c.Timeout = d.Duration(); c.Timeout < MinTimeout {
-			d.Faultf("must be at least %s", MinTimeout)
-		}
+		Timeout:   atLeast(n.Get("timeout"), MinTimeout, DefaultTimeout),
 	}
 	if (c.CertFile == "") != (c.KeyFile == "") {
 		n.Faultf("certFile and keyFile belong together")
@@ -502,4 +489,16 @@ func text(n *strict.Node, fallback string) string {
 		return fallback
 	}
 	return n.Filled()
+}
+
+// atLeast reads a duration that must not be shorter than least; without one it is fallback.
+func atLeast(n *strict.Node, least, fallback time.Duration) time.Duration {
+	if n == nil {
+		return fallback
+	}
+	d := n.Duration()
+	if d < least {
+		n.Faultf("must be at least %s", least)
+	}
+	return d
 }

@@ -122,12 +122,7 @@ func enrollment(n *strict.Node, f Fleet) (e Enrollment) {
 	if n == nil {
 		return e
 	}
-	e = Enrollment{Interval: DefaultEnrollmentInterval, AllowWipe: n.Get("allowWipe").Bool()}
-	if i := n.Get("interval"); i != nil {
-		if e.Interval = i.Duration(); e.Interval < MinInterval {
-			i.Faultf("must be at least %s", MinInterval)
-		}
-	}
+	e = Enrollment{Interval: atLeast(n.Get("interval"), MinInterval, DefaultEnrollmentInterval), AllowWipe: n.Get("allowWipe").Bool()}
 	if f.CertFile == "" {
 		n.HintFaultf("longshore-agent enroll writes them", "needs certFile and trustBundle of the manager, in fleet or source")
 	}

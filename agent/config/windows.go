@@ -27,12 +27,7 @@ type Changes struct {
 // times reads when what is done.
 func (c *Config) times(root *strict.Node) {
 	n := root.Get("poll")
-	c.Poll.Interval = DefaultInterval
-	if i := n.Get("interval"); i != nil {
-		if c.Poll.Interval = i.Duration(); c.Poll.Interval < MinInterval {
-			i.Faultf("must be at least %s", MinInterval)
-		}
-	}
+	c.Poll.Interval = atLeast(n.Get("interval"), MinInterval, DefaultInterval)
 	if p := n.Get("phase"); p != nil && p.Text() != "auto" {
 		if c.Poll.Phase = p.Duration(); c.Poll.Phase > 0 && c.Poll.Phase >= c.Poll.Interval {
 			p.Faultf("must be below the interval, %s", c.Poll.Interval)
