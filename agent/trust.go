@@ -201,7 +201,7 @@ func (l *loop) trustProblems(now time.Time, s *status.Status, add func(code code
 }
 
 // revoked asks the policy about everything that the device is kept at.
-func (l *loop) revoked() []intake.Revocation {
+func (l *loop) revoked() []store.Revocation {
 	if l.o.Trust == nil || l.target == nil {
 		return nil
 	}

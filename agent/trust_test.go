@@ -24,6 +24,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -36,7 +37,7 @@ type policies struct {
 	err     error
 	asked   int
 	order   func(string) // is told of each question
-	revoked []intake.Revocation
+	revoked []store.Revocation
 	signers []string
 	within  bool // a transaction: Status was asked there, where it may wait for Refresh, which waits for the transaction
 }
@@ -72,10 +73,10 @@ func (p *policies) Signers() []string {
 	return p.signers
 }
 
-func (p *policies) Revoked(keys, content []digest.Digest) []intake.Revocation {
+func (p *policies) Revoked(keys, content []digest.Digest) []store.Revocation {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var out []intake.Revocation
+	var out []store.Revocation
 	for _, r := range p.revoked {
 		if slices.Contains(keys, r.Key) || slices.Contains(content, r.Digest) {
 			out = append(out, r)
@@ -376,7 +377,7 @@ func TestRevokedKeysOfWhatRunsAreTold(t *testing.T) {
 		before := w.Observe(t)
 		p.set(func(p *policies) {
 			p.next = []intake.TrustVersion{version(2)}
-			p.revoked = []intake.Revocation{
+			p.revoked = []store.Revocation{
 				{Key: key, Reason: "laptop stolen"},
 				{Key: vendor},
 				{Key: digest.FromString("nobody's")},

@@ -46,9 +46,9 @@ const (
 
 // Proof says that it is not before Time.
 type Proof struct {
-	Kind Kind
-	By   string // name of the key; "" for a build
-	Time time.Time
+	Kind Kind      `json:"kind"`
+	By   string    `json:"by,omitempty"` // name of the key; "" for a build
+	Time time.Time `json:"time"`
 }
 
 // Clock is safe for concurrent use. Make it with [New].

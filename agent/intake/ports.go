@@ -10,6 +10,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
 )
 
 // Source reads artifacts by reference from wherever they are: a registry, its mirrors, a layout.
@@ -119,7 +120,7 @@ type Trust interface {
 	// Signers are the names of those whose signatures the policy counts, at whatever time; nil: no policy decides.
 	Signers() []string
 	// Revoked returns which of these the policy revokes: keys by their fingerprint, and digests of content.
-	Revoked(keys, content []digest.Digest) []Revocation
+	Revoked(keys, content []digest.Digest) []store.Revocation
 }
 
 // TrustVersion is one version of the trust policy.
@@ -131,12 +132,4 @@ type TrustVersion struct {
 	// Parted is the digest of the version before as the device had it, where this one follows another of that number; "": it
 	// follows what was there, or it is not known.
 	Parted digest.Digest
-}
-
-// Revocation is a key or content that the trust policy has taken back.
-type Revocation struct {
-	Key    digest.Digest // fingerprint; "": Digest is revoked
-	Digest digest.Digest
-	Since  time.Time // zero: not known
-	Reason string
 }

@@ -25,7 +25,7 @@ func (t *Times) Recall(s *store.Store) error {
 	return s.View(func(tx *store.Tx) error {
 		all, err := tx.Proofs()
 		for _, p := range all {
-			t.clock.Recall(clock.Proof{Kind: clock.Kind(p.Kind), By: p.By, Time: p.Time})
+			t.clock.Recall(p)
 		}
 		if err != nil && errors.Is(err, fault.ErrInvalid) {
 			return nil // Damaged reports it
@@ -39,11 +39,7 @@ func (t *Times) Save(tx *store.Tx) error {
 	if !t.unsaved.Swap(false) {
 		return nil
 	}
-	var all []store.Proof
-	for _, p := range t.clock.Proofs() {
-		all = append(all, store.Proof{Kind: string(p.Kind), By: p.By, Time: p.Time})
-	}
-	return tx.SetProofs(all)
+	return tx.SetProofs(t.clock.Proofs())
 }
 
 // Unsaved has the next [Times.Save] write.

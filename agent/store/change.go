@@ -76,7 +76,7 @@ type Decided struct {
 	Digest     digest.Digest `json:"digest"` // of the change, or of the state
 	Code       string        `json:"code,omitempty"`
 	Message    string        `json:"message"` // what, by whom and why
-	// The same apart.
+	// The same apart; empty in records of earlier versions.
 	Verdict Verdict `json:"verdict,omitempty"`
 	By      string  `json:"by,omitempty"`
 	Via     string  `json:"via,omitempty"`

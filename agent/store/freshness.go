@@ -9,6 +9,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -22,16 +23,9 @@ var (
 	keySecurityCounts = []byte("securityCounts")
 )
 
-// Proof is a time that a trusted signer has signed: it is no earlier. See agent/clock.
-type Proof struct {
-	Kind string    `json:"kind"`
-	By   string    `json:"by,omitempty"`
-	Time time.Time `json:"time"`
-}
-
 // Proofs are the proven times that were kept.
-func (t *Tx) Proofs() ([]Proof, error) {
-	p, err := get[[]Proof](t.tx.Bucket(bucketMeta), keyProofs)
+func (t *Tx) Proofs() ([]clock.Proof, error) {
+	p, err := get[[]clock.Proof](t.tx.Bucket(bucketMeta), keyProofs)
 	if err != nil || p == nil {
 		return nil, err
 	}
@@ -39,7 +33,7 @@ func (t *Tx) Proofs() ([]Proof, error) {
 }
 
 // SetProofs keeps proven times in place of those that were kept.
-func (t *Tx) SetProofs(all []Proof) error { return put(t.tx.Bucket(bucketMeta), keyProofs, all) }
+func (t *Tx) SetProofs(all []clock.Proof) error { return put(t.tx.Bucket(bucketMeta), keyProofs, all) }
 
 // Fresh is what is known of the freshness of the accepted state.
 type Fresh struct {

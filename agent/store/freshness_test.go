@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/store"
 )
 
@@ -54,7 +55,7 @@ func TestSecurityEventsAreCountedAndBounded(t *testing.T) {
 func TestProofsAndFreshness(t *testing.T) {
 	s := open(t, filepath.Join(t.TempDir(), "agent.db"), nil)
 	at := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	proofs := []store.Proof{{Kind: "signature", By: "release", Time: at}, {Kind: "freshness", By: "pulse", Time: at.Add(time.Hour)}}
+	proofs := []clock.Proof{{Kind: "signature", By: "release", Time: at}, {Kind: "freshness", By: "pulse", Time: at.Add(time.Hour)}}
 	fresh := &store.Fresh{Digest: digest.FromString("x"), Policy: "p", Required: true, By: "pulse", IssuedAt: at, NotAfter: at.Add(48 * time.Hour), LookedAt: at}
 	if err := s.Update(func(tx *store.Tx) error {
 		if err := tx.SetProofs(proofs); err != nil {

@@ -78,9 +78,9 @@ type HeldTrust struct {
 
 // Revocation takes back a key, by its fingerprint, or content, by its digest.
 type Revocation struct {
-	Key    digest.Digest `json:"key,omitempty"`
+	Key    digest.Digest `json:"key,omitempty"` // "": Digest is revoked
 	Digest digest.Digest `json:"digest,omitempty"`
-	Since  time.Time     `json:"since,omitzero"`
+	Since  time.Time     `json:"since,omitzero"` // zero: not known
 	Reason string        `json:"reason,omitempty"`
 }
 

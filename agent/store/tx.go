@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	"go.etcd.io/bbolt"
 
+	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -66,7 +67,7 @@ func (t *Tx) Damaged() []Damage {
 	return slices.Concat(
 		damagedAt[Refused](t, bucketMarks, keyRefused),
 		damagedAt[Gap](t, bucketMeta, keyGap),
-		damagedAt[[]Proof](t, bucketMeta, keyProofs),
+		damagedAt[[]clock.Proof](t, bucketMeta, keyProofs),
 		damagedAt[Fresh](t, bucketMeta, keyFresh),
 		damagedAt[map[string]uint64](t, bucketMeta, keyAiling),
 		damagedAt[map[string]string](t, bucketMeta, keyAgain),

@@ -182,15 +182,15 @@ func (p trustPort) Signers() []string {
 }
 
 // Revoked implements [intake.Trust].
-func (p trustPort) Revoked(keys, content []digest.Digest) []intake.Revocation {
+func (p trustPort) Revoked(keys, content []digest.Digest) []store.Revocation {
 	policy := p.policy.InForce().Policy
 	if policy == nil {
 		return nil
 	}
-	var out []intake.Revocation
+	var out []store.Revocation
 	for _, v := range policy.Revoked {
 		if slices.Contains(keys, v.Key) || slices.Contains(content, v.Digest) {
-			out = append(out, intake.Revocation{Key: v.Key, Digest: v.Digest, Since: v.Since, Reason: v.Reason})
+			out = append(out, store.Revocation(v))
 		}
 	}
 	return out
