@@ -371,7 +371,7 @@ func (r refusal) run(t *testing.T, w *World) {
 		if res.Code != r.code || res.Outcome == status.SyncInstalled || res.Outcome == status.SyncUnchanged || res.Message == "" {
 			t.Errorf("sync = %+v, want code %s", res, r.code)
 		}
-		w.same(t, before)
+		w.Same(t, before)
 		st := a.Status()
 		if turned := st.Deployments[0].Refused; turned != nil {
 			if turned.Generation != 6 || turned.RunningGeneration != 5 || turned.Code != r.code || st.Deployments[0].State != margo.StateFailed {
@@ -398,7 +398,7 @@ func (r refusal) run(t *testing.T, w *World) {
 	}
 	look(a)
 	a.Stop(t)
-	w.same(t, before)
+	w.Same(t, before)
 	a = w.Start(t)
 	look(a)
 

@@ -120,19 +120,13 @@ func (w *World) mark(t *testing.T, a App) (check func(t *testing.T)) {
 	}
 }
 
-// same wants the containers to be exactly those of before: the same, running, the same processes.
-func (w *World) same(t *testing.T, before map[string]workload.Observation) {
+// Same wants the containers to be exactly those of before: the same, running, the same processes.
+func (w *World) Same(t *testing.T, before map[string]workload.Observation) {
 	t.Helper()
 	ignore := cmp.FilterPath(func(p cmp.Path) bool { return strings.HasSuffix(p.String(), "At") }, cmp.Ignore())
 	if diff := cmp.Diff(before, w.Observe(t), ignore); diff != "" {
 		t.Errorf("containers (-before +after):\n%s", diff)
 	}
-}
-
-// Same wants the containers that were there before, untouched.
-func (w *World) Same(t *testing.T, before map[string]workload.Observation) {
-	t.Helper()
-	w.same(t, before)
 }
 
 func (w *World) allRun(t *testing.T, want ...string) map[string]workload.Observation {
@@ -241,7 +235,7 @@ func offline(t *testing.T, w *World) {
 	if res.Outcome != status.SyncUnreachable || res.Code != codes.SourceUnreachable {
 		t.Errorf("sync = %+v, want unreachable", res)
 	}
-	w.same(t, before)
+	w.Same(t, before)
 	r.Stop(t)
 	r = w.Start(t) // everything comes from the disk
 	w.Sync(t, r)
@@ -249,7 +243,7 @@ func offline(t *testing.T, w *World) {
 		s := r.Status()
 		return s.Committed != nil && len(s.Deployments) == 1 && len(s.Problems) > 0 && s.Problems[0].Code == codes.SourceUnreachable
 	})
-	w.same(t, before)
+	w.Same(t, before)
 	expect(t, "state", r.Status().Deployments[0].State, margo.StateInstalled)
 	w.Registry.Fail(nil)
 	w.Publish(t, 2, Line("2"))
@@ -269,11 +263,11 @@ func restart(t *testing.T, w *World) {
 	w.Sync(t, r)
 	before := w.Observe(t)
 	r.Stop(t)
-	w.same(t, before)
+	w.Same(t, before)
 	for range 2 {
 		r = w.Start(t)
 		expect(t, "sync", w.Sync(t, r), status.SyncResult{Outcome: status.SyncUnchanged, Generation: 1})
-		w.same(t, before)
+		w.Same(t, before)
 		w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
 		r.Stop(t)
 	}
@@ -346,7 +340,7 @@ func refused(t *testing.T, w *World) {
 	if res.Outcome != status.SyncRefused || res.Code != codes.SignatureMissing || res.Hint == "" {
 		t.Errorf("sync = %+v, want refused for want of a signature", res)
 	}
-	w.same(t, before)
+	w.Same(t, before)
 	st := r.Status()
 	if len(st.Problems) != 1 || st.Problems[0].Code != codes.SignatureMissing || st.Accepted.Generation != 1 {
 		t.Errorf("status %+v", st)
@@ -372,7 +366,7 @@ func supersede(t *testing.T, w *World) {
 	if res.Outcome != status.SyncFailed || !strings.HasPrefix(string(res.Code), "image-") || res.Generation != 2 {
 		t.Errorf("sync = %+v, want failed: an image is missing", res)
 	}
-	w.same(t, before)
+	w.Same(t, before)
 	expect(t, "accepted", fmt.Sprint(r.Status().Accepted.Generation, r.Status().Running.Generation), "2 1")
 	w.Publish(t, 3, Line("2"))
 	expect(t, "sync", w.Sync(t, r), status.SyncResult{Outcome: status.SyncInstalled, Generation: 3})

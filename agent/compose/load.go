@@ -2,6 +2,7 @@ package compose
 
 import (
 	"context"
+	"embed"
 	"io/fs"
 	"maps"
 	"path"
@@ -36,7 +37,7 @@ func Load(ctx context.Context, archive *artifacts.Archive, o Options) (*workload
 	}
 	files := archive.FS
 	if files == nil {
-		files = noFiles{}
+		files = embed.FS{} // none beside compose.yaml
 	}
 	t := &translation{document: d, files: files, lock: archive.Lock, platform: o.Platform, unpinned: o.AllowUnpinned}
 	p, err := t.translate(ctx, name)
@@ -75,11 +76,4 @@ func environment(env map[string]string, project string) map[string]string {
 		out[projectVariable] = project
 	}
 	return out
-}
-
-// noFiles is an archive without files beside compose.yaml.
-type noFiles struct{}
-
-func (noFiles) Open(name string) (fs.File, error) {
-	return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 }

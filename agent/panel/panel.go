@@ -145,14 +145,13 @@ func (p *page) known(host string) bool {
 
 // content is what every page shows beside its own.
 type content struct {
-	Device    string
-	Person    string // who is logged in; "": nobody
-	CanLogIn  bool
-	Flash     *flash
-	Overview  bool // which renews itself
-	Data      any
-	Text      *Messages
-	LoginFrom string // what the person wanted to do; "": look
+	Device   string
+	Person   string // who is logged in; "": nobody
+	CanLogIn bool
+	Flash    *flash
+	Overview bool // which renews itself
+	Data     any
+	Text     *Messages
 }
 
 func (p *page) show(w http.ResponseWriter, code int, name string, c content) {

@@ -285,7 +285,7 @@ func (s Supervised) next(now time.Time, c workload.Container, o workload.Observa
 func (s Supervised) exited(now time.Time, c workload.Container, o workload.Observation, again bool, p Policy) Supervised {
 	sick := s.Health == HealthUnhealthy
 	m := c.Service.Update.Monitor
-	s.EndedEarly = s.EndedEarly || !again && m > 0 && !s.Up.IsZero() && now.Sub(s.Up) < m && (o.ExitCode != 0 || s.restarts(c, o))
+	s.EndedEarly = s.EndedEarly || !again && m > 0 && !s.Up.IsZero() && now.Sub(s.Up) < m && (o.ExitCode != 0 || restarts(c, o, s.Restarts))
 	s.ran, s.end, s.Exited, s.Health, s.Failed, s.Run, s.Up, s.Active = true, o.End, true, "", 0, "", time.Time{}, time.Time{}
 	s.Restarting, s.LogRead, s.LastLog, s.Code, s.Lack = again, o.ExitCode == 0, "", o.ExitCode, o.Lack
 	s.NextStart = time.Time{} // that of the run that ended, when it was too short to be seen
@@ -297,10 +297,6 @@ func (s Supervised) exited(now time.Time, c workload.Container, o workload.Obser
 		s.NextStart = now.Add(pause(c, s.Restarts, p))
 	}
 	return s
-}
-
-func (s Supervised) restarts(c workload.Container, o workload.Observation) bool {
-	return restarts(c, o, s.Restarts)
 }
 
 // Probed applies the result of a probe. Failures in the start period do not count.
