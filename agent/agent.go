@@ -16,22 +16,22 @@ import (
 // Agent keeps one device at its desired state. Make it with [New], run it with [Agent.Run], once; the other methods may be
 // called from any goroutine while it runs.
 type Agent struct {
-	o         Options
-	intake    *intake.Intake
-	clock     *clock.Clock
-	times     *intake.Times    // what was proven of the time
-	inbox     chan func(*loop) // to the loop, which owns all that changes
-	status    atomic.Pointer[status.Status]
-	progress  progress // of the images of the accepted generation
-	refilling progress // of those that were lost
-	events    *status.Ring
-	tables    atomic.Pointer[[]status.Container]
-	counts    counts
-	mirrors   mirrors
-	sender    sender
-	publisher publisher
-	started   atomic.Bool
-	done      chan struct{} // closed when Run returns
+	o          Options
+	intake     *intake.Intake
+	clock      *clock.Clock
+	times      *intake.Times    // what was proven of the time
+	inbox      chan func(*loop) // to the loop, which owns all that changes
+	mismatches chan string      // of mirrors, which the loop has not seen yet
+	status     atomic.Pointer[status.Status]
+	progress   progress // of the images of the accepted generation
+	refilling  progress // of those that were lost
+	events     *status.Ring
+	tables     atomic.Pointer[[]status.Container]
+	counts     counts
+	sender     sender
+	publisher  publisher
+	started    atomic.Bool
+	done       chan struct{} // closed when Run returns
 }
 
 // New checks the options. It asks neither the network nor the runtime.
@@ -39,7 +39,7 @@ func New(o Options) (*Agent, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	a := &Agent{o: o, inbox: make(chan func(*loop), 64), done: make(chan struct{}), events: status.NewRing(o.Now)}
+	a := &Agent{o: o, inbox: make(chan func(*loop), 64), mismatches: make(chan string, maxMismatches), done: make(chan struct{}), events: status.NewRing(o.Now)}
 	if a.clock = o.Clock; a.clock == nil {
 		start := o.Now()
 		a.clock = clock.New(o.Now, func() time.Duration { return o.Now().Sub(start) })

@@ -41,14 +41,6 @@ type publisher struct {
 	shown status.CurrentReport
 }
 
-// nudge says that something may have changed.
-func (p *publisher) nudge() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
-
 func (p *publisher) run(ctx context.Context, a *Agent) {
 	if a.o.Publisher == nil {
 		return
@@ -177,8 +169,16 @@ func (p *publisher) status(a *Agent, s *status.Status) {
 
 // nudge wakes the sender and the publisher: there may be something new.
 func (l *loop) nudge() {
-	l.sender.nudge()
-	l.publisher.nudge()
+	ring(l.sender.wake)
+	ring(l.publisher.wake)
+}
+
+// ring wakes the goroutine that waits for a channel with room for one, now or when it waits next.
+func ring(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // currentState makes the device's current state and gives it the next numbers, on the disk before anybody else sees them. nil: it is
@@ -193,7 +193,7 @@ func (l *loop) currentState(last *artifacts.CurrentState, due bool) (*artifacts.
 		Deployments: []artifacts.CurrentDeployment{},
 	}
 	if r := l.refused; r != nil {
-		c.Refused = &artifacts.CurrentRefusal{Generation: r.Generation, Digest: r.Digest, Code: r.Code, Message: cut(r.Message, maxSentence), Since: r.Since.UTC()}
+		c.Refused = &artifacts.CurrentRefusal{Generation: r.Generation, Digest: r.Digest, Code: r.Code, Message: status.Cut(r.Message, maxSentence), Since: r.Since.UTC()}
 	}
 	for _, d := range status.ByName(l.reportedStatus) {
 		c.Deployments = append(c.Deployments, l.currentDeployment(d))
@@ -272,15 +272,7 @@ func cutError(e *margo.StatusError) *margo.StatusError {
 	if e == nil {
 		return nil
 	}
-	return &margo.StatusError{Code: e.Code, Source: cut(e.Source, maxSentence), Message: cut(e.Message, maxSentence)}
-}
-
-// cut keeps messages short, in bytes: what others wrote may be in them.
-func cut(s string, most int) string {
-	if len(s) > most {
-		s = s[:most] + "…"
-	}
-	return strings.ToValidUTF8(s, "")
+	return &margo.StatusError{Code: e.Code, Source: status.Cut(e.Source, maxSentence), Message: status.Cut(e.Message, maxSentence)}
 }
 
 // Publisher puts a device's current state where it can be read without a fleet endpoint.

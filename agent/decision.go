@@ -71,7 +71,7 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 	if d.Verdict == store.Postponed {
 		until = d.Until
 	}
-	r.Decision = &store.Decision{Verdict: d.Verdict, By: d.By, Via: d.Via, Reason: clip(d.Reason), At: now, Until: until}
+	r.Decision = &store.Decision{Verdict: d.Verdict, By: d.By, Via: d.Via, Reason: status.Cut(d.Reason, status.MaxMessage), At: now, Until: until}
 	err = l.o.Store.Update(func(tx *store.Tx) error {
 		return errors.Join(tx.SetChange(r), keepDecided(tx, decisionEvent(c, *r.Decision), *r.Decision), l.capabilities(tx, now))
 	})
@@ -111,7 +111,7 @@ func reportedDecisions(tx *store.Tx) ([]artifacts.CurrentDecision, error) {
 	var out []artifacts.CurrentDecision
 	for _, d := range all[max(0, len(all)-maxReported):] {
 		out = append(out, artifacts.CurrentDecision{
-			At: d.At.UTC(), Verdict: string(d.Verdict), Deployment: d.Deployment, Generation: d.Generation, Digest: d.Digest, By: d.By, Via: d.Via, Reason: cut(d.Reason, maxSentence),
+			At: d.At.UTC(), Verdict: string(d.Verdict), Deployment: d.Deployment, Generation: d.Generation, Digest: d.Digest, By: d.By, Via: d.Via, Reason: status.Cut(d.Reason, maxSentence),
 		})
 	}
 	return out, err
@@ -132,15 +132,7 @@ func reasonText(reason string) string {
 	if reason == "" {
 		return ""
 	}
-	return ": " + clip(reason)
-}
-
-// clip bounds what people write.
-func clip(text string) string {
-	if len(text) > status.MaxMessage {
-		return strings.ToValidUTF8(text[:status.MaxMessage], "")
-	}
-	return text
+	return ": " + status.Cut(reason, status.MaxMessage)
 }
 
 func (l *loop) changeNamed(deployment string) (plan.Change, error) {

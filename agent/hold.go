@@ -111,7 +111,7 @@ func (l *loop) manualRollback(r RollbackRequest, v verified) (status.Hold, error
 			return fail(fault.ErrRejected, "choose another generation, or publish a new one", "generation %d: the trust policy has revoked %s", s.Generation, cmpRevoked(x[0].Digest, x[0].Key))
 		}
 	}
-	hold := &store.Hold{Generation: s.Generation, State: s.Digest, Over: l.accepted.Digest, By: r.By, Via: r.Via, Reason: clip(r.Reason), At: l.o.Now()}
+	hold := &store.Hold{Generation: s.Generation, State: s.Digest, Over: l.accepted.Digest, By: r.By, Via: r.Via, Reason: status.Cut(r.Reason, status.MaxMessage), At: l.o.Now()}
 	before, target, targetDesired, acceptedDesired, damaged, good := l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged, l.good
 	l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged = hold, s, desired, nil, nil
 	l.good = l.goodOf(hold.At, desired)

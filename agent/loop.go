@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
@@ -234,6 +235,8 @@ func (l *loop) run() {
 		case f := <-l.inbox:
 			f(l)
 			l.drain()
+		case message := <-l.mismatches: // all share one record, so that they cannot displace other security events
+			l.saveSecurity(l.newSecurityEvent(codes.MirrorDigest, "", 0, message))
 		case <-timer.C:
 		}
 		if l.ctx.Err() != nil {
@@ -331,7 +334,6 @@ func (l *loop) pass() {
 		l.act(now, saved)
 		l.probe()
 	}
-	l.reportMirrors()
 	l.retrySecurity(now)
 	l.poll.start(l, now)
 	l.trust.start(l, now)
@@ -375,17 +377,14 @@ func (l *loop) watch() {
 		}
 		tries++
 		l.send(func(l *loop) { l.look = true })
-		select {
-		case <-l.ctx.Done():
-		case <-time.After(clock.Backoff(tries, 500*time.Millisecond, 15*time.Second)):
-		}
+		wait(l.ctx, clock.Backoff(tries, 500*time.Millisecond, 15*time.Second))
 	}
 }
 
 func (l *loop) event(e workload.Event) {
 	l.look = true
 	if e.Kind == workload.EventLost {
-		l.requestReconcile()
+		ring(l.reconcileNow)
 	}
 	if e.Kind == workload.EventOOM {
 		l.events.Emit(l.about(e.ID, status.Event{Kind: status.EventOOM}))

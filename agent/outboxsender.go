@@ -54,14 +54,6 @@ func longest(interval time.Duration) time.Duration {
 	return reportBackoff
 }
 
-// nudge says that there may be a new report.
-func (p *sender) nudge() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
-	}
-}
-
 func (p *sender) run(ctx context.Context, a *Agent) {
 	if a.o.Reporter == nil {
 		return
@@ -89,10 +81,7 @@ func (p *sender) run(ctx context.Context, a *Agent) {
 				pause, failures = left, 0
 			}
 			p.note(err, now.Add(pause))
-			select {
-			case <-ctx.Done():
-			case <-time.After(pause):
-			}
+			wait(ctx, pause)
 		case some:
 			if failures > 0 {
 				a.o.Logger.Info("the fleet endpoint takes reports again")

@@ -44,10 +44,7 @@ func (p *pulling) again() { p.repair = true }
 // nudge ends the pause between attempts.
 func (p *pulling) nudge() {
 	if p.digest != "" {
-		select {
-		case p.kick <- struct{}{}:
-		default:
-		}
+		ring(p.kick)
 	}
 }
 

@@ -62,14 +62,6 @@ func (l *loop) reconcile() {
 	}
 }
 
-// requestReconcile ends the pause between two calls.
-func (l *loop) requestReconcile() {
-	select {
-	case l.reconcileNow <- struct{}{}:
-	default:
-	}
-}
-
 // reconciled logs the result of the repairer: one line when it changes.
 func (l *loop) reconciled(repaired []string, err error) {
 	if more := len(repaired) - maxRepaired; more > 0 {

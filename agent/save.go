@@ -332,7 +332,7 @@ func (l *loop) statuses(tx *store.Tx, now time.Time, fresh, removed []store.Stat
 func transition(now time.Time, s store.Status) artifacts.CurrentTransition {
 	x := artifacts.CurrentTransition{At: now.UTC(), Deployment: s.DeploymentID, Generation: s.Generation, State: s.State, Error: cutError(statusError(s))}
 	if x.Error != nil {
-		x.Error.Source, x.Error.Message = cut(x.Error.Source, maxSentence/4), cut(x.Error.Message, maxSentence/4)
+		x.Error.Source, x.Error.Message = status.Cut(x.Error.Source, maxSentence/4), status.Cut(x.Error.Message, maxSentence/4)
 	}
 	return x
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -26,10 +25,7 @@ const maxUnsavedSecurity = 64
 // newSecurityEvent is one of now, as the device believes it to be: its own clock may have forgotten everything, and what comes first or
 // last, and is kept, must not depend on that.
 func (l *loop) newSecurityEvent(code codes.Code, d digest.Digest, generation uint64, message string) *securityEvent {
-	if len(message) > status.MaxMessage {
-		message = strings.ToValidUTF8(message[:status.MaxMessage], "") + "…"
-	}
-	return &securityEvent{Security: store.Security{Code: string(code), Digest: d, Generation: generation, Message: message, Last: l.clock.Now().UTC()}}
+	return &securityEvent{Security: store.Security{Code: string(code), Digest: d, Generation: generation, Message: status.Cut(message, status.MaxMessage), Last: l.clock.Now().UTC()}}
 }
 
 // save keeps it; nil keeps nothing.

@@ -148,7 +148,7 @@ func (l *loop) replaceHeld(now time.Time, v *intake.TrustVersion) {
 				told = append(told[:maxTold], fmt.Sprintf("and %d more", more))
 			}
 			for i := range told {
-				told[i] = clip(told[i])
+				told[i] = status.Cut(told[i], status.MaxMessage)
 			}
 			c := store.Change{
 				ID: v.Digest, Deployment: status.TrustPolicyName, Since: now,

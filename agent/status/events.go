@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"maps"
+	"strings"
 	"sync"
 	"time"
 
@@ -123,9 +124,7 @@ func (r *Ring) Recall(e Event) {
 }
 
 func (r *Ring) keep(e Event) {
-	if len(e.Message) > MaxMessage {
-		e.Message = e.Message[:MaxMessage] + "…"
-	}
+	e.Message = Cut(e.Message, MaxMessage)
 	e.Sequence = r.next
 	if e.Kind == EventSecurity {
 		r.kept = append(r.kept, e)
@@ -142,6 +141,14 @@ func (r *Ring) keep(e Event) {
 	r.count[e.Kind]++
 	close(r.more)
 	r.more = make(chan struct{})
+}
+
+// Cut shortens a text to that many bytes: what others wrote may be in it.
+func Cut(text string, most int) string {
+	if len(text) > most {
+		text = text[:most] + "…"
+	}
+	return strings.ToValidUTF8(text, "")
 }
 
 // SetSecurity takes over how many security events there were.
