@@ -20,15 +20,16 @@ import (
 
 // DecisionRequest is a decision of a person at the device about a change.
 type DecisionRequest struct {
-	Deployment string        // name or id
-	ID         digest.Digest // of the change that was looked at
-	Verdict    store.Verdict
-	By, Via    string
-	Reason     string    // of a rejection: not empty
-	Until      time.Time // of [store.Postponed]
+	Deployment string        `json:"deployment"` // name or id
+	ID         digest.Digest `json:"id"`         // of the change that was looked at
+	Verdict    store.Verdict `json:"verdict"`
+	By         string        `json:"-"`
+	Via        string        `json:"-"`
+	Reason     string        `json:"reason,omitempty"` // of a rejection: not empty
+	Until      time.Time     `json:"until,omitzero"`   // of [store.Postponed]
 	// Seen is when the decision about the change was made that was looked at; zero: there was none. Another verdict since then is a conflict while it
 	// counts. nil: it does not matter.
-	Seen *time.Time
+	Seen *time.Time `json:"seen,omitempty"`
 }
 
 // MaxPostponed is the longest time for which a change can be postponed.

@@ -18,10 +18,11 @@ import (
 
 // RollbackRequest is the generation that somebody at the device wants it to run.
 type RollbackRequest struct {
-	To      uint64 // 0: the one that ran completely before
-	By, Via string
-	Reason  string
-	Over    digest.Digest // the accepted state that was looked at; another one is a conflict. "": the one of now
+	To     uint64        `json:"to"` // 0: the one that ran completely before
+	By     string        `json:"-"`
+	Via    string        `json:"-"`
+	Reason string        `json:"reason,omitempty"`
+	Over   digest.Digest `json:"-"` // the accepted state that was looked at; another one is a conflict. "": the one of now
 }
 
 // RollBack brings the device back to a generation that ran completely here and is still on its disk, and holds it there until another state

@@ -17,7 +17,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -183,14 +182,14 @@ func (x *Directory) replace(root *os.Root, name string, data []byte) error {
 
 // take decides as a file says, writes the result and removes the file. A file that is not complete yet stays.
 func (x *Directory) take(ctx context.Context, root *os.Root, name string, d Operator) error {
-	r, by, at, err := x.read(root, name)
+	r, at, err := x.read(root, name)
 	if errors.Is(err, fault.ErrInvalid) && x.Now().Sub(at).Abs() < halfWritten {
 		return nil
 	}
 	var out Result
 	if err == nil {
 		var c status.Change
-		c, err = d.Decide(ctx, agent.DecisionRequest{Deployment: r.Deployment, ID: r.ID, Verdict: r.Verdict, By: by, Via: "file", Reason: r.Reason, Until: r.Until, Seen: r.Seen})
+		c, err = d.Decide(ctx, r)
 		out.Change = &c
 	}
 	if errors.Is(err, fault.ErrTemporary) || ctx.Err() != nil {
@@ -219,9 +218,9 @@ func (x *Directory) take(ctx context.Context, root *os.Root, name string, d Oper
 }
 
 // read reads a decision; at is when the file was written.
-func (x *Directory) read(root *os.Root, name string) (d Decision, by string, at time.Time, err error) {
-	fail := func(err error) (Decision, string, time.Time, error) {
-		return d, "", at, fmt.Errorf("file %s: %w", filepath.Join(x.Path, name), err)
+func (x *Directory) read(root *os.Root, name string) (d Decision, at time.Time, err error) {
+	fail := func(err error) (Decision, time.Time, error) {
+		return d, at, fmt.Errorf("file %s: %w", filepath.Join(x.Path, name), err)
 	}
 	link, err := root.Lstat(name)
 	if err != nil {
@@ -253,8 +252,10 @@ func (x *Directory) read(root *os.Root, name string) (d Decision, by string, at 
 	if err := decode(data, &d); err != nil {
 		return fail(err)
 	}
-	if by = "root"; info.Sys().(*syscall.Stat_t).Uid != 0 {
+	by := "root"
+	if info.Sys().(*syscall.Stat_t).Uid != 0 {
 		by = "user " + x.Name
 	}
-	return d, by + ", file " + strings.TrimSuffix(name, decisionSuffix), at, nil
+	d.By, d.Via = by+", file "+strings.TrimSuffix(name, decisionSuffix), "file"
+	return d, at, nil
 }

@@ -11,14 +11,11 @@ import (
 	"net/http"
 	"os/user"
 	"strconv"
-	"time"
 
-	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/status"
-	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -26,21 +23,12 @@ import (
 // maxDecision bounds the body of a request that decides something.
 const maxDecision = 16 << 10
 
-// Decision is the body of POST /v1/decisions.
-type Decision struct {
-	Deployment string        `json:"deployment"` // name or id
-	ID         digest.Digest `json:"id"`         // of the change that was looked at
-	Verdict    store.Verdict `json:"verdict"`
-	Reason     string        `json:"reason,omitempty"`
-	Until      time.Time     `json:"until,omitzero"`
-	Seen       *time.Time    `json:"seen,omitempty"` // as in [agent.DecisionRequest]
-}
-
-// Rollback is the body of POST /v1/rollback.
-type Rollback struct {
-	To     uint64 `json:"to"` // 0: the generation that ran before
-	Reason string `json:"reason,omitempty"`
-}
+type (
+	// Decision is the body of POST /v1/decisions. Who decides is not in it: the kernel says it.
+	Decision = agent.DecisionRequest
+	// Rollback is the body of POST /v1/rollback.
+	Rollback = agent.RollbackRequest
+)
 
 // Operator is what the people at a device may ask and decide: nothing of it runs a program, or shows what an application writes.
 type Operator interface {
@@ -68,24 +56,22 @@ func operatorRoutes(handle func(pattern string, f http.HandlerFunc), d Operator)
 	handle("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, d.Status()) })
 	handle("GET /v1/changes", func(w http.ResponseWriter, r *http.Request) { answer(w)(d.Changes(r.Context())) })
 	handle("POST /v1/decisions", func(w http.ResponseWriter, r *http.Request) {
-		var x Decision
-		by, err := decided(r, &x)
-		if err != nil {
+		x := Decision{Via: viaCommand}
+		var err error
+		if x.By, err = decided(r, &x); err != nil {
 			refuse(w, err)
 			return
 		}
-		answer(w)(d.Decide(r.Context(), agent.DecisionRequest{
-			Deployment: x.Deployment, ID: x.ID, Verdict: x.Verdict, By: by, Via: viaCommand, Reason: x.Reason, Until: x.Until, Seen: x.Seen,
-		}))
+		answer(w)(d.Decide(r.Context(), x))
 	})
 	handle("POST /v1/rollback", func(w http.ResponseWriter, r *http.Request) {
-		var x Rollback
-		by, err := decided(r, &x)
-		if err != nil {
+		x := Rollback{Via: viaCommand}
+		var err error
+		if x.By, err = decided(r, &x); err != nil {
 			refuse(w, err)
 			return
 		}
-		answer(w)(d.RollBack(r.Context(), agent.RollbackRequest{To: x.To, By: by, Via: viaCommand, Reason: x.Reason}))
+		answer(w)(d.RollBack(r.Context(), x))
 	})
 	handle("DELETE /v1/hold", func(w http.ResponseWriter, r *http.Request) {
 		by, err := peer(r.Context())
