@@ -13,12 +13,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/report/tpm"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/signing/token"
 )
 
@@ -90,7 +90,7 @@ func (p Place) Make() (key *Key, made bool, err error) {
 	if key, made, err = p.open(true); err != nil || !made {
 		return key, false, err
 	}
-	err = place(key.PublicFile, key.PublicPEM, 0o644, os.Link) // a public key that is there by now stays: it is read again
+	err = files.Place(key.PublicFile, key.PublicPEM, 0o644, os.Link) // a public key that is there by now stays: it is read again
 	if errors.Is(err, fs.ErrExist) {
 		key, _, err = p.open(false)
 		return key, false, err
@@ -203,7 +203,7 @@ func MakeKey(file string) (key *Key, made bool, err error) {
 	if there, err := os.ReadFile(key.PublicFile); err == nil && bytes.Equal(there, key.PublicPEM) {
 		return key, made, nil
 	}
-	if err := place(key.PublicFile, key.PublicPEM, 0o644, os.Rename); err != nil {
+	if err := files.Write(key.PublicFile, key.PublicPEM, 0o644); err != nil {
 		return nil, false, fmt.Errorf("write %s: %w", key.PublicFile, err)
 	}
 	return key, made, nil
@@ -233,31 +233,9 @@ func generate(file string) error {
 	if err != nil {
 		return err
 	}
-	err = place(file, pem.EncodeToMemory(&pem.Block{Type: pemPrivate, Bytes: der}), 0o600, os.Link) // a key that is there stays
+	err = files.Place(file, pem.EncodeToMemory(&pem.Block{Type: pemPrivate, Bytes: der}), 0o600, os.Link) // a key that is there stays
 	if errors.Is(err, fs.ErrExist) {
 		return nil
 	}
 	return err
-}
-
-// place writes a file as a whole and gives it its name by put, durably.
-func place(file string, data []byte, mode fs.FileMode, put func(from, to string) error) error {
-	dir := filepath.Dir(file)
-	f, err := os.CreateTemp(dir, "."+filepath.Base(file)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already after a rename
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := put(f.Name(), file); err != nil {
-		return err
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

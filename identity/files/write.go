@@ -9,17 +9,22 @@ import (
 
 // Write writes a file as a whole and durably, in the place of one that is there: after a power cut it is the new one or the old one.
 func Write(file string, data []byte, mode fs.FileMode) error {
+	return Place(file, data, mode, os.Rename)
+}
+
+// Place is Write with another way to give the file its name, such as [os.Link], which leaves one that is there.
+func Place(file string, data []byte, mode fs.FileMode, put func(from, to string) error) error {
 	dir := filepath.Dir(file)
 	f, err := os.CreateTemp(dir, "."+filepath.Base(file)+"-*")
 	if err != nil {
 		return err
 	}
-	defer func() { _ = os.Remove(f.Name()) }() // gone already after the rename
+	defer func() { _ = os.Remove(f.Name()) }() // gone already after a rename
 	_, err = f.Write(data)
 	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), file); err != nil {
+	if err := put(f.Name(), file); err != nil {
 		return err
 	}
 	d, err := os.Open(dir)

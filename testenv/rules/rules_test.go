@@ -51,7 +51,7 @@ var mayImport = map[string][]string{
 	"agent/network":      {"artifacts", "agent/workload"},
 	"agent/firstprocess": {},
 	"agent/manager":      {"artifacts", "agent/store"},
-	"agent/report":       {"artifacts", "agent", "agent/report/tpm", "signing/token"},
+	"agent/report":       {"artifacts", "agent", "agent/report/tpm", "identity/files", "signing/token"},
 	"agent/report/tpm":   {"artifacts"},
 	"agent/control":      {"artifacts", "agent", "agent/codes", "agent/status", "agent/store", "agent/workload", "agent/metrics"},
 	"agent/panel":        {"artifacts", "agent", "agent/codes", "agent/status", "agent/store", "agent/workload"},
