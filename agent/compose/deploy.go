@@ -2,8 +2,6 @@ package compose
 
 import (
 	"math"
-	"slices"
-	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
@@ -101,51 +99,16 @@ func (t *translation) orders(p *workload.Project) {
 		s := &p.Services[i]
 		n := t.root.Get("services", s.Name)
 		if s.Update.Order == workload.StartFirst {
-			if why := t.exclusiveReason(p, s); why != "" {
+			if why := p.Exclusive(s); why != "" {
 				s.Update.Order = ""
 				t.Notice(n.Get("deploy", "update_config", "order"), "stop-first: %s", why)
 			}
 		}
 		if s.Rollback.Order == workload.StartFirst {
-			if why := t.exclusiveReason(p, s); why != "" {
+			if why := p.Exclusive(s); why != "" {
 				s.Rollback.Order = ""
 				t.Notice(n.Get("deploy", "rollback_config", "order"), "stop-first: %s", why)
 			}
 		}
 	}
-}
-
-// exclusiveReason is why two containers of a service cannot run at the same time; "" if they can.
-func (t *translation) exclusiveReason(p *workload.Project, s *workload.Service) string {
-	switch {
-	case s.Namespaces.Network == workload.HostNamespace:
-		return "the service has the network of the device itself, which the old and the new container would share"
-	case s.Namespaces.Network.Service() != "":
-		return "the service has the network of " + s.Namespaces.Network.Service()
-	}
-	for _, other := range p.Services {
-		for _, ns := range []workload.Namespace{other.Namespaces.Network, other.Namespaces.PID, other.Namespaces.IPC} {
-			if ns.Service() == s.Name {
-				return "service " + other.Name + " is in a namespace of its container"
-			}
-		}
-	}
-	for _, a := range s.Networks {
-		if a.IPv4.IsValid() || a.IPv6.IsValid() || a.MAC != "" {
-			return "its address on network " + a.Network + " is fixed, and two containers cannot have it"
-		}
-		if i := slices.IndexFunc(p.Networks, func(n workload.Network) bool { return n.Name == a.Network }); i >= 0 && p.Networks[i].Driver != "" {
-			return "network " + a.Network + " has no service address that could move"
-		}
-	}
-	for _, m := range s.Mounts {
-		switch {
-		case m.ReadOnly || m.Kind != workload.MountVolume && m.Kind != workload.MountBind:
-		case m.Kind == workload.MountVolume && m.Source == "":
-			return "the volume at " + m.Target + " is written to by one container at a time"
-		default:
-			return strings.TrimSpace("the old and the new container would write to " + m.Source + " at once")
-		}
-	}
-	return ""
 }

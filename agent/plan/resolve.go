@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/opencontainers/go-digest"
@@ -135,37 +133,22 @@ func effectiveHealth(s *workload.Service, image *workload.Health) *workload.Heal
 	return &h
 }
 
-// conflict says why the containers of two revisions of a service cannot run at the same time; "": they can. Published ports are no
-// reason: they lead to one of them at a time.
+// conflict says why the containers of two revisions of a service cannot run at the same time; "": they can. volumes are those that its
+// image names.
 func conflict(p *workload.Project, s *workload.Service, volumes []string) string {
-	switch {
-	case s.Namespaces.Network == workload.HostNamespace:
-		return "it shares the device's network"
-	case len(s.CDI) > 0 || len(s.GPUs) > 0 || len(s.Devices) > 0:
+	if len(s.CDI) > 0 || len(s.GPUs) > 0 || len(s.Devices) > 0 {
 		return "it has devices to itself"
 	}
-	networks := map[string]*workload.Network{}
-	for i := range p.Networks {
-		networks[p.Networks[i].Name] = &p.Networks[i]
+	if why := p.Exclusive(s); why != "" {
+		return why
 	}
 	for _, a := range s.Networks {
-		if a.IPv4.IsValid() || a.IPv6.IsValid() || a.MAC != "" {
-			return "it has a fixed address on network " + a.Network
+		if slices.ContainsFunc(p.Networks, func(n workload.Network) bool { return n.Name == a.Network && n.External != "" }) {
+			return "network " + a.Network + " has no service address that could move"
 		}
-		if n := networks[a.Network]; n != nil && (n.External != "" || n.Driver != "" && n.Driver != workload.Bridge) {
-			return "network " + a.Network + " has no address that could move"
-		}
-	}
-	mounted := map[string]bool{}
-	for _, m := range s.Mounts {
-		mounted[m.Target] = true
-		if m.ReadOnly || m.Kind != workload.MountVolume && m.Kind != workload.MountBind {
-			continue
-		}
-		return fmt.Sprintf("it writes to %s", cmp.Or(m.Source, m.Target))
 	}
 	for _, v := range volumes {
-		if !mounted[v] {
+		if !slices.ContainsFunc(s.Mounts, func(m workload.Mount) bool { return m.Target == v }) {
 			return "its image keeps a volume at " + v
 		}
 	}
