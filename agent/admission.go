@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Admitter is a [Projects] that knows what would conflict on this device, before anything is stopped.
+// Admitter knows what would conflict on this device, before anything is stopped.
 type Admitter interface {
 	// Admit holds all projects that the device is to run against each other and against the machine as it is now. What this
 	// agent runs already is no conflict: it will make room. What cannot run is in [workload.Conflicts]; any other error
@@ -42,13 +42,8 @@ func newAdmission() admission {
 	return admission{passed: map[digest.Digest]bool{}, held: map[digest.Digest]plan.Trouble{}}
 }
 
-// asked reports whether a deployment may be made; nil: every one may.
-func (m *admission) asked(rt Runtime) func(*plan.Deployment) bool {
-	if _, ok := rt.(Admitter); !ok {
-		return nil
-	}
-	return func(d *plan.Deployment) bool { return m.passed[d.Digest] }
-}
+// admits reports whether a deployment may be made.
+func (m *admission) admits(d *plan.Deployment) bool { return m.passed[d.Digest] }
 
 // due is when to ask again; zero: not by itself.
 func (m *admission) due() time.Time {
@@ -66,8 +61,7 @@ func (m *admission) forget(keep map[digest.Digest]bool) {
 
 // startAdmission asks about what is to be made, beside the loop. What is there completely was admitted once.
 func (l *loop) startAdmission(now time.Time) {
-	asker, ok := l.o.Runtime.(Admitter)
-	if !ok || l.targetDesired == nil {
+	if l.targetDesired == nil {
 		return
 	}
 	m := &l.admission
@@ -111,7 +105,7 @@ func (l *loop) startAdmission(now time.Time) {
 	l.background(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, admitLimit)
 		defer cancel()
-		err := asker.Admit(ctx, projects)
+		err := l.o.Runtime.Admit(ctx, projects)
 		l.send(func(l *loop) { l.finishAdmission(of, owned, err) })
 	})
 }

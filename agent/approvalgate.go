@@ -18,7 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// LockReader is a runtime that reads a file at the top of a named volume. fault.ErrNotFound: there is none.
+// LockReader reads a file at the top of a named volume. fault.ErrNotFound: there is none.
 type LockReader interface {
 	ReadVolumeFile(ctx context.Context, project string, v workload.Volume, name string, limit int64) (data []byte, modified time.Time, err error)
 }
@@ -105,9 +105,6 @@ func (g *gate) refuses() bool {
 
 // lockable are the revisions that run and may have an update lock.
 func (l *loop) lockable() []*plan.Deployment {
-	if _, ok := l.o.Runtime.(LockReader); !ok {
-		return nil
-	}
 	var out []*plan.Deployment
 	for _, g := range l.good {
 		for i := range g.Deployment.All() {
@@ -295,8 +292,7 @@ func (l *loop) leaves(id string) bool {
 // its window may close again.
 func (l *loop) canBegin(c plan.Change) bool {
 	d := l.targetDesired.Deployment(c.Deployment)
-	asked := l.admission.asked(l.o.Runtime)
-	return d == nil || asked == nil || asked(d)
+	return d == nil || l.admission.admits(d)
 }
 
 // openChanges lists what a state changes, but for what was found bad already.
@@ -364,8 +360,7 @@ func (l *loop) waitsFor() (deployment string, w plan.Wait, ok bool) {
 // readLocks reads the update locks of applications whose change waits, beside the loop.
 func (l *loop) readLocks(now time.Time) {
 	g := &l.gate
-	reader, ok := l.o.Runtime.(LockReader)
-	if !ok || g.reading || now.Before(g.lockAt) || !l.observed || l.blind != nil {
+	if g.reading || now.Before(g.lockAt) || !l.observed || l.blind != nil {
 		return
 	}
 	type place struct {
@@ -400,7 +395,7 @@ func (l *loop) readLocks(now time.Time) {
 		defer cancel()
 		found, ignored := map[string][]approval.Lock{}, map[ignoredLock]bool{}
 		for _, p := range places {
-			data, modified, err := reader.ReadVolumeFile(ctx, p.project, p.volume, approval.LockFile, approval.MaxLock)
+			data, modified, err := l.o.Runtime.ReadVolumeFile(ctx, p.project, p.volume, approval.LockFile, approval.MaxLock)
 			if errors.Is(err, fault.ErrNotFound) {
 				continue
 			}

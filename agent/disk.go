@@ -34,15 +34,14 @@ type disks struct {
 
 // lookAtDisks measures beside the loop.
 func (l *loop) lookAtDisks(now time.Time) {
-	o, ok := l.o.Runtime.(DiskObserver)
-	if !ok || l.disks.busy || l.blind != nil || now.Before(l.disks.at) {
+	if l.disks.busy || l.blind != nil || now.Before(l.disks.at) {
 		return
 	}
 	l.disks.busy, l.disks.at = true, now.Add(cmp.Or(l.o.LookEvery, diskEvery))
 	l.background(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, diskLimit)
 		defer cancel()
-		spaces, err := o.Space(ctx)
+		spaces, err := l.o.Runtime.Space(ctx)
 		l.send(func(l *loop) {
 			l.disks.busy = false
 			if err != nil {
@@ -88,8 +87,7 @@ func (l *loop) leaving() []plan.Deployment {
 // removeEarly takes down what the accepted state removes for good before its images are here, where they find no room although
 // all that is not needed was collected, and where that gives back what is lacking. It would go in any case, a moment later.
 func (l *loop) removeEarly(now time.Time) {
-	o, ok := l.o.Runtime.(DiskObserver)
-	if !ok || !l.pull.full || !now.Before(l.pull.roomAt) || l.disks.weighs || l.disks.removalUseless || l.poll.collecting || l.blind != nil || l.acceptedResolved == nil {
+	if !l.pull.full || !now.Before(l.pull.roomAt) || l.disks.weighs || l.disks.removalUseless || l.poll.collecting || l.blind != nil || l.acceptedResolved == nil {
 		return
 	}
 	leaving := slices.DeleteFunc(l.leaving(), func(d plan.Deployment) bool { return l.removalWaits(d.ID) })
@@ -108,7 +106,7 @@ func (l *loop) removeEarly(now time.Time) {
 		var sum int64
 		for _, d := range leaving {
 			for _, c := range d.Components {
-				n, err := o.Footprint(ctx, c.Project.Name)
+				n, err := l.o.Runtime.Footprint(ctx, c.Project.Name)
 				if err != nil {
 					l.log.Warn("cannot measure what an application takes", "deployment", d.Name, "err", err)
 				}

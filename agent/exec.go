@@ -2,14 +2,11 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"syscall"
-
-	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Executor runs further processes in containers. A [Runtime] that can do so is one.
+// Executor runs further processes in containers.
 type Executor interface {
 	// Exec runs a process in a running container and returns its exit code (128 and the signal's number when a signal
 	// ended it) once it has ended and all of its output is written. When ctx ends, the process is killed. fault.ErrNotFound:
@@ -37,9 +34,5 @@ type Size struct{ Width, Height uint16 }
 
 // Exec runs a process in a container; see [Executor].
 func (a *Agent) Exec(ctx context.Context, id string, o ExecOptions) (int, error) {
-	x, ok := a.o.Runtime.(Executor)
-	if !ok {
-		return 0, fmt.Errorf("exec: this device's runtime runs no further processes in containers: %w", fault.ErrUnsupported)
-	}
-	return x.Exec(ctx, id, o)
+	return a.o.Runtime.Exec(ctx, id, o)
 }

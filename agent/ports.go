@@ -16,6 +16,11 @@ type Runtime interface {
 	Projects
 	Containers
 	Observer
+	Admitter
+	DiskObserver
+	VolumeKeeper
+	LockReader
+	Executor
 }
 
 // Images keeps the images of this device.
@@ -69,7 +74,7 @@ type Observer interface {
 	Logs(ctx context.Context, id string, o workload.LogOptions) (io.ReadCloser, error)
 }
 
-// DiskObserver is a runtime that knows how much room its file systems have.
+// DiskObserver knows how much room its file systems have.
 type DiskObserver interface {
 	// Space is how much room there is where images and the output of containers go, each file system once.
 	Space(ctx context.Context) ([]workload.Space, error)

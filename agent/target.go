@@ -39,7 +39,7 @@ func (l *loop) known(applied bool) plan.Memory {
 	k := plan.Memory{Good: l.good, Bad: l.bad}
 	if applied {
 		k.Images, k.Waits = l.images, l.gate.waits
-		k.Blocked, k.Admits = l.admission.held, l.admission.asked(l.o.Runtime)
+		k.Blocked, k.Admits = l.admission.held, l.admission.admits
 	}
 	return k
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// VolumeKeeper is a runtime that lists the named volumes on the disk, also of those that no project uses any more. project is ""
+// VolumeKeeper lists the named volumes on the disk, also of those that no project uses any more. project is ""
 // for a volume that projects share by its name.
 type VolumeKeeper interface {
 	// StoredVolumes lists the volumes that have data.
@@ -35,15 +35,14 @@ type volumes struct {
 
 // listVolumes lists the volumes beside the loop when that may have changed, and reports which are kept although their project went.
 func (l *loop) listVolumes() {
-	k, ok := l.o.Runtime.(VolumeKeeper)
-	if !ok || l.volumes.busy || l.volumes.listed && !l.volumes.stale || !l.observed || l.blind != nil {
+	if l.volumes.busy || l.volumes.listed && !l.volumes.stale || !l.observed || l.blind != nil {
 		return
 	}
 	l.volumes.busy, l.volumes.stale = true, false
 	l.background(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, diskLimit)
 		defer cancel()
-		stored, err := k.StoredVolumes(ctx)
+		stored, err := l.o.Runtime.StoredVolumes(ctx)
 		l.send(func(l *loop) {
 			l.volumes.busy, l.volumes.listed = false, true
 			if err != nil {
@@ -149,21 +148,9 @@ func ask[T any](ctx context.Context, a *Agent, f func(*loop) (T, error)) (out T,
 	}
 }
 
-func (a *Agent) keeper() (VolumeKeeper, error) {
-	k, ok := a.o.Runtime.(VolumeKeeper)
-	if !ok {
-		return nil, fmt.Errorf("this device's runtime does not list volumes: %w", fault.ErrUnsupported)
-	}
-	return k, nil
-}
-
 // Volumes lists the named volumes on the disk with their sizes, those that nothing uses first.
 func (a *Agent) Volumes(ctx context.Context) ([]status.Volume, error) {
-	k, err := a.keeper()
-	if err != nil {
-		return nil, err
-	}
-	stored, err := k.StoredVolumes(ctx)
+	stored, err := a.o.Runtime.StoredVolumes(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -179,7 +166,7 @@ func (a *Agent) Volumes(ctx context.Context) ([]status.Volume, error) {
 		return nil, err
 	}
 	for i := range out {
-		if out[i].Bytes, err = k.VolumeSize(ctx, out[i].Project, out[i].Volume); err != nil {
+		if out[i].Bytes, err = a.o.Runtime.VolumeSize(ctx, out[i].Project, out[i].Volume); err != nil {
 			return nil, err
 		}
 	}
@@ -197,10 +184,6 @@ func (a *Agent) RemoveVolume(ctx context.Context, name string) (status.Volume, e
 	if err != nil {
 		return status.Volume{}, err
 	}
-	k, err := a.keeper()
-	if err != nil {
-		return status.Volume{}, err
-	}
 	// In the loop, so that nothing begins to use it in between.
 	free, err := ask(ctx, a, func(l *loop) (func(context.Context) error, error) {
 		used, err := l.usesVolume()
@@ -212,7 +195,7 @@ func (a *Agent) RemoveVolume(ctx context.Context, name string) (status.Volume, e
 				"remove the application from the device's state first")
 		}
 		l.volumes.stale = true
-		return k.TakeVolume(ctx, v.Project, v.Volume)
+		return a.o.Runtime.TakeVolume(ctx, v.Project, v.Volume)
 	})
 	if err != nil {
 		return status.Volume{}, err

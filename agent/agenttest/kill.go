@@ -3,7 +3,6 @@ package agenttest
 import (
 	"context"
 	"errors"
-	"io"
 	"sync"
 
 	"github.com/opencontainers/go-digest"
@@ -98,7 +97,7 @@ func (k *Killer) Commit(after bool) error {
 func (k *Killer) Wrap(o agent.Options) agent.Options {
 	o.Source = killSource{k, o.Source}
 	o.Content = killContent{k, o.Content}
-	o.Runtime = killRuntime{k, o.Runtime}
+	o.Runtime = killRuntime{o.Runtime, k}
 	if o.Reporter != nil {
 		o.Reporter = killReporter{k, o.Reporter}
 	}
@@ -176,13 +175,13 @@ func (r killReporter) Deliver(ctx context.Context, rep agent.Report) (created bo
 }
 
 type killRuntime struct {
+	agent.Runtime
 	k *Killer
-	r agent.Runtime
 }
 
 func (r killRuntime) Pull(ctx context.Context, image workload.Image, progress func(done, total int64)) (info workload.ImageInfo, err error) {
 	err = r.k.around("pull", func() (err error) {
-		info, err = r.r.Pull(ctx, image, progress)
+		info, err = r.Runtime.Pull(ctx, image, progress)
 		return err
 	})
 	return info, err
@@ -192,73 +191,62 @@ func (r killRuntime) Observe(ctx context.Context) (workload.Observed, error) {
 	if err := r.k.alive(); err != nil {
 		return workload.Observed{}, err
 	}
-	return r.r.Observe(ctx)
+	return r.Runtime.Observe(ctx)
 }
 
 func (r killRuntime) Prepare(ctx context.Context, p *workload.Project) error {
-	return r.k.around("prepare", func() error { return r.r.Prepare(ctx, p) })
+	return r.k.around("prepare", func() error { return r.Runtime.Prepare(ctx, p) })
 }
 
 func (r killRuntime) Admit(ctx context.Context, projects []*workload.Project) error {
 	if err := r.k.alive(); err != nil {
 		return err
 	}
-	if a, ok := r.r.(agent.Admitter); ok {
-		return a.Admit(ctx, projects)
-	}
-	return nil
+	return r.Runtime.Admit(ctx, projects)
 }
 
 func (r killRuntime) Create(ctx context.Context, p *workload.Project, c workload.Container) error {
-	return r.k.around("create", func() error { return r.r.Create(ctx, p, c) })
+	return r.k.around("create", func() error { return r.Runtime.Create(ctx, p, c) })
 }
 
 func (r killRuntime) Start(ctx context.Context, p *workload.Project, c workload.Container) error {
-	return r.k.around("start", func() error { return r.r.Start(ctx, p, c) })
+	return r.k.around("start", func() error { return r.Runtime.Start(ctx, p, c) })
 }
 
 func (r killRuntime) Activate(ctx context.Context, project, service, id string) error {
-	return r.k.around("activate", func() error { return r.r.Activate(ctx, project, service, id) })
+	return r.k.around("activate", func() error { return r.Runtime.Activate(ctx, project, service, id) })
 }
 
 func (r killRuntime) Deactivate(ctx context.Context, id string) error {
-	return r.k.around("deactivate", func() error { return r.r.Deactivate(ctx, id) })
+	return r.k.around("deactivate", func() error { return r.Runtime.Deactivate(ctx, id) })
 }
 
 func (r killRuntime) Stop(ctx context.Context, id string) error {
-	return r.k.around("stop", func() error { return r.r.Stop(ctx, id) })
+	return r.k.around("stop", func() error { return r.Runtime.Stop(ctx, id) })
 }
 
 func (r killRuntime) Remove(ctx context.Context, id string) error {
-	return r.k.around("remove", func() error { return r.r.Remove(ctx, id) })
+	return r.k.around("remove", func() error { return r.Runtime.Remove(ctx, id) })
 }
 
 func (r killRuntime) Teardown(ctx context.Context, project string) error {
-	return r.k.around("teardown", func() error { return r.r.Teardown(ctx, project) })
+	return r.k.around("teardown", func() error { return r.Runtime.Teardown(ctx, project) })
 }
 
 func (r killRuntime) Probe(ctx context.Context, id string, p workload.Probe) error {
 	if err := r.k.alive(); err != nil {
 		return err
 	}
-	return r.r.Probe(ctx, id, p)
+	return r.Runtime.Probe(ctx, id, p)
 }
 
 func (r killRuntime) Events(ctx context.Context) (<-chan workload.Event, error) {
 	if err := r.k.alive(); err != nil {
 		return nil, err
 	}
-	return r.r.Events(ctx)
-}
-
-func (r killRuntime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsage, error) {
-	return r.r.Usage(ctx)
-}
-
-func (r killRuntime) Logs(ctx context.Context, id string, o workload.LogOptions) (io.ReadCloser, error) {
-	return r.r.Logs(ctx, id, o)
+	return r.Runtime.Events(ctx)
 }
 
 func (r killRuntime) Collect(ctx context.Context, keep []workload.Image) error {
-	return r.k.around("collect", func() error { return r.r.Collect(ctx, keep) })
+	return r.k.around("collect", func() error { return r.Runtime.Collect(ctx, keep) })
 }

@@ -3,11 +3,8 @@ package runtimetest
 import (
 	"context"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
-
-var _ agent.DiskObserver = (*Memory)(nil)
 
 // Space returns Disks.
 func (m *Memory) Space(ctx context.Context) ([]workload.Space, error) {

@@ -18,11 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-var (
-	_ agent.Runtime  = (*Memory)(nil)
-	_ agent.Executor = (*Memory)(nil)
-	_ agent.Admitter = (*Memory)(nil)
-)
+var _ agent.Runtime = (*Memory)(nil)
 
 // Memory is a runtime whose containers are values. It outlives the agents that use it, as containerd does. Hooks may be set before it
 // is used.

@@ -333,10 +333,7 @@ func collecting(t *testing.T, d *device) {
 
 func executing(t *testing.T, d *device) {
 	ctx := t.Context()
-	rt, ok := d.Runtime.(agent.Executor)
-	if !ok {
-		t.Fatal("this runtime runs no further processes in containers")
-	}
+	rt := d.Runtime
 	p := d.project("app", "web")
 	c := p.Containers()[0]
 	o := agent.ExecOptions{Argv: []string{"/toolbox", "env"}}
@@ -393,10 +390,7 @@ func many(t *testing.T, d *device) {
 
 // A volume outlives its project, tells whose it was, and goes when it is taken.
 func volumes(t *testing.T, d *device) {
-	k, ok := d.Runtime.(agent.VolumeKeeper)
-	if !ok {
-		t.Skip("this runtime keeps no volumes")
-	}
+	k := d.Runtime
 	ctx := t.Context()
 	p := d.project("app", "web")
 	p.Application = "line"

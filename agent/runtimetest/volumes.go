@@ -7,12 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
-
-var _ agent.VolumeKeeper = (*Memory)(nil)
 
 // Volumes maps "project/volume" to its content; writing to it is up to [Memory.Write].
 func (m *Memory) Volumes() map[string]string {
@@ -60,8 +57,6 @@ func (m *Memory) TakeVolume(ctx context.Context, project, name string) (free fun
 	m.note("take", project+"/"+name)
 	return func(ctx context.Context) error { return ctx.Err() }, nil
 }
-
-var _ agent.LockReader = (*Memory)(nil)
 
 // ReadVolumeFile reads what was written into a volume: the content of its only file. An empty one is no file.
 func (m *Memory) ReadVolumeFile(ctx context.Context, project string, v workload.Volume, name string, _ int64) ([]byte, time.Time, error) {
