@@ -181,7 +181,7 @@ func TestChainFindsFaults(t *testing.T) {
 			for d := range w["r.example/web"].blobs {
 				w["r.example/web"].blobs[d] = []byte("x")
 			}
-		}, fault.ErrInvalid, "    component pin=passed signature=passed content=failed"},
+		}, fault.ErrDigestMismatch, "    component pin=passed signature=passed content=failed"},
 		{"document tampered", func(w world, _ digest.Digest, _ *scripted) {
 			for d, data := range w["r.example/state"].blobs {
 				w["r.example/state"].blobs[d] = append([]byte(" "), data...)
