@@ -8,7 +8,9 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -87,6 +89,30 @@ func TestExec(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// gated takes nothing before it is open.
+type gated struct {
+	bytes.Buffer
+	open <-chan time.Time
+	once sync.Once
+}
+
+func (g *gated) Write(p []byte) (int, error) {
+	g.once.Do(func() { <-g.open })
+	return g.Buffer.Write(p)
+}
+
+// A caller that reads late gets all of the output of a process that ended meanwhile, and the process does not wait for ever.
+func TestExecForALateReader(t *testing.T) {
+	r := newRig(t)
+	c := r.up(project("exec", server(r.pulled(nil))))[0]
+	const lines = 11000 // less than pipes hold, so that the process ends at once
+	out := &gated{open: time.After(14 * time.Second)}
+	code, err := r.Exec(t.Context(), c.ID, agent.ExecOptions{Argv: []string{"/toolbox", "lines", strconv.Itoa(lines)}, Stdout: out})
+	if last := fmt.Sprintf("line %d\n", lines); err != nil || code != 0 || !strings.HasSuffix(out.String(), last) {
+		t.Errorf("exit code %d, %v, %d bytes; want an end with %q", code, err, out.Len(), last)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -37,7 +38,8 @@ func (t *Tasks) Exec(ctx context.Context, id string, proc *specs.Process, o agen
 	running, ended := context.WithCancel(ctx)
 	defer ended()
 	started := make(chan struct{})
-	streams, err := t.streams(o, exec, func() {
+	var writing atomic.Int32 // writes to the caller in progress
+	streams, err := t.streams(o, exec, &writing, func() {
 		select { // before, there is no input to close
 		case <-started:
 			t.closeStdin(running, id, exec)
@@ -64,7 +66,7 @@ func (t *Tasks) Exec(ctx context.Context, id string, proc *specs.Process, o agen
 	if code, err = t.exit(ctx, id, exec, strconv.Quote(proc.Args[0])); err != nil {
 		return 0, err
 	}
-	return code, t.drain(ctx, streams)
+	return code, t.drain(ctx, streams, &writing)
 }
 
 // Try runs a process without streams in a running container and waits for its end. An exit code that is not 0 is an error. It leaves no
@@ -160,23 +162,26 @@ func programError(err error, name string) error {
 }
 
 // drain waits until all output of a process that ended was copied. Its children may keep the streams open: then they end a little
-// later, when the process is deleted.
-func (t *Tasks) drain(ctx context.Context, streams cio.IO) error {
+// later, when the process is deleted. A caller that reads slowly has the time that it needs.
+func (t *Tasks) drain(ctx context.Context, streams cio.IO, writing *atomic.Int32) error {
 	done := make(chan error, 1)
 	go func() { // ends at the latest by the Cancel that follows
 		streams.Wait()
 		done <- nil
 	}()
-	_, err := waitFor(ctx, outputWait, done)
-	return err
+	for {
+		if all, err := waitFor(ctx, outputWait, done); all || err != nil || writing.Load() == 0 {
+			return err
+		}
+	}
 }
 
 // streams creates the pipes between a process and its caller. inputEnds is called when the caller's input has ended.
-func (t *Tasks) streams(o agent.ExecOptions, exec string, inputEnds func()) (cio.IO, error) {
+func (t *Tasks) streams(o agent.ExecOptions, exec string, writing *atomic.Int32, inputEnds func()) (cio.IO, error) {
 	if err := os.MkdirAll(t.pipes, 0o700); err != nil {
 		return nil, err
 	}
-	out, errOut := shareable(o.Stdout, o.Stderr)
+	out, errOut := shareable(o.Stdout, o.Stderr, writing)
 	var in io.Reader
 	if o.Stdin != nil {
 		in = &notifyEnd{Reader: o.Stdin, end: inputEnds}
@@ -251,23 +256,26 @@ func (e *notifyEnd) Read(p []byte) (int, error) {
 }
 
 // shareable allows both streams to be one writer, or nil.
-func shareable(out, errOut io.Writer) (io.Writer, io.Writer) {
+func shareable(out, errOut io.Writer, writing *atomic.Int32) (io.Writer, io.Writer) {
 	mu := &sync.Mutex{}
 	wrap := func(w io.Writer) io.Writer {
 		if w == nil {
 			return io.Discard
 		}
-		return &locked{mu: mu, w: w}
+		return &locked{mu: mu, w: w, writing: writing}
 	}
 	return wrap(out), wrap(errOut)
 }
 
 type locked struct {
-	mu *sync.Mutex
-	w  io.Writer
+	mu      *sync.Mutex
+	w       io.Writer
+	writing *atomic.Int32
 }
 
 func (l *locked) Write(p []byte) (int, error) {
+	l.writing.Add(1)
+	defer l.writing.Add(-1)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.w.Write(p)
