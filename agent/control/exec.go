@@ -72,7 +72,8 @@ func exec(d Device, calls *sync.WaitGroup) http.HandlerFunc {
 func execRequest(r *http.Request) (ExecRequest, error) {
 	var req ExecRequest
 	if r.Header.Get("Upgrade") != execProtocol {
-		return req, fmt.Errorf("exec: the request must ask for an upgrade to %s: %w", execProtocol, fault.ErrInvalid)
+		return req, fault.WithHint(fmt.Errorf("exec: the request must ask for an upgrade to %s: %w", execProtocol, fault.ErrUnsupported),
+			"use the longshore-agent program that the running agent has, or restart the agent")
 	}
 	if err := readBody(r, maxExecRequest, &req); err != nil {
 		return req, fmt.Errorf("exec: %w", err)
@@ -105,7 +106,7 @@ func serveExec(ctx context.Context, d Device, id string, req ExecRequest, conn *
 		s.resize <- agent.Size{Width: req.Width, Height: req.Height}
 	}
 	var reader sync.WaitGroup
-	defer reader.Wait()
+	defer func() { cancel(); reader.Wait() }()
 	reader.Go(func() {
 		defer cancel() // the client is gone, or sends something else
 		s.receive(conn)

@@ -74,7 +74,7 @@ func (c *Client) exec(ctx context.Context, conn *net.UnixConn, body []byte, s St
 	case res.StatusCode != http.StatusSwitchingProtocols:
 		return 0, c.refusal(res)
 	case len(pipes) != execPipes:
-		return 0, fmt.Errorf("the agent at %s sent %d pipes, not %d: %w", c.path, len(pipes), execPipes, fault.ErrInvalid)
+		return 0, fmt.Errorf("the agent at %s sent %d pipes, not %d: %w", c.path, len(pipes), execPipes, fault.ErrUnsupported)
 	}
 	return c.attend(ctx, conn, in, pipes, s)
 }
@@ -84,8 +84,8 @@ func (c *Client) attend(ctx context.Context, conn net.Conn, in io.Reader, pipes 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	context.AfterFunc(ctx, func() { // ends every Read and Write
+		_ = conn.Close() // first: nothing may say that an input that is cut off has ended
 		closeAll(pipes)
-		_ = conn.Close()
 	})
 	var senders, outputs sync.WaitGroup
 	senders.Go(func() { forward(ctx, conn, s) })

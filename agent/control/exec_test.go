@@ -92,7 +92,7 @@ func TestExecRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	if res.StatusCode != http.StatusBadRequest {
+	if res.StatusCode != http.StatusNotImplemented {
 		t.Errorf("exec without an upgrade = %s", res.Status)
 	}
 }
