@@ -130,18 +130,24 @@ func (u *upload) remember() {
 	u.keep()
 }
 
-// continues drops what is stored of the chunks before, so that marks of the next one have room. The file stays until the first of them.
+// continues drops what is stored of the chunks before, so that marks of the next one have room, but for the oldest: a registry that loses
+// its newest bytes in a power cut has those. The file stays until the first mark.
 func (u *upload) continues() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.states = []hashState{{u.hashed, state(u.hash)}}
+	current := hashState{u.hashed, state(u.hash)}
+	if len(u.states) > 0 && u.states[0].Hashed < u.hashed {
+		u.states = []hashState{u.states[0], current}
+	} else {
+		u.states = []hashState{current}
+	}
 }
 
 // mark stores the state of the hash in the middle of a chunk: the registry may keep what has arrived of it.
 func (u *upload) mark(hashed int64, h hash.Hash) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if n := len(u.states); n > 0 && n <= marks && hashed > u.states[n-1].Hashed {
+	if n := len(u.states); n > 0 && n <= marks+1 && hashed > u.states[n-1].Hashed {
 		u.states = append(u.states, hashState{hashed, state(h)})
 		u.keep()
 	}
