@@ -166,7 +166,11 @@ func identity(der []byte) (subject, issuer string) {
 	}
 	s, err := fulcio.SummarizeCertificate(c)
 	if err != nil { // not one as Fulcio makes it
-		return cmp.Or(strings.Join(c.DNSNames, ", "), c.Subject.String()), ""
+		var uris []string
+		for _, u := range c.URIs {
+			uris = append(uris, u.String())
+		}
+		return cmp.Or(strings.Join(slices.Concat(uris, c.EmailAddresses, c.DNSNames), ", "), c.Subject.String()), ""
 	}
 	return s.SubjectAlternativeName, s.Issuer
 }
