@@ -270,11 +270,11 @@ func (c command) run(ctx context.Context, root string, o Options, events io.Writ
 	proc.WaitDelay = 10 * time.Second
 	out, err := proc.StdoutPipe()
 	if err != nil {
-		return cost{}, err
+		return cost{name: c.name()}, err
 	}
 	start := time.Now()
 	if err := proc.Start(); err != nil {
-		return cost{}, fmt.Errorf("start go test: %w", err)
+		return cost{name: c.name()}, fmt.Errorf("start go test: %w", err)
 	}
 	errRead := copyLines(events, out)
 	if err := proc.Wait(); err != nil {
