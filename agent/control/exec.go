@@ -72,7 +72,7 @@ func exec(d Device, calls *sync.WaitGroup) http.HandlerFunc {
 func execRequest(r *http.Request) (ExecRequest, error) {
 	var req ExecRequest
 	if r.Header.Get("Upgrade") != execProtocol {
-		return req, fault.WithHint(fmt.Errorf("exec: the request must ask for an upgrade to %s: %w", execProtocol, fault.ErrUnsupported),
+		return req, fault.WithHint(fmt.Errorf("exec: the request must ask for an upgrade to %s: %w", execProtocol, fault.ErrInvalid),
 			"use the longshore-agent program that the running agent has, or restart the agent")
 	}
 	if err := readBody(r, maxExecRequest, &req); err != nil {

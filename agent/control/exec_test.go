@@ -92,7 +92,7 @@ func TestExecRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer res.Body.Close()
-	if res.StatusCode != http.StatusNotImplemented {
+	if res.StatusCode != http.StatusBadRequest {
 		t.Errorf("exec without an upgrade = %s", res.Status)
 	}
 }
@@ -252,9 +252,9 @@ func TestAgentsThatSpeakOtherwise(t *testing.T) {
 		want         error
 	}{
 		{"no answer", "", 0, fault.ErrTemporary},
-		{"no pipes", upgrade + `{"exit":0}` + "\n", 0, fault.ErrInvalid},
-		{"two pipes", upgrade + `{"exit":0}` + "\n", 2, fault.ErrInvalid},
-		{"four pipes", upgrade + `{"exit":0}` + "\n", 4, fault.ErrInvalid},
+		{"no pipes", upgrade + `{"exit":0}` + "\n", 0, fault.ErrUnsupported},
+		{"two pipes", upgrade + `{"exit":0}` + "\n", 2, fault.ErrUnsupported},
+		{"four pipes", upgrade + `{"exit":0}` + "\n", 4, fault.ErrUnsupported},
 		{"gone", upgrade, 3, fault.ErrTemporary},
 		{"gone within the line", upgrade + `{"exit":0}`, 3, fault.ErrTemporary},
 		{"a line without an end", upgrade + strings.Repeat(" ", 100<<10), 3, fault.ErrTemporary},
