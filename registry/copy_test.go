@@ -106,7 +106,7 @@ func TestCopyLooksWithoutASlot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if made, err := to.CopyFrom(ctx, from, large.Digest, ""); err != nil || *made != (registry.Copied{}) {
-		t.Errorf("what is there: %+v, %v", made, err)
+		t.Errorf("copy of an existing blob: %+v, %v; want nothing copied", made, err)
 	}
 	if looks := target.Faults.Requests(http.MethodHead, storetest.BlobOf(data).Digest.Encoded()); len(looks) != 1 {
 		t.Errorf("it was looked for %d times, want once", len(looks))

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spareMemory is the available memory, in bytes, from which on half of it may hold temporary files; those of all tests need about 2 GiB.
+// spareMemory is the least available memory, in bytes, of a machine that keeps temporary files in memory; they may take half of it.
 const spareMemory = 8 << 30
 
 // OpenTempDir makes an empty folder for the temporary files of a whole run of tests, on a file system in memory where this process may

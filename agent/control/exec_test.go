@@ -214,7 +214,7 @@ func TestInputIsNotCutShort(t *testing.T) {
 	}
 }
 
-// A caller that sends something else ends with its process, and so does one that hangs up.
+// The session and its process end when the caller sends anything but an order, and when the caller closes the connection.
 func TestCallersThatSpeakOtherwise(t *testing.T) {
 	for _, line := range []string{"GET / HTTP/1.1", `{"signal":256}`, `{"signal":1}{"signal":2}`, `{"more":1}`, strings.Repeat(" ", 2000), ""} {
 		t.Run(line, func(t *testing.T) {

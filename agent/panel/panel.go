@@ -146,7 +146,7 @@ func (p *page) known(host string) bool {
 // content is what every page shows beside its own.
 type content struct {
 	Device   string
-	Person   string // who is logged in; "": nobody
+	Person   string // user that is logged in; "": none
 	CanLogIn bool
 	Flash    *flash
 	Overview bool // which renews itself

@@ -32,8 +32,8 @@ const (
 	nightlyTimeout = 3 * time.Hour
 )
 
-// lanes is how many packages are tested at the same time; they take the next from one queue. A package waits about half of its time, for the
-// programs that it starts, so that two of them leave a third of two processors idle.
+// lanes is how many packages are tested at the same time; they take the next from one queue. A package waits about half of its time for
+// the programs that it starts, so that two packages do not use two processors.
 const lanes = 3
 
 // Options choose a part of the check. The zero value is all of it.
