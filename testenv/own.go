@@ -10,8 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strings"
 )
 
 // ReleaseTags are build tags that leave out what our programs never use, as the justfile's recipe for releases does.
@@ -20,61 +18,78 @@ const ReleaseTags = "grpcnotrace,urfave_cli_no_docs"
 // OwnPrograms are the commands of this repository that devices and people run.
 func OwnPrograms() []string { return []string{"longshore", "longshore-agent", "longshore-fleet"} }
 
-// RunVariable has another value in each run of all tests.
-const RunVariable = "LONGSHORE_TEST_RUN"
+// BuiltVariable is the variable of the environment with what [BuildAllOwn] returned, if a run of all tests has called it.
+const BuiltVariable = "LONGSHORE_TEST_BUILT"
 
-// NotCached keeps go test from reusing the result of the test that calls it in another run: go test knows the variables that a test has
-// read, but not the sources of programs that it builds.
-func NotCached() { _ = os.Getenv(RunVariable) }
+// builtBefore reports whether the run of all tests has built what this repository's sources make. go test knows the variables that a test
+// has read, but not the sources of programs that it builds: with this call it reuses the result only while the programs are the same.
+func builtBefore() bool { return os.Getenv(BuiltVariable) != "" }
+
+// BuildAllOwn builds our programs, with C and without, and the programs in our images, and returns the digest of all of them.
+func BuildAllOwn(ctx context.Context) (string, error) {
+	root, err := Root()
+	if err != nil {
+		return "", err
+	}
+	var files []string
+	for _, kind := range []ownKind{static, withC} {
+		dir, err := kind.build(ctx, root, OwnPrograms())
+		if err != nil {
+			return "", err
+		}
+		for _, p := range OwnPrograms() {
+			files = append(files, filepath.Join(dir, p))
+		}
+	}
+	for _, software := range []string{"collector", "sensor", "toolbox"} {
+		file, err := buildOwnBinary(ctx, software, HostPlatform())
+		if err != nil {
+			return "", err
+		}
+		files = append(files, file)
+	}
+	sum := sha256.New()
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(sum, "%x\n", sha256.Sum256(data))
+	}
+	return hex.EncodeToString(sum.Sum(nil)), nil
+}
+
+// ownKind is a way to build our programs.
+type ownKind struct {
+	cgo   string // value of CGO_ENABLED
+	flags []string
+}
+
+// Without the revision of the sources: a commit that changes no program does not change its digest.
+var (
+	static = ownKind{"0", []string{"-trimpath", "-buildvcs=false", "-tags", ReleaseTags, "-ldflags", "-s -w"}}
+	withC  = ownKind{"1", []string{"-trimpath", "-buildvcs=false", "-ldflags", "-s -w"}}
+)
 
 // BuildOwn puts programs of this repository ("longshore-agent") into a folder, static and stripped as a release is. They are
 // linked once for each state of the sources, in the cache: a package that needs one more copies it only.
 func BuildOwn(ctx context.Context, dir string, programs ...string) error {
-	return buildOwn(ctx, dir, "0", []string{"-trimpath", "-tags", ReleaseTags, "-ldflags", "-s -w"}, programs)
+	return static.put(ctx, dir, programs)
 }
 
 // BuildOwnWithC is [BuildOwn] for tokens: PKCS#11 modules are loaded by C code, which a static program lacks.
 func BuildOwnWithC(ctx context.Context, dir string, programs ...string) error {
-	return buildOwn(ctx, dir, "1", []string{"-trimpath", "-ldflags", "-s -w"}, programs)
+	return withC.put(ctx, dir, programs)
 }
 
-func buildOwn(ctx context.Context, dir, cgo string, flags, programs []string) error {
-	NotCached()
+func (k ownKind) put(ctx context.Context, dir string, programs []string) error {
 	root, err := Root()
 	if err != nil {
 		return err
 	}
-	built, err := ownDir(root)
+	built, err := k.build(ctx, root, programs)
 	if err != nil {
 		return err
-	}
-	built = filepath.Join(built, "cgo"+cgo)
-	if err := os.MkdirAll(built, 0o755); err != nil {
-		return err
-	}
-	unlock, err := lockFile(ctx, filepath.Join(built, "programs.lock"))
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	noted := filepath.Join(built, "run")
-	missing, err := notBuilt(noted, programs)
-	if err != nil {
-		return err
-	}
-	if len(missing) > 0 {
-		args := append(append([]string{"build"}, flags...), "-o", built+"/")
-		for _, p := range missing {
-			args = append(args, "./cmd/"+p)
-		}
-		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED="+cgo)
-		if text, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("go build: %w\n%s", err, text)
-		}
-		if err := noteBuilt(noted, missing); err != nil {
-			return err
-		}
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -87,37 +102,31 @@ func buildOwn(ctx context.Context, dir, cgo string, flags, programs []string) er
 	return nil
 }
 
-// notBuilt returns the programs that this run of all tests has not built yet: to ask go build costs seconds. Outside such a run that is
-// every program.
-func notBuilt(noted string, programs []string) ([]string, error) {
-	run := os.Getenv(RunVariable)
-	text, err := os.ReadFile(noted)
-	if run == "" || errors.Is(err, os.ErrNotExist) {
-		return programs, nil
+// build builds programs, unless this run of all tests has built them, and returns their folder in the cache.
+func (k ownKind) build(ctx context.Context, root string, programs []string) (dir string, err error) {
+	dir, err = ownDir(root)
+	dir = filepath.Join(dir, "cgo"+k.cgo)
+	if err != nil || builtBefore() {
+		return dir, err
 	}
-	lines := strings.Split(string(text), "\n")
-	if lines[0] != run {
-		return programs, errors.Join(err, os.Remove(noted))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", err
 	}
-	return slices.DeleteFunc(slices.Clone(programs), func(p string) bool { return slices.Contains(lines[1:], p) }), err
-}
-
-// noteBuilt notes programs that this run has built.
-func noteBuilt(noted string, programs []string) error {
-	run := os.Getenv(RunVariable)
-	if run == "" {
-		return nil
-	}
-	f, err := os.OpenFile(noted, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	unlock, err := lockFile(ctx, filepath.Join(dir, "programs.lock"))
 	if err != nil {
-		return err
+		return "", err
 	}
-	text := strings.Join(programs, "\n") + "\n"
-	if info, errStat := f.Stat(); errStat == nil && info.Size() == 0 {
-		text = run + "\n" + text
+	defer unlock()
+	args := append(append([]string{"build"}, k.flags...), "-o", dir+"/")
+	for _, p := range programs {
+		args = append(args, "./cmd/"+p)
 	}
-	_, err = f.WriteString(text)
-	return errors.Join(err, f.Close())
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED="+k.cgo)
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w\n%s", err, text)
+	}
+	return dir, nil
 }
 
 // ownDir is the folder of the cache for programs of the sources below root. Clones of other states of the sources may share

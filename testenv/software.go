@@ -109,6 +109,7 @@ var built struct {
 
 // ownBinary builds one of testenv/images for a platform, statically.
 func ownBinary(ctx context.Context, software, platform string) (string, error) {
+	_ = builtBefore() // the result depends on it
 	built.mu.Lock()
 	defer built.mu.Unlock()
 	if file, ok := built.files[software+" "+platform]; ok {

@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -34,7 +33,7 @@ const (
 
 // lanes is how many packages are tested at the same time; they take the next from one queue. A package waits about half of its time for
 // the programs that it starts, so that two packages do not use two processors.
-const lanes = 3
+const lanes = 5
 
 // Options choose a part of the check. The zero value is all of it.
 type Options struct {
@@ -46,7 +45,7 @@ type Options struct {
 	Nightly  bool     // at full length and in another order each time, see [testenv.Nightly]
 	Lenient  bool     // what the machine lacks skips tests instead of failing them
 
-	run       string // another one each time
+	built     string // digest of the programs that tests start
 	temporary string // folder for the temporary files of tests
 }
 
@@ -67,12 +66,15 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, closeDir()) }()
 	o.temporary = dir
+	if o.built, err = testenv.BuildAllOwn(ctx); err != nil && !o.Lenient {
+		return err
+	}
 	return check(ctx, root, o)
 }
 
 func check(ctx context.Context, root string, o Options) error {
 	out := &lines{w: o.Out}
-	o.Out, o.run = out, strconv.FormatInt(time.Now().UnixNano(), 36)
+	o.Out = out
 	all, err := listPackages(ctx, root, o.Packages)
 	if err != nil {
 		return err
@@ -251,7 +253,7 @@ func (c command) run(ctx context.Context, root string, o Options, events io.Writ
 	}
 	proc := exec.CommandContext(ctx, "go", args...)
 	proc.Dir = root
-	proc.Env = environment(testenv.RunVariable+"="+o.run, "TMPDIR="+o.temporary)
+	proc.Env = environment(testenv.BuiltVariable+"="+o.built, "TMPDIR="+o.temporary)
 	if !o.Lenient {
 		proc.Env = append(proc.Env, "TESTENV_REQUIRE=1")
 	}
