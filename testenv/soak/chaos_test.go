@@ -15,10 +15,10 @@ func needRoot(t *testing.T) {
 	}
 }
 
-// TestChaos is the short form of: just soak chaos. A nightly run takes ten minutes.
+// TestChaos is the short form of: just soak chaos.
 func TestChaos(t *testing.T) {
 	needRoot(t)
-	figures, err := Chaos(t.Context(), ChaosOptions{Out: t.Output(), Containers: 10, Duration: time.Duration(testenv.Rounds(10, 600)) * time.Second})
+	figures, err := Chaos(t.Context(), ChaosOptions{Out: t.Output(), Containers: 10, Duration: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,12 +30,12 @@ func TestChaos(t *testing.T) {
 // TestLoad is the short form of: just soak load.
 func TestLoad(t *testing.T) {
 	needRoot(t)
-	figures, err := Load(t.Context(), LoadOptions{Out: t.Output(), Updates: testenv.Rounds(2, 20)})
+	figures, err := Load(t.Context(), LoadOptions{Out: t.Output(), Updates: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range figures {
-		if f.Updates != testenv.Rounds(2, 20) || f.Requests < 100 {
+		if f.Updates != 2 || f.Requests < 100 {
 			t.Errorf("%+v", f)
 		}
 	}
