@@ -64,12 +64,17 @@ func listPackages(ctx context.Context, root string, patterns []string) ([]testPa
 }
 
 // concurrent reports whether the code of the package, without its tests, may share data between goroutines: it has a go statement,
-// or imports sync or golang.org/x/sync. Tests of other packages gain nothing from the race detector.
-func (p testPackage) concurrent() (bool, error) {
-	for _, name := range p.GoFiles {
+// or imports sync or golang.org/x/sync. Tests of other packages gain nothing from the race detector. A package that has only tests is
+// judged by them. It passes over a file with a syntax error: go test reports it.
+func (p testPackage) concurrent() bool {
+	files := p.GoFiles
+	if len(files) == 0 {
+		files = p.TestGoFiles
+	}
+	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.SkipObjectResolution)
 		if err != nil {
-			return false, err
+			continue
 		}
 		found := slices.ContainsFunc(file.Imports, func(i *ast.ImportSpec) bool {
 			path, _ := strconv.Unquote(i.Path.Value)
@@ -81,10 +86,10 @@ func (p testPackage) concurrent() (bool, error) {
 			return !found
 		})
 		if found {
-			return true, nil
+			return true
 		}
 	}
-	return false, nil
+	return false
 }
 
 // outside reports whether the tests of a package run no code of our programs in their own process: those of testenv start programs, or
@@ -137,17 +142,13 @@ var longest = []string{
 
 // split returns the commands that test packages, with the race detector where it can find something, in the order in which they start.
 // All packages that are not among the longest share two commands, which together take long: they come first.
-func split(packages []testPackage, o Options) ([]command, error) {
+func split(packages []testPackage, o Options) []command {
 	race, plain := command{flags: raceArgs()}, command{flags: []string{"-p", "1"}}
 	alone := make([][]command, len(longest))
 	for _, p := range packages {
-		concurrent, err := p.concurrent()
-		if err != nil {
-			return nil, err
-		}
 		some, long := typed[p.folder()], simulated[p.folder()]
 		shared := &plain
-		if concurrent && !o.NoRace && !outside(p.folder()) && (some == "" || o.Run == "") {
+		if p.concurrent() && !o.NoRace && !outside(p.folder()) && (some == "" || o.Run == "") {
 			shared = &race
 		}
 		i, only := slices.Index(longest, p.folder()), []testPackage{p}
@@ -163,5 +164,5 @@ func split(packages []testPackage, o Options) ([]command, error) {
 		}
 	}
 	all := append([]command{race, plain}, slices.Concat(alone...)...)
-	return slices.DeleteFunc(all, func(c command) bool { return len(c.packages) == 0 }), nil
+	return slices.DeleteFunc(all, func(c command) bool { return len(c.packages) == 0 })
 }

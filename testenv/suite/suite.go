@@ -79,10 +79,7 @@ func check(ctx context.Context, root string, o Options) error {
 	if err != nil {
 		return err
 	}
-	commands, err := split(all, o)
-	if err != nil {
-		return err
-	}
+	commands := split(all, o)
 	events, merged := io.Pipe()
 	both := &lines{w: merged}
 	var (

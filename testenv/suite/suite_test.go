@@ -62,10 +62,7 @@ func TestSplit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	commands, err := split(all, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	commands := split(all, Options{})
 	tested := func(folder string) (n [2]int) { // commands with and without the race detector
 		for _, c := range commands {
 			if !slices.ContainsFunc(c.packages, func(p testPackage) bool { return p.folder() == folder }) {
