@@ -5,7 +5,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"strings"
 	"testing"
 
 	"github.com/opencontainers/go-digest"
@@ -119,17 +118,6 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	return res, nil
 }
-
-// unchanged are the requests of a check that finds nothing new.
-func (w *World) unchanged() []string {
-	if w.Managed() {
-		return []string{"manager GET /api/v1/deployments"}
-	}
-	return []string{"resolve " + Repository + ":press-07"}
-}
-
-// isManager reports whether a request goes to the manager.
-func isManager(request string) bool { return strings.HasPrefix(request, "manager ") }
 
 func digestOf(text string) digest.Digest { return digest.Digest(text) }
 

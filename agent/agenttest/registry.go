@@ -1,8 +1,8 @@
 // Package agenttest tests an agent against a world of its own: a registry, a trust policy, content and a fleet endpoint in
 // memory, made of really packed artifacts, beside any runtime.
 //
-// [Run] holds the scenarios that every runtime must pass; the runtime, the images and the passing of time come from the
-// caller, so the same scenarios run on a runtime in memory and on real containerd. [Killer] ends an agent at any step.
+// Its tests are the scenarios that every runtime must pass, on a runtime in memory and on real containerd, also with an agent that
+// ends at any step.
 package agenttest
 
 import (
@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/opencontainers/go-digest"
@@ -335,9 +334,4 @@ func (f *Fleet) Reports() []agent.Report {
 		}
 	}
 	return out
-}
-
-// unreachable is what a registry says that is not there.
-func unreachable(request string) error {
-	return fmt.Errorf("%s: connection refused: %w", strings.SplitN(request, " ", 2)[0], fault.ErrTemporary)
 }

@@ -150,26 +150,16 @@ type Running struct {
 // Start runs an agent until Stop, or the end of the test.
 func (w *World) Start(t *testing.T) *Running {
 	t.Helper()
-	return w.start(t, w.Options(t), nil)
+	return w.start(t, w.Commit, func(o agent.Options, _ context.CancelFunc) agent.Options { return o })
 }
 
-// StartToDie runs an agent that k kills. It checks the registry at once: devices that start again spread their first checks
-// over 10 s, which is not what is looked at.
-func (w *World) StartToDie(t *testing.T, k *Killer) *Running {
+// start runs an agent whose options wrap changes last; commit is that of its store.
+func (w *World) start(t *testing.T, commit func(after bool) error, wrap func(agent.Options, context.CancelFunc) agent.Options) *Running {
 	t.Helper()
-	r := w.start(t, w.Options(t), k)
-	r.asking.Go(func() { _, _ = r.Sync(context.WithoutCancel(t.Context())) }) // ends with the agent
-	return r
-}
-
-func (w *World) start(t *testing.T, o agent.Options, k *Killer) *Running {
-	t.Helper()
-	so := store.Options{Path: w.Path, Device: string(o.Device), Commit: w.Commit}
+	o := w.Options(t)
+	so := store.Options{Path: w.Path, Device: string(o.Device), Commit: commit}
 	if w.Replace {
 		so.Replace = time.Now
-	}
-	if k != nil {
-		so.Commit = k.Commit
 	}
 	st, err := store.Open(so)
 	if err != nil {
@@ -179,9 +169,8 @@ func (w *World) start(t *testing.T, o agent.Options, k *Killer) *Running {
 		source := w.source(st)
 		o.Repository, o.Manager, o.Source = source.Repository(), ManagerURL, source
 	}
-	if k != nil {
-		o = k.Wrap(o)
-	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	o = wrap(o, cancel)
 	o.Store = st
 	if w.Prepare != nil {
 		w.Prepare(st)
@@ -190,11 +179,7 @@ func (w *World) start(t *testing.T, o agent.Options, k *Killer) *Running {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	r := &Running{Agent: a, store: st, cancel: cancel, done: make(chan error, 1)}
-	if k != nil {
-		k.cancel = cancel
-	}
 	go func() { r.done <- a.Run(ctx) }()
 	t.Cleanup(func() { r.Stop(t) })
 	return r

@@ -395,3 +395,11 @@ func logs(t *testing.T, w *World) {
 		}
 	}
 }
+
+// unchanged are the requests of a check that finds nothing new.
+func (w *World) unchanged() []string {
+	if w.Managed() {
+		return []string{"manager GET /api/v1/deployments"}
+	}
+	return []string{"resolve " + Repository + ":press-07"}
+}

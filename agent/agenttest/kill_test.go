@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"testing"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -93,8 +94,18 @@ func (k *Killer) Commit(after bool) error {
 	return k.point("before commit")
 }
 
-// Wrap puts the boundaries around an agent's ports.
-func (k *Killer) Wrap(o agent.Options) agent.Options {
+// StartToDie runs an agent that k kills. It checks the registry at once: devices that start again spread their first checks
+// over 10 s, which is not what is looked at.
+func (w *World) StartToDie(t *testing.T, k *Killer) *Running {
+	t.Helper()
+	r := w.start(t, k.Commit, k.wrap)
+	r.asking.Go(func() { _, _ = r.Sync(context.WithoutCancel(t.Context())) }) // ends with the agent
+	return r
+}
+
+// wrap puts the boundaries around an agent's ports.
+func (k *Killer) wrap(o agent.Options, cancel context.CancelFunc) agent.Options {
+	k.cancel = cancel
 	o.Source = killSource{k, o.Source}
 	o.Content = killContent{k, o.Content}
 	o.Runtime = killRuntime{o.Runtime, k}

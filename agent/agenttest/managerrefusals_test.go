@@ -173,3 +173,6 @@ func third() App {
 func ManagerRefusals(t *testing.T, s Setup) {
 	s.refusals(t, append(managerChecks(), contentChecks()...))
 }
+
+// isManager reports whether a request goes to the manager.
+func isManager(request string) bool { return strings.HasPrefix(request, "manager ") }

@@ -423,3 +423,8 @@ func (r refusal) run(t *testing.T, w *World) {
 
 // ErrBroken is what pulling "broken:1" ends in: an error that has no name.
 var ErrBroken = errors.New("layer is not a tar archive")
+
+// unreachable is what a registry says that is not there.
+func unreachable(request string) error {
+	return fmt.Errorf("%s: connection refused: %w", strings.SplitN(request, " ", 2)[0], fault.ErrTemporary)
+}
