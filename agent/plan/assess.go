@@ -303,7 +303,11 @@ func OverallError(s store.Status) *margo.StatusError {
 			if s.Child != "" {
 				return c.Error
 			}
-			return &margo.StatusError{Code: c.Error.Code, Source: s.Name, Message: c.Name + ": " + c.Error.Message}
+			message := c.Error.Message
+			if c.Name != s.Name { // readers put the name of the deployment before it
+				message = c.Name + ": " + message
+			}
+			return &margo.StatusError{Code: c.Error.Code, Source: s.Name, Message: message}
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 // crash ends a container's process.
@@ -314,5 +315,25 @@ func TestARefusedRevisionHasOneOutput(t *testing.T) {
 			}
 			q.Before["d"] = s
 		}
+	}
+}
+
+func TestOverallError(t *testing.T) {
+	const message = "service web: exited with code 3"
+	for _, tt := range []struct{ name, component, child, want string }{
+		{"another name", "press", "", "press: " + message},
+		{"the name of the deployment", "line", "", message},
+		{"reported for a child", "press", "press", message},
+	} {
+		s := store.Status{Name: "line", Child: tt.child, State: margo.StateFailed, Components: []store.Component{
+			{Name: "other", State: margo.StateInstalled},
+			{Name: tt.component, State: margo.StateFailed, Error: &margo.StatusError{Code: "c", Source: tt.component, Message: message}},
+		}}
+		if e := OverallError(s); e == nil || e.Message != tt.want {
+			t.Errorf("%s: OverallError = %+v, want %q", tt.name, e, tt.want)
+		}
+	}
+	if e := OverallError(store.Status{Name: "line", State: margo.StateInstalled}); e != nil {
+		t.Errorf("OverallError of a deployment that runs = %+v", e)
 	}
 }

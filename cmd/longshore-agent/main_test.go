@@ -389,7 +389,7 @@ func TestStatusText(t *testing.T) {
 		}},
 	}}, status.PhaseDegraded, []status.Problem{{
 		Code: codes.ContainerExited, Doing: "keeps what generation 41 brought; not tried again until the state changes",
-		Message: "line-monitor failed: line-monitor: service web: exited with code 3; rolled back to generation 41; its last output:\n  cannot open /data\n  giving up",
+		Message: "line-monitor failed: service web: exited with code 3; rolled back to generation 41; its last output:\n  cannot open /data\n  giving up",
 	}}
 	b.Reset()
 	writeStatus(&b, s)
