@@ -25,7 +25,7 @@ type Client struct {
 	files     auths.Files
 	proxy     func(*http.Request) (*url.URL, error)
 	locks     locks
-	uploads   locks               // one upload of a blob at a time: two would write to one session
+	uploads   locks               // by [sessionFile]: two uploads of a blob would write to one session
 	transfers *semaphore.Weighted // one for each blob that CopyFrom moves at a time
 
 	mu      sync.Mutex
@@ -44,7 +44,7 @@ func New(o Options) (*Client, error) {
 	files := auths.Find(o.AuthFile, o.Getenv)
 	files.Limit = o.StallTimeout
 	return &Client{
-		o: o, files: files, proxy: wire.Proxy(o.Getenv), locks: newLocks(), uploads: newLocks(), transfers: semaphore.NewWeighted(int64(o.Concurrency)),
+		o: o, files: files, proxy: wire.Proxy(o.Getenv), transfers: semaphore.NewWeighted(int64(o.Concurrency)),
 		byHost: map[string][]*endpoint{}, opened: map[string]*remotePlace{}, layouts: map[string]*layoutPlace{},
 		given: map[string]bool{},
 	}, nil
@@ -216,28 +216,48 @@ func (c *Client) Blob(ctx context.Context, repository string, desc ocispec.Descr
 	return r.Blob(ctx, desc, limit)
 }
 
-// locks serialise read-merge-write on one name within this process, without growing: names share slots.
-type locks [64]chan struct{}
-
-func newLocks() locks {
-	var l locks
-	for i := range l {
-		l[i] = make(chan struct{}, 1)
-	}
-	return l
+// locks serialise the work on one name within this process. The zero value is ready to use.
+type locks struct {
+	mu   sync.Mutex
+	held map[string]*nameLock // by name: those that are held or waited for
 }
 
-// lock waits for the name's slot, or until ctx ends.
+type nameLock struct {
+	slot  chan struct{}
+	users int // that hold it or wait for it; guarded by locks.mu
+}
+
+// lock waits for the name's lock, or until ctx ends.
 func (l *locks) lock(ctx context.Context, name string) (unlock func(), err error) {
-	var sum uint32
-	for i := range len(name) {
-		sum = sum*31 + uint32(name[i])
-	}
-	slot := l[sum%uint32(len(l))]
+	one := l.use(name)
 	select {
-	case slot <- struct{}{}:
-		return func() { <-slot }, nil
+	case one.slot <- struct{}{}:
+		return func() { <-one.slot; l.leave(name) }, nil
 	case <-ctx.Done():
+		l.leave(name)
 		return nil, ctx.Err()
+	}
+}
+
+func (l *locks) use(name string) *nameLock {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	one := l.held[name]
+	if one == nil {
+		if l.held == nil {
+			l.held = map[string]*nameLock{}
+		}
+		one = &nameLock{slot: make(chan struct{}, 1)}
+		l.held[name] = one
+	}
+	one.users++
+	return one
+}
+
+func (l *locks) leave(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.held[name].users--; l.held[name].users == 0 {
+		delete(l.held, name)
 	}
 }
