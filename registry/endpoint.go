@@ -39,7 +39,8 @@ type endpoint struct {
 	budget             wire.Budget  // of each request's retries
 	small              atomic.Int32 // a smallPush
 	mismatches         mismatches
-	whole              atomic.Bool // it accepts a blob only in one request
+	whole              atomic.Bool  // it accepts a blob only in one request
+	largest            atomic.Int64 // bytes of a chunk, until one was too large for it
 	log                *slog.Logger
 }
 
@@ -190,6 +191,7 @@ func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 		scheme: h.Scheme, host: h.Host, path: h.Path, mirror: mirror, transport: transport, budget: budget, userAgent: c.o.UserAgent, log: c.o.Logger,
 		client: &http.Client{Transport: wire.WithTokenServers(trips, h.Host), CheckRedirect: wire.Redirect},
 	}
+	e.largest.Store(largest)
 	return e, nil
 }
 

@@ -29,7 +29,7 @@ const (
 	// chunkSize is the size of the first chunk. A registry that stores only complete chunks gets an interrupted one again; others keep what
 	// has arrived of it. Each chunk costs the registry a request and a sync of its disk: after one that took less than chunkTime the next is
 	// growth times as large, otherwise as much smaller, so that on a steady link none takes longer than growth*chunkTime or than chunkSize
-	// needs. After an interrupted one all are smaller: a proxy may limit the size of requests.
+	// needs. After an interrupted one all are smaller: a proxy may limit the size of requests. The limit is kept for other blobs if it says so.
 	chunkSize = 2 << 20
 	chunkTime = 4 * time.Second
 	growth    = 4
@@ -268,7 +268,7 @@ func (u *upload) send(ctx context.Context) error {
 
 // patch sends a chunk of content. goes: content is positioned after the sent bytes.
 func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err error) {
-	n := min(max(u.least, min(u.next, u.most)), u.desc.Size-u.off)
+	n := min(max(u.least, min(u.next, u.most, u.a.largest.Load())), u.desc.Size-u.off)
 	open := u.open
 	if _, disk := content.(*fileReader); disk {
 		// A worn medium may return wrong bytes right before an unreadable one: nothing is sent before the whole chunk was read.
@@ -308,7 +308,9 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 		}
 		return false, broken(failed)
 	case err != nil:
-		u.most = n / growth
+		if u.most = n / growth; statusOf(err) == http.StatusRequestEntityTooLarge {
+			u.a.largest.Store(min(u.most, u.a.largest.Load()))
+		}
 		return false, u.meant(err, n)
 	}
 	resp.Body.Close()
@@ -329,7 +331,7 @@ func (u *upload) patch(ctx context.Context, content io.Reader) (goes bool, err e
 	if whole {
 		u.remember()
 	}
-	if u.next = min(n*growth, largest); slow.Load() {
+	if u.next = n * growth; slow.Load() {
 		u.next = n / growth
 	}
 	return whole && sent == first, nil

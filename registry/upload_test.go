@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -268,19 +269,16 @@ func TestUploadEnds(t *testing.T) {
 
 // Chunks grow, so that a fast link needs few, up to what a proxy before the registry accepts in one request.
 func TestUploadGrows(t *testing.T) {
-	for name, tt := range map[string]struct{ limit, refused, chunks int }{
+	for name, tt := range map[string]struct {
+		limit           int64
+		refused, chunks int
+	}{
 		"no limit": {1 << 30, 0, 9}, // 3, where each takes less than the time
 		"a limit":  {registry.ChunkSize, 1, 10},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCarriage(t, testenv.Distribution)
-			c.target.Faults.Add(testenv.Rule{Method: http.MethodPatch, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
-				if r.ContentLength > int64(tt.limit) {
-					testenv.Status(http.StatusRequestEntityTooLarge, 0)(w, r, next)
-					return
-				}
-				next.ServeHTTP(w, r)
-			}})
+			c.target.Faults.Add(chunksUpTo(tt.limit))
 			if err := c.run(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -320,6 +318,34 @@ func (c *carriage) edit(change func(map[string]any)) {
 		c.t.Fatal(err)
 	}
 	writeFile(c.t, string(data), files[0])
+}
+
+// chunksUpTo answers 413 to larger chunks, as a proxy with a limit does.
+func chunksUpTo(limit int64) testenv.Rule {
+	return testenv.Rule{Method: http.MethodPatch, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		if r.ContentLength > limit {
+			testenv.Status(http.StatusRequestEntityTooLarge, 0)(w, r, next)
+			return
+		}
+		next.ServeHTTP(w, r)
+	}}
+}
+
+// What a registry accepts in one request is learned once, not for each blob.
+func TestUploadLearnsALimitOnce(t *testing.T) {
+	source, target := testenv.Registry(t, testenv.Distribution), testenv.Registry(t, testenv.Distribution)
+	from, to := openName(t, clientFor(t, source), source.Host+"/images/line"), openName(t, clientFor(t, target), target.Host+"/images/line")
+	target.Faults.Add(chunksUpTo(registry.ChunkSize))
+	for i := range 2 {
+		desc, _ := storetest.Put(t, from, string(randomBytes(3*registry.ChunkSize+i)), nil, "")
+		if _, err := to.CopyFrom(t.Context(), from, desc.Digest, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused := slices.DeleteFunc(target.Faults.Requests(http.MethodPatch, ""), func(r testenv.Request) bool { return r.Status != http.StatusRequestEntityTooLarge })
+	if len(refused) != 1 {
+		t.Errorf("%d chunks were refused, want the first that was too large", len(refused))
+	}
 }
 
 // The file is for its user alone and has no credentials; an address elsewhere in it is not used.
