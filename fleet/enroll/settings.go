@@ -142,9 +142,13 @@ func (s *Settings) registry(n *strict.Node, path func(*strict.Node, string) stri
 		l.Close()
 	}
 	if h := n.Get("harbor"); h != nil {
+		at := h.Need("url")
 		s.Harbor = &Harbor{
-			URL: address(h.Need("url")), Project: h.Need("project").Filled(), Username: h.Need("username").Filled(),
+			URL: address(at), Project: h.Need("project").Filled(), Username: h.Need("username").Filled(),
 			PasswordFile: path(h.Need("passwordFile"), ""), CAFile: path(h.Get("caFile"), ""),
+		}
+		if u, err := url.Parse(s.Harbor.URL); err == nil && u.Host != "" && strings.TrimSuffix(u.Host, ":443") != strings.TrimSuffix(s.Host(), ":443") {
+			at.HintFaultf("the robot accounts that devices get are for the registry of their states", "is at %s, and source.registry is at %s", u.Host, s.Host())
 		}
 		h.Close()
 	}

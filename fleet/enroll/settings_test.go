@@ -2,6 +2,7 @@ package enroll_test
 
 import (
 	"errors"
+	"fmt"
 	"net/url"
 	"path/filepath"
 	"strings"
@@ -50,6 +51,25 @@ func TestParseSettings(t *testing.T) {
 		}
 		if d := cmp.Diff(&tt.want, got); d != "" || got.Host() != tt.host {
 			t.Errorf("%s: host %q (-want +got):\n%s", name, got.Host(), d)
+		}
+	}
+}
+
+// The robot accounts of Harbor are credentials for the registry of the states, whether the port of HTTPS is written or not.
+func TestParseSettingsOfHarbor(t *testing.T) {
+	for _, tt := range []struct{ url, source, want string }{
+		{"https://harbor.example", "registry: harbor.example/plant/state", ""},
+		{"https://harbor.example:443", "registry: harbor.example/plant/state", ""},
+		{"https://harbor.example", "registry: 'harbor.example:443/plant/state'", ""},
+		{"https://harbor.example:8443", "margo: true", ""},
+		{"https://harbor.example", "registry: ghcr.example/plant/state", "registry.harbor.url: is at harbor.example, and source.registry is at ghcr.example"},
+		{"https://harbor.example:8443", "registry: harbor.example/plant/state", "registry.harbor.url: is at harbor.example:8443, and source.registry is at harbor.example"},
+		{"harbor.example", "registry: ghcr.example/plant/state", "registry.harbor.url: not a web address with https and without a path"},
+	} {
+		text := "url: https://fleet\nsource: {" + tt.source + "}\nregistry: {harbor: {url: '" + tt.url + "', project: plant, username: admin, passwordFile: p}}\n"
+		_, err := enroll.ParseSettings("f", []byte(text))
+		if got := fmt.Sprint(err); tt.want == "" && err != nil || tt.want != "" && (err == nil || !strings.HasSuffix(got, ": "+tt.want)) {
+			t.Errorf("ParseSettings with Harbor at %s and {%s} = %v, want %q", tt.url, tt.source, err, tt.want)
 		}
 	}
 }
