@@ -239,6 +239,20 @@ func (l *loop) endHold() {
 	l.hold = nil
 }
 
+// keepHeld writes a hold in place of a damaged one: without it the device would apply the state that it was rolled back from. The target is
+// the generation that was chosen.
+func (l *loop) keepHeld(tx *store.Tx) error {
+	target, err := tx.State(store.Target)
+	accepted, acceptedErr := tx.State(store.Accepted)
+	if err != nil || acceptedErr != nil || target == nil || accepted == nil || target.Digest == accepted.Digest {
+		return nil //nolint:nilerr // a damaged mark keeps the agent from starting: boot reads them next
+	}
+	return tx.SetHold(&store.Hold{
+		Generation: target.Generation, State: target.Digest, Over: accepted.Digest, By: "the agent", Via: "automatic",
+		Reason: "the record of a rollback by hand was damaged; longshore-agent release ends it", At: l.o.Now(),
+	})
+}
+
 // held reports whether the accepted state is not applied because somebody rolled the device back.
 func (l *loop) held() bool {
 	return l.hold != nil && l.accepted != nil && l.hold.Over == l.accepted.Digest

@@ -105,6 +105,33 @@ func TestReleaseBeforeTheRollbackIsComplete(t *testing.T) {
 	}
 }
 
+// A device whose record of a rollback by hand is damaged stays at the generation that was chosen, and says why, until it is released.
+func TestADamagedHoldHolds(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		b := &bench{t, w, m, w.Start(t)}
+		for i, image := range []string{"web:1", "web:2"} {
+			w.Publish(t, uint64(i+1), anApp(1, image))
+			w.Committed(t, b.r, uint64(i+1))
+		}
+		if _, err := b.r.RollBack(t.Context(), agent.RollbackRequest{By: "ana", Via: "command"}); err != nil {
+			t.Fatal(err)
+		}
+		w.Wait(t, "generation 1", func() bool { return b.runs("web:1") })
+		b.r.Stop(t)
+		breakRecord(t, w, `{"generation":1,"state":`)
+		b.r = w.Start(t)
+		time.Sleep(time.Hour)
+		s := b.r.Status()
+		if !b.runs("web:1") || b.runs("web:2") || s.Hold == nil || s.Hold.Generation != 1 || !strings.Contains(s.Hold.Reason, "damaged") || !hasProblem(s, codes.Held) {
+			t.Errorf("an hour later: hold %+v, problems %+v, containers %+v", s.Hold, s.Problems, w.Observe(t))
+		}
+		if _, err := b.r.Release(t.Context(), "root", "command"); err != nil {
+			t.Fatal(err)
+		}
+		w.Wait(t, "generation 2", func() bool { return b.runs("web:2") })
+	})
+}
+
 // untouched wants none of some containers to have been started a second time.
 func untouched(t *testing.T, m *runtimetest.Memory, before map[string]workload.Observation, again bool) {
 	t.Helper()

@@ -201,8 +201,8 @@ func (l *loop) boot() error {
 	return nil
 }
 
-// repair drops damaged records that the device can do without: it reports, or refuses, once more. Only damaged marks keep an
-// agent from starting, and it does not touch the file then.
+// repair drops damaged records that the device can do without: it reports, or refuses, once more. A damaged hold stays a hold. Only damaged
+// marks keep an agent from starting, and it does not touch the file then.
 func (l *loop) repair() error {
 	var damaged []store.Damage
 	if err := l.o.Store.View(func(tx *store.Tx) error { damaged = tx.Damaged(); return nil }); err != nil || len(damaged) == 0 {
@@ -215,6 +215,11 @@ func (l *loop) repair() error {
 		for _, d := range damaged {
 			if err := tx.Drop(d); err != nil {
 				return err
+			}
+			if d.OfHold() {
+				if err := l.keepHeld(tx); err != nil {
+					return err
+				}
 			}
 		}
 		return nil

@@ -105,6 +105,11 @@ func damagedIn[T any](t *Tx, bucket []byte) []Damage {
 	return out
 }
 
+// OfHold reports whether the record is that of a hold.
+func (d Damage) OfHold() bool {
+	return bytes.Equal(d.bucket, bucketMeta) && bytes.Equal(d.key, keyHold)
+}
+
 // Drop removes a damaged record.
 func (t *Tx) Drop(d Damage) error {
 	if bytes.Equal(d.bucket, bucketOutbox) && len(d.key) == 8 {
