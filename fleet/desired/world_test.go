@@ -172,6 +172,19 @@ func (w *world) discard() *slog.Logger { return slog.New(slog.DiscardHandler) }
 // later lets so much time pass that the next poll waits for a look.
 func (w *world) later() { w.clock.Add(int64(20 * every)) }
 
+// logs asks for a client's manifest until the log has a text: on a busy machine one look is too short to fetch thousands of deployments.
+func (w *world) logs(client, text string) {
+	w.t.Helper()
+	for range 20 {
+		w.later()
+		w.get(client, "/api/v1/deployments")
+		if strings.Contains(w.log.String(), text) {
+			return
+		}
+	}
+	w.t.Fatalf("the log lacks %q:\n%s", text, &w.log)
+}
+
 // publish publishes a state of a device, with a deployment for each name.
 func (w *world) publish(device artifacts.DeviceID, generation uint64, names ...string) *artifacts.Artifact {
 	w.t.Helper()
