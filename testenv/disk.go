@@ -1,12 +1,14 @@
 package testenv
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -124,14 +126,19 @@ func (b *Box) PowerCut(ctx context.Context, disk *Disk, daemon *Daemon, volatile
 		return err
 	}
 	// What the dead had mounted goes with their namespaces, a moment after them. The loop device must be gone before the
-	// file is mounted again: two devices on one file would ruin it.
+	// file is mounted again: two devices on one file would ruin it. Programs of other tests that have a mount namespace of their own got a
+	// copy of the disk's mount with it, and keep the device.
 	err := poll(ctx, func() error {
 		if err := unix.Unmount(disk.Dir, 0); err != nil && !errors.Is(err, unix.EINVAL) {
 			return fmt.Errorf("unmount %s: %w", disk.Dir, err)
 		}
 		text, err := exec.CommandContext(ctx, "losetup", "-j", disk.file).Output()
 		if err == nil && len(strings.TrimSpace(string(text))) > 0 {
-			err = fmt.Errorf("%s is still in use: %s", disk.file, text)
+			pids := mountedFor(disk.Dir)
+			for _, pid := range pids {
+				_ = exec.CommandContext(ctx, "nsenter", "--mount", "--target", strconv.Itoa(pid), "umount", "--lazy", disk.Dir).Run()
+			}
+			err = fmt.Errorf("%s is still in use, by processes %v: %s", disk.file, pids, text)
 		}
 		return err
 	})
@@ -139,4 +146,17 @@ func (b *Box) PowerCut(ctx context.Context, disk *Disk, daemon *Daemon, volatile
 		return err
 	}
 	return disk.mount(ctx)
+}
+
+// mountedFor lists processes in whose mount namespaces a file system is mounted at a folder.
+func mountedFor(dir string) (pids []int) {
+	files, _ := filepath.Glob("/proc/[0-9]*/mountinfo") // a good pattern
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err == nil && bytes.Contains(text, []byte(" "+dir+" ")) {
+			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(file))) // digits, by the pattern
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
