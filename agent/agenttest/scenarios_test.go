@@ -120,15 +120,6 @@ func (w *World) mark(t *testing.T, a App) (check func(t *testing.T)) {
 	}
 }
 
-// Same wants the containers to be exactly those of before: the same, running, the same processes.
-func (w *World) Same(t *testing.T, before map[string]workload.Observation) {
-	t.Helper()
-	ignore := cmp.FilterPath(func(p cmp.Path) bool { return strings.HasSuffix(p.String(), "At") }, cmp.Ignore())
-	if diff := cmp.Diff(before, w.Observe(t), ignore); diff != "" {
-		t.Errorf("containers (-before +after):\n%s", diff)
-	}
-}
-
 func (w *World) allRun(t *testing.T, want ...string) map[string]workload.Observation {
 	t.Helper()
 	got := w.Observe(t)

@@ -15,6 +15,7 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -483,4 +484,13 @@ func (w *World) Extra(t *testing.T) agent.Extra {
 		}
 	}
 	return x.Extra
+}
+
+// Same wants the containers to be exactly those of before: the same, running, the same processes.
+func (w *World) Same(t *testing.T, before map[string]workload.Observation) {
+	t.Helper()
+	ignore := cmp.FilterPath(func(p cmp.Path) bool { return strings.HasSuffix(p.String(), "At") }, cmp.Ignore())
+	if diff := cmp.Diff(before, w.Observe(t), ignore); diff != "" {
+		t.Errorf("containers (-before +after):\n%s", diff)
+	}
 }
