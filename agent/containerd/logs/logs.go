@@ -5,6 +5,7 @@ package logs
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -16,6 +17,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -104,6 +107,9 @@ func (k *Keeper) Create(r Replica) (string, error) {
 	return file, f.Close()
 }
 
+// maxRemovals bounds how often Remove tries: a rotation that is at work on a file may put one more into the folder.
+const maxRemovals = 5
+
 // Remove deletes a project's logs.
 func (k *Keeper) Remove(project string) error {
 	dir, err := k.Dir(project)
@@ -111,7 +117,12 @@ func (k *Keeper) Remove(project string) error {
 		return err
 	}
 	k.files.forget(dir)
-	return os.RemoveAll(dir)
+	for range maxRemovals {
+		if err = os.RemoveAll(dir); !errors.Is(err, unix.ENOTEMPTY) {
+			return err
+		}
+	}
+	return err
 }
 
 // Projects are those that have a folder.
