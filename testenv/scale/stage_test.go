@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -84,6 +86,7 @@ type Stage struct {
 	server       *testenv.RegistryServer
 	devices      int
 	put          atomic.Int64 // manifests of raw
+	left         atomic.Int64 // moving tags that the registry sets before it waits
 }
 
 // build makes the program; it is the same for every stage of a run.
@@ -94,9 +97,8 @@ func build(ctx context.Context, dir string) (string, error) {
 // open writes a fleet for a registry, and pushes what it runs.
 func open(ctx context.Context, dir, program string, server *testenv.RegistryServer, devices, groups int) (*Stage, error) {
 	s := &Stage{dir: dir, program: program, server: server, devices: devices}
-	if server.Kind == testenv.Lax {
-		server.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: "/manifests/", Effect: whole})
-	}
+	s.left.Store(math.MaxInt64)
+	server.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: "/manifests/", Effect: s.setManifest})
 	if err := write(dir, server.Host, devices, groups); err != nil {
 		return nil, err
 	}
@@ -121,11 +123,18 @@ func open(ctx context.Context, dir, program string, server *testenv.RegistryServ
 	return s, nil
 }
 
-// whole lets only requests through that arrived completely: this server would keep half of a manifest whose sender was
-// killed.
-func whole(w http.ResponseWriter, r *http.Request, next http.Handler) {
+// movingTag is the path of a device's moving tag.
+var movingTag = regexp.MustCompile(`/plant/state/manifests/press-\d+$`)
+
+// setManifest lets only requests through that arrived completely: go-containerregistry's server would keep half of a manifest whose sender
+// was killed. When no tag is left to set, it waits until the sender is gone.
+func (s *Stage) setManifest(w http.ResponseWriter, r *http.Request, next http.Handler) {
 	data, err := io.ReadAll(r.Body)
 	if err != nil {
+		panic(http.ErrAbortHandler)
+	}
+	if movingTag.MatchString(r.URL.Path) && s.left.Add(-1) < 0 {
+		<-r.Context().Done()
 		panic(http.ErrAbortHandler)
 	}
 	r.Body = io.NopCloser(bytes.NewReader(data))
@@ -278,6 +287,8 @@ func publishing(all []testenv.Request, there int) int {
 
 // killAtHalf begins to publish, and kills the process when half of the states are there.
 func (s *Stage) killAtHalf(ctx context.Context) (result, error) {
+	s.left.Store(int64(s.devices / 2))
+	defer s.left.Store(math.MaxInt64)
 	var out bytes.Buffer
 	cmd := s.command(ctx, &out, "fleet", "publish", "--key", "release.key", "fleet")
 	if err := cmd.Start(); err != nil {
@@ -298,8 +309,8 @@ func (s *Stage) killAtHalf(ctx context.Context) (result, error) {
 // states counts the moving tags that were set.
 func (s *Stage) states() int {
 	seen := map[string]bool{}
-	for _, r := range s.server.Faults.Requests("PUT", `/plant/state/manifests/press-\d+$`) {
-		if r.Status < 300 {
+	for _, r := range s.server.Faults.Requests("PUT", movingTag.String()) {
+		if r.Status/100 == 2 {
 			seen[r.Path] = true
 		}
 	}
