@@ -33,7 +33,7 @@ const (
 
 // lanes is how many packages are tested at the same time; they take the next from one queue. A package waits about half of its time for
 // the programs that it starts, so that two packages do not use two processors.
-const lanes = 5
+const lanes = 4
 
 // Options choose a part of the check. The zero value is all of it.
 type Options struct {
