@@ -30,7 +30,7 @@ import (
 // Options of a run.
 type Options struct {
 	Out   io.Writer
-	Run   string        // regular expression of row names; "": all
+	Run   string        // regular expression of row names, see [choose]; "": all
 	Count int           // runs of each benchmark, the median counts; 0: 3
 	Span  time.Duration // how long the idle agent is watched; 0: 40 s
 	Write string        // a document to put the figures into as well, between its markers; "": none
@@ -67,7 +67,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("rows to run: %w", err)
 	}
-	selected := slices.DeleteFunc(rows(o.Span), func(r row) bool { return !want.MatchString(r.name) })
+	selected := choose(rows(o.Span), want)
 	if len(selected) == 0 {
 		return fmt.Errorf("no row matches %q", o.Run)
 	}
@@ -82,6 +82,18 @@ func Run(ctx context.Context, o Options) error {
 		errs = append(errs, write(o.Write, figures.Bytes()))
 	}
 	return errors.Join(errs...)
+}
+
+// choose keeps the rows whose names match, and those below them that begin with "the same".
+func choose(rows []row, want *regexp.Regexp) []row {
+	above := false
+	return slices.DeleteFunc(rows, func(r row) bool {
+		matches := want.MatchString(r.name)
+		if !strings.HasPrefix(r.name, "the same") {
+			above = matches
+		}
+		return !matches && !above
+	})
 }
 
 // collect takes the samples that rows ask for. Those it could take are valid with an error too.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +125,16 @@ func TestRows(t *testing.T) {
 				t.Errorf("%s has no %s", pkg, name)
 			}
 		}
+	}
+}
+
+func TestChoose(t *testing.T) {
+	var got []string
+	for _, r := range choose([]row{{name: "a start"}, {name: "the same: memory"}, {name: "a stop"}, {name: "the same: time"}}, regexp.MustCompile("start|time")) {
+		got = append(got, r.name)
+	}
+	if diff := cmp.Diff([]string{"a start", "the same: memory", "the same: time"}, got); diff != "" {
+		t.Errorf("choose (-want +got):\n%s", diff)
 	}
 }
 

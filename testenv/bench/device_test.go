@@ -43,7 +43,7 @@ const (
 // BenchmarkDay is as many unchanged polls as a day has minutes, through the whole agent on a real registry, on a device of
 // 20 containers; growth is what the process holds more after the day than after its first hour.
 func BenchmarkDay(b *testing.B) {
-	p := newPlant(b, 20)
+	p := newPlant(b, testenv.Distribution, 20)
 	p.sync()
 	for b.Loop() {
 		for range 60 {
@@ -87,40 +87,46 @@ func held() int64 {
 // BenchmarkChange publishes a state in which one of a hundred deployments differs, and counts what the agent moves until
 // it runs: images are no part of it.
 func BenchmarkChange(b *testing.B) {
-	for name, change := range map[string]func(p *plant, n int){
-		"parameter": func(p *plant, n int) { p.apps[42].Parameters = map[string]string{"SPEED": fmt.Sprint(n)} },
-		"component": func(p *plant, n int) { p.component(42, fmt.Sprintf("1.0.%d", n)) },
-	} {
-		b.Run(name, func(b *testing.B) {
-			p := newPlant(b, 100)
-			p.sync()
-			for n := 1; b.Loop(); n++ {
-				change(p, n)
-				p.publish()
-				p.server.Faults.Forget()
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
+		for name, change := range map[string]func(p *plant, n int){
+			"parameter": func(p *plant, n int) { p.apps[42].Parameters = map[string]string{"SPEED": fmt.Sprint(n)} },
+			"component": func(p *plant, n int) { p.component(42, fmt.Sprintf("1.0.%d", n)) },
+		} {
+			b.Run(string(kind)+"/"+name, func(b *testing.B) {
+				p := newPlant(b, kind, 100)
 				p.sync()
-				all := p.server.Faults.Requests("", "")
-				blobs := p.server.Faults.Requests("GET", "/blobs/")
-				sent, _ := p.server.Faults.Bytes("GET", "")
-				blobBytes, _ := p.server.Faults.Bytes("GET", "/blobs/")
-				if n == 1 {
-					for _, r := range all {
-						b.Logf("%s %s %d: %d bytes", r.Method, r.Path, r.Status, r.Sent)
-					}
+				for n := 1; b.Loop(); n++ {
+					change(p, n)
+					p.publish()
+					p.server.Faults.Forget()
+					p.sync()
+					p.countChange(n == 1)
 				}
-				b.ReportMetric(float64(len(all)), "requests/change")
-				b.ReportMetric(float64(len(blobs)), "blobs/change")
-				b.ReportMetric(float64(blobBytes)/1024, "blob-KiB/change")
-				b.ReportMetric(float64(sent)/1024, "body-KiB/change")
-			}
-		})
+			})
+		}
 	}
+}
+
+// countChange reports what was asked since the last time, and logs it on demand.
+func (p *plant) countChange(log bool) {
+	p.b.Helper()
+	all := p.server.Faults.Requests("", "")
+	blobs := p.server.Faults.Requests("GET", "/blobs/")
+	sent, _ := p.server.Faults.Bytes("GET", "")
+	for _, r := range all {
+		if log {
+			p.b.Logf("%s %s %d: %d bytes", r.Method, r.Path, r.Status, r.Sent)
+		}
+	}
+	p.b.ReportMetric(float64(len(all)), "requests/change")
+	p.b.ReportMetric(float64(len(blobs)), "blobs/change")
+	p.b.ReportMetric(float64(sent)/1024, "body-KiB/change")
 }
 
 // BenchmarkChain is all checks between a tag and the acceptance of a state of fifty applications, of which each has a signed
 // component: everything but the state itself and one deployment is on the device, and was verified before.
 func BenchmarkChain(b *testing.B) {
-	p := newPlant(b, 50, "component")
+	p := newPlant(b, testenv.Distribution, 50, "component")
 	p.sync()
 	var all time.Duration
 	for n := 1; b.Loop(); n++ {
@@ -165,9 +171,9 @@ type plant struct {
 
 // newPlant makes a device that runs so many applications of one container each, under a policy that wants states signed, and
 // more kinds of artifacts.
-func newPlant(b *testing.B, apps int, more ...string) *plant {
+func newPlant(b *testing.B, kind testenv.Kind, apps int, more ...string) *plant {
 	b.Helper()
-	p := &plant{b: b, server: testenv.Registry(b, testenv.Distribution), apps: make([]release.Single, apps)}
+	p := &plant{b: b, server: testenv.Registry(b, kind), apps: make([]release.Single, apps)}
 	p.kinds = strings.Join(append([]string{"state"}, more...), ", ")
 	p.wire = newWire(b, p.server.Host)
 	private, public, err := sign.GenerateKey([]byte("bench"))

@@ -187,7 +187,7 @@ func (d *device) watch(ctx context.Context, span time.Duration) (sample, error) 
 	beside, err := weigh(d.Containerd, d.Containerd.Bin)
 	const mib = 1 << 20
 	return sample{
-		"rss-MiB":       after.rss / mib,
+		"pss-MiB":       after.pss / mib,
 		"anon-MiB":      after.anonymous / mib,
 		"cpu-%":         100 * (after.cpu - before.cpu).Seconds() / took.Seconds(),
 		"written-KiB/h": (after.written - before.written) / 1024 * time.Hour.Seconds() / took.Seconds(),
@@ -205,23 +205,23 @@ func (d *device) again(ctx context.Context) (sample, error) {
 		return nil, err
 	}
 	u, err := look(d.Agent.PID())
-	return sample{"rss-MiB": u.rss / (1 << 20), "anon-MiB": u.anonymous / (1 << 20)}, err
+	return sample{"pss-MiB": u.pss / (1 << 20), "anon-MiB": u.anonymous / (1 << 20)}, err
 }
 
-// usage is what a process has taken. Memory is in bytes.
+// usage is what a process has taken. Memory is in bytes; of a page that n processes share, an nth counts.
 type usage struct {
-	rss, anonymous, written float64
+	pss, anonymous, written float64
 	cpu                     time.Duration
 }
 
 // look reads the kernel's accounts of a process.
 func look(pid int) (u usage, err error) {
 	dir := fmt.Sprintf("/proc/%d/", pid)
-	fields, err := testenv.Account(dir + "status")
+	fields, err := testenv.Account(dir + "smaps_rollup")
 	if err != nil {
 		return u, err
 	}
-	u.rss, u.anonymous = fields["VmRSS"]*1024, fields["RssAnon"]*1024
+	u.pss, u.anonymous = fields["Pss"]*1024, fields["Anonymous"]*1024
 	if fields, err = testenv.Account(dir + "io"); err != nil {
 		return u, err
 	}

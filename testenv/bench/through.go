@@ -46,7 +46,11 @@ func through(ctx context.Context, bin string, out io.Writer) (samples map[string
 		}
 		took = append(took, float64(one.Microseconds())/1000)
 	}
-	return map[string]sample{"project through the agent": middle("ours-ms", took)}, d.Agent.Stop()
+	samples = map[string]sample{"project through the agent": middle("ours-ms", took)}
+	if samples["project updated through the agent"], err = d.update(ctx); err != nil {
+		return nil, fmt.Errorf("an update through the agent: %w\n%s", err, d.Logs())
+	}
+	return samples, d.Agent.Stop()
 }
 
 // startTwo assigns a new project to the device and waits until its services answer.
