@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/daemon"
 	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
@@ -41,9 +42,16 @@ func (p *program) capabilitiesCommand() *cli.Command {
 }
 
 //go:embed longshore-agent.service
-var unit []byte
+var unit string
 
 func (p *program) unitCommand() *cli.Command {
 	return cmdline.UnitCommand(p.stdout, unit, "The unit expects the program at /usr/local/bin/longshore-agent.\n\n"+
 		"Examples:\n  longshore-agent unit >/etc/systemd/system/longshore-agent.service")
+}
+
+func (p *program) containerdConfigCommand() *cli.Command {
+	return cmdline.FileCommand(p.stdout, "containerd-config", "print a configuration for containerd", daemon.Config,
+		"It turns off what Longshore does not use, such as everything for Kubernetes, and saves memory. containerd 1.6 and later read it; the\n"+
+			"file is complete: containerd has its default for everything else. Containers run on while containerd restarts.\n\n"+
+			"Examples:\n  longshore-agent containerd-config >/etc/containerd/config.toml\n  systemctl restart containerd")
 }

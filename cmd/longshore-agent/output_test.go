@@ -50,7 +50,7 @@ var outputs = []string{
 	"changes", "changes -o json", "approve vision", "approve", "approve --all", "reject vision", "reject vision --reason noise", "postpone vision", "postpone vision --for 8h",
 	"rollback", "rollback --to 41 --reason noise -o json", "release", "release -o json",
 	"volumes list", "volumes list -o json", "volumes remove shop/orders line/data gone", "volumes remove",
-	"enroll", "enroll http://fleet.acme.example", "enroll https://fleet.acme.example:8443", "check-config", "unit", "completion bash", "completion zsh", "completion fish",
+	"enroll", "enroll http://fleet.acme.example", "enroll https://fleet.acme.example:8443", "check-config", "unit", "containerd-config", "completion bash", "completion zsh", "completion fish",
 }
 
 // noOutput are commands that no golden file shows: what they say is the machine's, the container's, or the version's.
@@ -65,7 +65,7 @@ func TestOutputs(t *testing.T) {
 	var b bytes.Buffer
 	for _, line := range outputs {
 		args := strings.Fields(line)
-		if !slices.Contains([]string{"unit", "completion", "enroll"}, args[0]) && !slices.Contains(args, "--help") {
+		if !slices.Contains([]string{"unit", "containerd-config", "completion", "enroll"}, args[0]) && !slices.Contains(args, "--help") {
 			args = append(args, "--config", file)
 		}
 		code, out, errs := command(t, args...)

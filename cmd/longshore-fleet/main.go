@@ -67,7 +67,7 @@ func databaseFlag() cli.Flag {
 }
 
 //go:embed longshore-fleet.service
-var unit []byte
+var unit string
 
 func (p *program) unitCommand() *cli.Command {
 	return cmdline.UnitCommand(p.stdout, unit, "The unit expects the program at /usr/local/bin/longshore-fleet. Settings are LONGSHORE_FLEET_… variables in\n"+

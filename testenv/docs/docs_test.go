@@ -229,8 +229,8 @@ func (w *writer) curl() {
 
 var devices atomic.Int32 // numbers the tables and address pools of this process's devices
 
-// device is a containerd, a folder in the place of /etc/longshore, and a systemctl that does to the agent what the unit
-// says: this machine may have no systemd.
+// device is a containerd, folders in the place of those in /etc, and a systemctl that does to the agent what the unit says: this machine may
+// have no systemd. It only has containerd read its configuration.
 func (w *writer) device() {
 	d := testenv.Containerd(w.t)
 	w.daemon = d
@@ -240,8 +240,8 @@ func (w *writer) device() {
 	if err := w.box.OwnTable(w.t.Context(), os.Stderr, table); err != nil {
 		w.t.Fatal(err)
 	}
-	bin, units, dist := filepath.Join(w.box.Dir(), "local-bin"), filepath.Join(w.box.Dir(), "units"), filepath.Join(w.box.Dir(), "dist")
-	for _, dir := range []string{bin, units, dist} {
+	bin, units, dist, daemon := filepath.Join(w.box.Dir(), "local-bin"), filepath.Join(w.box.Dir(), "units"), filepath.Join(w.box.Dir(), "dist"), filepath.Join(w.box.Dir(), "etc-containerd")
+	for _, dir := range []string{bin, units, dist, daemon} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			w.t.Fatal(err)
 		}
@@ -250,10 +250,10 @@ func (w *writer) device() {
 		w.t.Fatal(err)
 	}
 	w.path = append(w.path, bin)
-	maps.Copy(w.stands, map[string]string{"/run/longshore/agent.sock": filepath.Join(w.box.Dir(), "run", "agent.sock"), "/etc/longshore": etc, "/usr/local/bin": bin, "/etc/systemd/system": units})
+	maps.Copy(w.stands, map[string]string{"/run/longshore/agent.sock": filepath.Join(w.box.Dir(), "run", "agent.sock"), "/etc/longshore": etc, "/usr/local/bin": bin, "/etc/systemd/system": units, "/etc/containerd": daemon})
 	maps.Copy(w.env, map[string]string{
 		"LONGSHORE_CONFIG_DIR": etc, "LONGSHORE_CONFIG": filepath.Join(etc, "agent.yaml"), "LONGSHORE_POLL": "1s",
-		"LONGSHORE_CONTAINERD": d.Address, "LONGSHORE_CONTAINERD_NAMESPACE": d.Namespace,
+		"CONTAINERD": filepath.Join(d.Bin, "containerd"), "LONGSHORE_CONTAINERD": d.Address, "LONGSHORE_CONTAINERD_NAMESPACE": d.Namespace,
 		"LONGSHORE_NETWORK_TABLE": table, "LONGSHORE_NETWORK_POOL": fmt.Sprintf("10.%d.0.0/16", 220+n%30),
 		"LONGSHORE_DATA_DIR": filepath.Join(w.box.Dir(), "data"), "LONGSHORE_RUN_DIR": filepath.Join(w.box.Dir(), "run"),
 	})
@@ -268,6 +268,8 @@ case "$*" in
 "stop longshore-agent")
 	kill "$(cat agent.pid)"
 	while kill -0 "$(cat agent.pid)" 2>/dev/null; do sleep 0.05; done;;
+"restart containerd")
+	"$CONTAINERD" --config etc-containerd/config.toml config dump >containerd.toml;;
 *) echo "systemctl $*: not on this page" >&2; exit 1;;
 esac
 `

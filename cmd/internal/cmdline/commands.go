@@ -31,11 +31,16 @@ func Version(w io.Writer) *cli.Command {
 }
 
 // UnitCommand is the command "unit" of a program that is a service.
-func UnitCommand(w io.Writer, unit []byte, about string) *cli.Command {
+func UnitCommand(w io.Writer, unit, about string) *cli.Command {
+	return FileCommand(w, "unit", "print the systemd unit", unit, about)
+}
+
+// FileCommand is a command that prints a file.
+func FileCommand(w io.Writer, name, usage, text, about string) *cli.Command {
 	return &cli.Command{
-		Name: "unit", Usage: "print the systemd unit", Description: about,
+		Name: name, Usage: usage, Description: about,
 		Action: func(*cli.Context) error {
-			_, err := w.Write(unit)
+			_, err := io.WriteString(w, text)
 			return err
 		},
 	}
