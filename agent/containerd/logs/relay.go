@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -66,7 +68,7 @@ type writers struct {
 
 func newWriters() *writers { return &writers{m: map[string]*writer{}} }
 
-// add adds a container's process unless it is known.
+// add adds a container's process unless it is known, and forgets those that have ended.
 func (w *writers) add(id, file string, pid uint32) {
 	shim, run := process.RunOf(pid, "/proc")
 	if run == "" || w.knows(id, run) {
@@ -74,6 +76,7 @@ func (w *writers) add(id, file string, pid uint32) {
 	}
 	x := &writer{id: id, file: file, pid: pid, run: run, shim: shim}
 	x.find("/proc")
+	w.forgetEnded()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.m[id] = x
@@ -87,19 +90,20 @@ func (w *writers) knows(id, run string) bool {
 	return x != nil && x.run == run
 }
 
-// running returns the writers whose process exists, and forgets the others.
-func (w *writers) running() []*writer {
+func (w *writers) all() []*writer {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var out []*writer
-	for id, x := range w.m {
-		if _, run := process.RunOf(x.pid, "/proc"); run != x.run {
-			delete(w.m, id)
-			continue
-		}
-		out = append(out, x)
-	}
-	return out
+	return slices.Collect(maps.Values(w.m))
+}
+
+// forgetEnded forgets the writers whose process does not exist any more.
+func (w *writers) forgetEnded() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	maps.DeleteFunc(w.m, func(_ string, x *writer) bool {
+		_, run := process.RunOf(x.pid, "/proc")
+		return run != x.run
+	})
 }
 
 // Watch adds a run of a replica's container, and sets the limits of its service.
@@ -122,12 +126,18 @@ func (k *Keeper) checkPipes(ctx context.Context) (soon bool) {
 	if err := unix.Statfs(k.root, &st); err == nil {
 		soon = st.Bavail*uint64(st.Bsize) < shortOf //nolint:unconvert // signed, and narrower on 32-bit machines
 	}
-	for _, w := range k.writers.running() {
+	ended := false
+	for _, w := range k.writers.all() {
 		for _, p := range w.pipes {
 			if p.relayed {
 				continue
 			}
-			stuck, again := p.stalled(w, k.files.get(w.file))
+			held, err := p.content()
+			if err != nil {
+				ended = true
+				continue
+			}
+			stuck, again := p.stalled(held, w, k.files.get(w.file))
 			soon = soon || again
 			if !stuck {
 				continue
@@ -136,6 +146,9 @@ func (k *Keeper) checkPipes(ctx context.Context) (soon bool) {
 				k.log.Warn("a container's output is not copied any more, and the agent cannot copy it", "container", w.id, "error", err)
 			}
 		}
+	}
+	if ended {
+		k.writers.forgetEnded()
 	}
 	return soon
 }
@@ -166,27 +179,31 @@ func (w *writer) find(proc string) {
 	}
 }
 
-// open opens the pipe for reading, through the shim, without blocking.
-func (p *pipe) open() (*os.File, error) {
-	f, err := os.OpenFile(p.fd, os.O_RDONLY|unix.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
+// open opens the pipe for reading, through the shim, without blocking. It fails when its process has ended.
+func (p *pipe) open() (fd int, err error) {
+	if fd, err = unix.Open(p.fd, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0); err != nil {
+		return -1, err
 	}
-	if name, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd())); err != nil || name != p.name {
-		return nil, errors.Join(fmt.Errorf("%s is another file now", p.fd), f.Close())
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || fmt.Sprintf("pipe:[%d]", st.Ino) != p.name {
+		return -1, errors.Join(fmt.Errorf("%s is another file now", p.fd), unix.Close(fd))
 	}
-	return f, nil
+	return fd, nil
 }
 
-// stalled checks a pipe: stuck if its output is certainly no longer copied, again if that is possible.
-func (p *pipe) stalled(w *writer, state *logState) (stuck, again bool) {
-	f, err := p.open()
+// content is the number of bytes in the pipe. It is asked for every two seconds: an [os.File] would cost more than the question.
+func (p *pipe) content() (int, error) {
+	fd, err := p.open()
 	if err != nil {
-		return false, false // its process ends
+		return 0, err
 	}
-	defer f.Close()
-	held, err := unix.IoctlGetInt(int(f.Fd()), unix.TIOCINQ)
-	if err != nil || held == 0 {
+	held, err := unix.IoctlGetInt(fd, unix.TIOCINQ)
+	return held, errors.Join(err, unix.Close(fd))
+}
+
+// stalled checks a pipe with held bytes in it: stuck if its output is certainly no longer copied, again if that is possible.
+func (p *pipe) stalled(held int, w *writer, state *logState) (stuck, again bool) {
+	if held == 0 {
 		p.looks, p.held = 0, 0
 		return false, false
 	}
@@ -221,17 +238,14 @@ func (w *writer) shimHasLog() bool {
 
 // relay copies a pipe into a log, in a goroutine of its own, until the last writer has closed it or ctx ends.
 func (k *Keeper) relay(ctx context.Context, w *writer, p *pipe) error {
-	in, err := p.open()
+	fd, err := p.open()
 	if err != nil {
 		return err
 	}
-	if _, err := unix.FcntlInt(in.Fd(), unix.F_SETPIPE_SZ, relayPipe); err != nil {
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, relayPipe); err != nil {
 		k.log.Debug("cannot enlarge a pipe", "container", w.id, "error", err)
 	}
-	// Fd made it blocking: a Read must end with ctx.
-	if err := unix.SetNonblock(int(in.Fd()), true); err != nil {
-		return errors.Join(err, in.Close())
-	}
+	in := os.NewFile(uintptr(fd), p.name) // does not block: a Read ends with ctx
 	p.relayed = true
 	state := k.files.get(w.file)
 	k.log.Warn("the disk was full: containerd stopped copying this container's output; the agent copies it until the container's next start",

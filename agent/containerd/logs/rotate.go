@@ -38,16 +38,20 @@ var errNoRoom = errors.New("no room for a copy")
 // see [Keeper.relay].
 func (k *Keeper) Rotate(ctx context.Context) error {
 	var errs []error
-	logs, _, err := k.list(ctx)
+	logs, olds, err := k.list(ctx)
 	if err != nil {
 		return fmt.Errorf("rotate logs: %w", err)
 	}
+	moved := false
 	for _, l := range logs {
-		errs = append(errs, k.files.get(l.file).note(l.file, k.now()), k.rotate(l.file))
+		errs = append(errs, k.files.get(l.file).note(l.file, k.now()))
+		did, err := k.rotate(l)
+		errs, moved = append(errs, err), moved || did
 	}
-	logs, olds, err := k.list(ctx)
-	if err != nil {
-		return fmt.Errorf("rotate logs: %w", errors.Join(append(errs, err)...))
+	if moved {
+		if logs, olds, err = k.list(ctx); err != nil {
+			return fmt.Errorf("rotate logs: %w", errors.Join(append(errs, err)...))
+		}
 	}
 	var total int64
 	for _, l := range slices.Concat(logs, olds) {
@@ -152,37 +156,33 @@ func ignoreMissing(err error) error {
 }
 
 // rotate moves the content of a file to rotated files while the shim goes on appending. When there is no space for that, it cuts off
-// the front of the file.
-func (k *Keeper) rotate(file string) error {
-	info, err := os.Stat(file)
-	if err != nil {
-		return ignoreMissing(err)
-	}
-	state := k.files.get(file)
+// the front of the file. It reports whether the files may be others now.
+func (k *Keeper) rotate(l logOnDisk) (did bool, err error) {
+	state := k.files.get(l.file)
 	state.mu.Lock()
 	defer state.mu.Unlock()
 	limits := state.within(k.limits)
-	if info.Size() < limits.MaxSize {
-		return nil
+	if l.size < limits.MaxSize {
+		return false, nil
 	}
-	f, err := os.OpenFile(file, os.O_RDWR|os.O_APPEND, 0)
+	f, err := os.OpenFile(l.file, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
-		return ignoreMissing(err)
+		return false, ignoreMissing(err)
 	}
 	defer f.Close()
-	cut, kept, err := moveFront(f, file, limits)
+	cut, kept, err := moveFront(f, l.file, limits)
 	if errors.Is(err, errNoRoom) || cut == 0 && err != nil && ignoreFull(err) == nil {
-		k.log.Warn("no space to rotate a log: cutting off its front", "file", file, "error", err)
+		k.log.Warn("no space to rotate a log: cutting off its front", "file", l.file, "error", err)
 		cut, err = cutFront(f, limits.MaxSize/2)
 		kept = nil
 	}
 	if state.cutOff(cut, kept, limits.MaxFiles); cut > 0 {
-		err = errors.Join(err, state.saveTimes(file))
+		err = errors.Join(err, state.saveTimes(l.file))
 	}
 	if err != nil {
-		return fmt.Errorf("move the front of %s: %w", file, err)
+		err = fmt.Errorf("move the front of %s: %w", l.file, err)
 	}
-	return nil
+	return true, err
 }
 
 // shorten cuts off a file's front until keep bytes are left, and returns how many bytes it removed.
