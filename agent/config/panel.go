@@ -18,8 +18,8 @@ type Panel struct {
 	Hosts            []string
 }
 
-// hostName is a name that a browser may be given.
-var hostName = regexp.MustCompile(`^[a-zA-Z0-9_]([a-zA-Z0-9_.-]{0,251}[a-zA-Z0-9])?$`)
+// hostName is a name that a browser may be given. It may be too long: a bound would take 160 KB.
+var hostName = regexp.MustCompile(`^[a-zA-Z0-9_]([a-zA-Z0-9_.-]*[a-zA-Z0-9])?$`)
 
 func (r reader) panel(n *strict.Node) (p Panel) {
 	if n == nil {

@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"sync"
 	"time"
@@ -35,10 +34,6 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-// garbage is how much may lie about before it is collected, in percent of what is in use (GOGC; Go's own is 100): a device
-// has little memory, and an idle agent makes little garbage.
-const garbage = 50
-
 func (p *program) runCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "run",
@@ -60,9 +55,7 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		return fault.WithHint(fmt.Errorf("run the agent: it needs root, for containers and networks: %w", fault.ErrDenied),
 			"run it as root: sudo longshore-agent run; or as a service: longshore-agent unit")
 	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbage)
-	}
+	setGarbage(garbage)
 	log, err := p.logger(c)
 	if err != nil {
 		return err
@@ -135,6 +128,7 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 	for _, f := range followers(cfg, parts.now, log) {
 		following.Go(func() { f.Run(ctx) })
 	}
+	following.Go(func() { rest(ctx, log) })
 	if t := tracer(cfg, parts.store, os.Getenv, log); t != nil {
 		following.Go(func() { t.Run(ctx, parts.agent) })
 	}

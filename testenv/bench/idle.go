@@ -23,6 +23,7 @@ const (
 	idlePoll       = 10 * time.Second // six times the default's, so that a short span holds some
 	idleQuiet      = 5 * time.Second  // so long nothing was written: reports are delivered, leftovers looked for
 	idleSettle     = time.Minute      // wait no longer: constant writes must be visible
+	idleRest       = 25 * time.Second // so long after its last work an agent has given its memory back
 	installLimit   = 3 * time.Minute
 )
 
@@ -131,8 +132,15 @@ func (d *device) boot(ctx context.Context) error {
 	return d.settle(ctx)
 }
 
-// settle waits until everything runs and nothing is written any more.
+// settle waits until everything runs, nothing is written any more, and the agent rests.
 func (d *device) settle(ctx context.Context) error {
+	if err := d.quiet(ctx); err != nil {
+		return err
+	}
+	return sleep(ctx, idleRest)
+}
+
+func (d *device) quiet(ctx context.Context) error {
 	if err := testenv.Await(ctx, installLimit, func() error { return errors.Join(d.Agent.Running(), d.settled(ctx)) }); err != nil {
 		return err
 	}
