@@ -91,7 +91,7 @@ func (m *Manager) drain(ctx context.Context, id string) error {
 	if err != nil || !ok {
 		return err
 	}
-	in, ns, err := openNamespace(m.netnsPath(id))
+	in, ns, err := openNamespace(m.netnsPath(id), unix.NETLINK_INET_DIAG)
 	if err != nil {
 		return err
 	}

@@ -123,11 +123,9 @@ func setSysctls(list [][2]string) error {
 }
 
 // bridgeDrift describes how a bridge differs from what it should be; "" when it does not.
-func (m *Manager) bridgeDrift(b *ipam.Network) (string, error) {
-	l, err := linkByName(m.host.links, b.Name)
+func (m *Manager) bridgeDrift(b *ipam.Network, there *present) (string, error) {
+	l := there.links[b.Name]
 	switch {
-	case err != nil:
-		return "", err
 	case l == nil:
 		return "is gone", nil
 	case l.Type() != "bridge" || !m.host.ours(l.Attrs()):
@@ -147,7 +145,7 @@ func (m *Manager) bridgeDrift(b *ipam.Network) (string, error) {
 		}
 	}
 	what := ""
-	err = m.host.do(func() error {
+	err := m.host.do(func() error {
 		for _, s := range bridgeSettings(b) {
 			v, err := sysctl(s[0])
 			if errors.Is(err, fs.ErrNotExist) {

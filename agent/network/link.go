@@ -180,13 +180,13 @@ func waitCarrier(ctx context.Context, links *netlink.Handle, names ...string) er
 	return nil // not an error: packets are only delayed
 }
 
-// openNamespace opens a namespace that was pinned at path.
-func openNamespace(path string) (*netlink.Handle, *os.File, error) {
+// openNamespace opens a namespace that was pinned at path, for the protocol of interfaces and more.
+func openNamespace(path string, more ...int) (*netlink.Handle, *os.File, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the namespace %s: %w", filepath.Base(path), err)
 	}
-	in, err := netlink.NewHandleAt(netns.NsHandle(f.Fd()), unix.NETLINK_ROUTE, unix.NETLINK_INET_DIAG)
+	in, err := netlink.NewHandleAt(netns.NsHandle(f.Fd()), append(more, unix.NETLINK_ROUTE)...)
 	if err == nil {
 		err = in.SetSocketTimeout(netlinkTimeout)
 	}

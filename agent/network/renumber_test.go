@@ -111,8 +111,10 @@ func TestRenumberingThatFailed(t *testing.T) {
 			if err := w.m.Prepare(ctx, q); err == nil {
 				t.Error("Prepare has no error")
 			}
+			there, err := w.m.present()
+			w.must(err)
 			for _, id := range w.m.attached(p.Name) {
-				if what, err := w.m.containerDrift(p.Name, id, w.m.resolver()); what != "" || err != nil {
+				if what, err := w.m.containerDrift(p.Name, id, there); what != "" || err != nil {
 					t.Errorf("container %q after the error: %s, %v", id, what, err)
 				}
 			}

@@ -65,20 +65,24 @@ func (m *Manager) drift(ctx context.Context) (*Drift, error) {
 			d.Things = append(d.Things, of+what)
 		}
 	}
-	servers := m.resolver()
+	there, err := m.present()
+	add("interfaces ", "", err)
 	for _, name := range slices.Sorted(maps.Keys(m.state.Projects)) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
+		if there == nil {
+			break
+		}
 		p := m.state.Projects[name]
 		for _, n := range slices.Sorted(maps.Keys(p.Networks)) {
 			if b := p.Networks[n]; b.Routed() {
-				what, err := m.bridgeDrift(b)
+				what, err := m.bridgeDrift(b, there)
 				add(fmt.Sprintf("network %q of project %q: bridge %s ", n, name, b.Name), what, err)
 			}
 		}
 		for _, id := range slices.Sorted(maps.Keys(p.Attachments)) {
-			what, err := m.containerDrift(name, id, servers)
+			what, err := m.containerDrift(name, id, there)
 			add(fmt.Sprintf("container %q: ", id), what, err)
 		}
 	}
@@ -102,14 +106,32 @@ func (m *Manager) drift(ctx context.Context) (*Drift, error) {
 	return d, nil
 }
 
-func (m *Manager) containerDrift(name, id string, servers resolver) (string, error) {
+// present is what the host has, read once for all containers.
+type present struct {
+	links   map[string]netlink.Link
+	servers resolver
+}
+
+func (m *Manager) present() (*present, error) {
+	list, err := completeList(m.host.links.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list interfaces: %w", err)
+	}
+	links := make(map[string]netlink.Link, len(list))
+	for _, l := range list {
+		links[l.Attrs().Name] = l
+	}
+	return &present{links: links, servers: m.resolver()}, nil
+}
+
+func (m *Manager) containerDrift(name, id string, there *present) (string, error) {
 	p := m.state.Projects[name]
 	a := p.Attachments[id]
 	if a.Joins != "" {
 		return "", nil // it only shares another container's namespace
 	}
 	if a.Host {
-		return m.fileDrift(name, id, servers)
+		return m.fileDrift(name, id, there.servers)
 	}
 	ok, err := pinned(m.netnsPath(id))
 	if err != nil {
@@ -132,7 +154,7 @@ func (m *Manager) containerDrift(name, id string, servers resolver) (string, err
 		return "its loopback is down", nil
 	}
 	for i, n := range a.Networks {
-		what, err := m.linkDrift(p, id, i, in)
+		what, err := m.linkDrift(p, id, i, in, there)
 		if err != nil {
 			return "", err
 		}
@@ -140,11 +162,11 @@ func (m *Manager) containerDrift(name, id string, servers resolver) (string, err
 			return fmt.Sprintf("its link to network %q %s", n, what), nil
 		}
 	}
-	return m.fileDrift(name, id, servers)
+	return m.fileDrift(name, id, there.servers)
 }
 
 // linkDrift describes how a container's link to one of its networks differs from what it should be.
-func (m *Manager) linkDrift(p *ipam.Project, id string, index int, in *netlink.Handle) (string, error) {
+func (m *Manager) linkDrift(p *ipam.Project, id string, index int, in *netlink.Handle, there *present) (string, error) {
 	a := p.Attachments[id]
 	b := p.Networks[a.Networks[index]]
 	var w veth
@@ -164,18 +186,11 @@ func (m *Manager) linkDrift(p *ipam.Project, id string, index int, in *netlink.H
 	}
 	up := inner.Attrs().Flags
 	if b.Routed() {
-		outer, err := linkByName(m.host.links, w.outer)
-		if err != nil {
-			return "", err
-		}
+		outer := there.links[w.outer]
 		if outer == nil || outer.Attrs().ParentIndex != inner.Attrs().Index {
 			return "is gone", nil
 		}
-		br, err := linkByName(m.host.links, b.Name)
-		if err != nil {
-			return "", err
-		}
-		if br == nil || outer.Attrs().MasterIndex != br.Attrs().Index {
+		if br := there.links[b.Name]; br == nil || outer.Attrs().MasterIndex != br.Attrs().Index {
 			return "is not in the bridge", nil
 		}
 		up &= outer.Attrs().Flags

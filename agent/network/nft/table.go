@@ -27,8 +27,7 @@ type Table struct {
 	Absent  bool     // there was none at the last check
 }
 
-func (t *Table) Conn() (*nftables.Conn, error) {
-	var o []nftables.ConnOption
+func (t *Table) Conn(o ...nftables.ConnOption) (*nftables.Conn, error) {
 	if t.NS != nil {
 		o = append(o, nftables.WithNetNSFd(int(t.NS.Fd())))
 	}
@@ -223,10 +222,11 @@ func (t *Table) Drift(want Contents) ([]string, error) {
 
 // read returns the elements of the kernel's table, and what of its rules and sets is not ours: then the table must be replaced.
 func (t *Table) read() (live Contents, foreign []string, err error) {
-	c, err := t.Conn()
+	c, err := t.Conn(nftables.AsLasting()) // else each request opens a socket
 	if err != nil {
 		return nil, nil, err
 	}
+	defer func() { err = errors.Join(err, c.CloseLasting()) }()
 	f := t.object()
 	for _, ch := range chains(t.Family) {
 		rules, err := c.GetRules(f, &nftables.Chain{Name: ch.name, Table: f})
