@@ -29,6 +29,7 @@ type access struct {
 	registry string      // host, as written in references
 	withheld func() bool // Options have credentials, but not for this registry
 	named    atomic.Bool // a user name and a password are known for it
+	lacksAPI atomic.Bool // of referrers, as last answered
 }
 
 func (c *Client) newAccess(e *endpoint, ref Reference) *access {

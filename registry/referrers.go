@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/opencontainers/go-digest"
 	specs "github.com/opencontainers/image-spec/specs-go"
@@ -34,9 +35,12 @@ var errMore = fmt.Errorf("the mirror does not have enough of it: %w", fault.ErrN
 
 // referrers returns the first list that is not empty; only the registry itself can confirm that there are none.
 func (p *remotePlace) referrers(ctx context.Context, subject ocispec.Descriptor) (list []ocispec.Descriptor, err error) {
-	err = p.eachReferrers(ctx, subject, func(one []ocispec.Descriptor) bool {
-		list = one
-		return len(one) > 0
+	err = p.each(ctx, pulls, func(ctx context.Context, a *access) (err error) {
+		list, err = p.referrersAt(ctx, a, subject)
+		if a.mirror && len(list) == 0 {
+			return cmp.Or(err, errMore)
+		}
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -46,14 +50,24 @@ func (p *remotePlace) referrers(ctx context.Context, subject ocispec.Descriptor)
 
 func (p *remotePlace) eachReferrers(ctx context.Context, subject ocispec.Descriptor, enough func([]ocispec.Descriptor) bool) error {
 	return p.each(ctx, pulls, func(ctx context.Context, a *access) error {
-		list, err := p.referrersAt(ctx, a, subject)
-		if err != nil || a.mirror && len(list) == 0 {
-			return cmp.Or(err, errMore)
+		done := false
+		ask := func(list []ocispec.Descriptor) bool {
+			done = enough(list)
+			return done
 		}
-		if !enough(list) && a.mirror {
+		var err error
+		if p.snap == nil {
+			err = p.referrersUntil(ctx, a, subject.Digest, ask)
+		} else { // what it has read is known
+			var list []ocispec.Descriptor
+			if list, err = p.referrersAt(ctx, a, subject); err == nil {
+				ask(list)
+			}
+		}
+		if err == nil && a.mirror && !done {
 			return errMore
 		}
-		return nil
+		return err
 	})
 }
 
@@ -67,34 +81,62 @@ func (p *remotePlace) eachResolve(ctx context.Context, tag string, enough func(o
 	})
 }
 
-// referrersAt queries the API and reads the fallback tag, and returns the entries of both: entries from before a registry
-// supported the API, or by a client without support for it, are only under the tag, and may include the only valid signature. At a
-// mirror that may not resolve tags only the API is used.
+// referrersAt returns the entries of the API and of the fallback tag: entries from before a registry supported the API, or by a client
+// without support for it, are only under the tag, and may include the only valid signature. At a mirror that may not resolve tags only
+// the API is used.
 func (p *remotePlace) referrersAt(ctx context.Context, a *access, subject ocispec.Descriptor) ([]ocispec.Descriptor, error) {
-	return p.snap.list(subject.Digest, func() ([]ocispec.Descriptor, error) { return p.readReferrers(ctx, a, subject) })
+	return p.snap.list(subject.Digest, func() (all []ocispec.Descriptor, err error) {
+		err = p.referrersUntil(ctx, a, subject.Digest, func(list []ocispec.Descriptor) bool {
+			all = list
+			return false
+		})
+		return all, err
+	})
 }
 
-func (p *remotePlace) readReferrers(ctx context.Context, a *access, subject ocispec.Descriptor) (list []ocispec.Descriptor, err error) {
-	err = p.snap.askAPI(func() (err error) {
-		list, err = p.referrersByAPI(ctx, a, subject.Digest)
-		return err
-	})
-	if err != nil && !errors.Is(err, errNoAPI) {
-		return nil, err
+// referrersUntil gives enough the entries of the API, then with them those of the fallback tag, until it reports true: most registries have
+// all entries in one of the two. The tag is first at a registry without the API. enough is called at least once, and again only for more
+// entries.
+func (p *remotePlace) referrersUntil(ctx context.Context, a *access, subject digest.Digest, enough func([]ocispec.Descriptor) bool) error {
+	api := func() (list []ocispec.Descriptor, err error) {
+		err = p.snap.askAPI(func() (err error) {
+			list, err = p.referrersByAPI(ctx, a, subject)
+			return err
+		})
+		if a.lacksAPI.Store(errors.Is(err, errNoAPI)); errors.Is(err, errNoAPI) {
+			return nil, nil
+		}
+		return list, err
 	}
-	if !a.resolve || !p.snap.mayHave(fallbackTag(subject.Digest)) {
-		return list, nil
+	tag := func() ([]ocispec.Descriptor, error) {
+		if !a.resolve || !p.snap.mayHave(fallbackTag(subject)) {
+			return nil, nil
+		}
+		return p.referrersByTag(ctx, a, subject)
 	}
-	more, err := p.referrersByTag(ctx, a, subject.Digest)
-	if err != nil {
-		return nil, err
+	sources := []func() ([]ocispec.Descriptor, error){api, tag}
+	if a.lacksAPI.Load() {
+		slices.Reverse(sources)
 	}
-	for _, d := range more {
-		if !lists(list, d.Digest) {
-			list = append(list, d)
+	var list []ocispec.Descriptor
+	asked := -1 // entries that enough was called with
+	for i, read := range sources {
+		more, err := read()
+		if err != nil {
+			return err
+		}
+		for _, d := range more {
+			if !lists(list, d.Digest) {
+				list = append(list, d)
+			}
+		}
+		if last := i == len(sources)-1; len(list) > max(asked, 0) || last && asked < 0 {
+			if asked = len(list); enough(slices.Clone(list)) {
+				return nil
+			}
 		}
 	}
-	return list, nil
+	return nil
 }
 
 // referrersByAPI queries only the API; errNoAPI if there is none.

@@ -87,6 +87,48 @@ func TestReferrersOfBothLists(t *testing.T) {
 	}
 }
 
+// TestReferrersUntilEnough: the API and the fallback tag are read one after the other until the entries suffice, the tag first at a registry
+// without the API.
+func TestReferrersUntilEnough(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		kind testenv.Kind
+		want []string // requests of the second and third reading, the third of which nothing suffices
+	}{
+		"API":    {testenv.Referrers, []string{"API", "API tag"}},
+		"no API": {testenv.Distribution, []string{"tag", "tag API"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := testenv.Registry(t, c.kind)
+			r := openName(t, clientFor(t, s), s.Reference("line/state"))
+			subject, signature := signed(t, r)
+			for round, want := range append([]string{""}, c.want...) {
+				s.Faults.Forget()
+				calls := 0
+				err := r.EachReferrers(t.Context(), subject, func(list []ocispec.Descriptor) bool {
+					calls++
+					if len(list) != 1 || list[0].Digest != signature.Digest {
+						t.Errorf("list = %v", list)
+					}
+					return round < 2
+				})
+				var asked []string
+				for _, q := range s.Faults.Requests("", "") {
+					what := "tag"
+					if strings.Contains(q.Path, "/referrers/") {
+						what = "API"
+					}
+					asked = append(asked, what)
+				}
+				if got := strings.Join(asked, " "); err != nil || calls != 1 || want != "" && got != want {
+					t.Errorf("reading %d: %v, %d lists, asked %q, want %q", round+1, err, calls, got, want)
+				}
+			}
+		})
+	}
+}
+
 // TestMalformedReferrersHideNothing: everybody who may push can attach something whose descriptor a registry lists as it
 // came. Signatures beside it stay readable, by the API and by the tag, and one that is added keeps them.
 func TestMalformedReferrersHideNothing(t *testing.T) {

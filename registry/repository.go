@@ -142,7 +142,7 @@ func (r *Repository) Referrers(ctx context.Context, subject ocispec.Descriptor) 
 }
 
 // EachReferrers calls enough with the lists of referrers from which Referrers chooses, those of mirrors before the registry's own,
-// until it returns true. An error means that the query of the registry itself failed; it is not queried if a mirror's list was
+// until it returns true. At each place it may be called twice: with the entries of the API or of the fallback tag, then with those of both. An error means that the query of the registry itself failed; it is not queried if a mirror's list was
 // enough.
 func (r *Repository) EachReferrers(ctx context.Context, subject ocispec.Descriptor, enough func([]ocispec.Descriptor) bool) error {
 	p, ok := r.place.(*remotePlace)

@@ -28,7 +28,7 @@ type Source interface {
 type Mirrored interface {
 	Source
 	// EachReferrers gives enough the list of each mirror that has one and then that of the place itself, until it reports
-	// true. An error says that the place itself could not be asked.
+	// true. A list may follow on a shorter one of the same place. An error says that the place itself could not be asked.
 	EachReferrers(ctx context.Context, subject ocispec.Descriptor, enough func([]ocispec.Descriptor) bool) error
 	// EachResolve gives enough what a tag points at, in the same order.
 	EachResolve(ctx context.Context, tag string, enough func(ocispec.Descriptor) bool) error
