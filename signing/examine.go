@@ -112,6 +112,7 @@ func (e *examination) fetch(ctx context.Context, where string, l ocispec.Descrip
 	if err != nil {
 		e.missOrNote(where, err)
 	}
+	l.Data = nil
 	e.layer, e.data = l, data
 	return data, err == nil
 }

@@ -68,6 +68,7 @@ func TestFreshness(t *testing.T) {
 		}, time.Time{}, fault.ErrUnsigned},
 		{"not readable", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			renew(t, mine, st, d, "press-07", 7, noon, 2*day)
+			st.StripData(t, d)
 			st.Fail = func(op, _ string) error {
 				if op == "blob" {
 					return fault.ErrTemporary

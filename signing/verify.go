@@ -223,13 +223,16 @@ func readManifest(ctx context.Context, st Source, d digest.Digest) ([]byte, *oci
 	return data, &m, nil
 }
 
-// readBlob fetches a blob and checks that it is what was asked for.
+// readBlob returns the blob that a descriptor carries in itself, or fetches it, and checks that it is what was asked for.
 func readBlob(ctx context.Context, st Source, d ocispec.Descriptor, limit int64) ([]byte, error) {
 	if err := d.Digest.Validate(); err != nil {
 		return nil, fmt.Errorf("%w: digest %.100q: %w", errMalformed, d.Digest, err)
 	}
 	if d.Size < 0 || d.Size > limit {
 		return nil, fmt.Errorf("%w: %d bytes, where at most %d can be", errMalformed, d.Size, limit)
+	}
+	if d.Size > 0 && int64(len(d.Data)) == d.Size && d.Digest.Algorithm().FromBytes(d.Data) == d.Digest {
+		return d.Data, nil
 	}
 	data, err := st.Blob(ctx, d, limit)
 	if err != nil {

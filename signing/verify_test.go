@@ -159,6 +159,7 @@ func TestUnreadableIsNotUnsigned(t *testing.T) {
 			st := signingtest.NewMemory()
 			subject := st.Artifact(t, "hello")
 			signed(t, newSigner(t, sign.Options{Format: c.format}), st, subject)
+			st.StripData(t, subject)
 			st.Fail = func(op, _ string) error {
 				if op == c.op {
 					return c.err
@@ -172,6 +173,31 @@ func TestUnreadableIsNotUnsigned(t *testing.T) {
 			st.Fail = nil
 			if _, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)}); err != nil {
 				t.Errorf("Verify after the fault = %v", err)
+			}
+		})
+	}
+}
+
+// TestBundleInItsDescriptor: a bundle that the descriptor of its layer carries is not fetched; one that is not what the descriptor names
+// does not count.
+func TestBundleInItsDescriptor(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit  func(*ocispec.Descriptor)
+		blobs int // that are fetched
+	}{
+		"as it is written": {func(*ocispec.Descriptor) {}, 0},
+		"without data":     {func(l *ocispec.Descriptor) { l.Data = nil }, 1},
+		"other data":       {func(l *ocispec.Descriptor) { l.Data[7]++ }, 1},
+		"longer data":      {func(l *ocispec.Descriptor) { l.Data = append(l.Data, ' ') }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := signingtest.NewMemory()
+			subject := st.Artifact(t, "hello")
+			signed(t, newSigner(t, sign.Options{Format: FormatBundle}), st, subject)
+			st.EditLayers(t, subject, c.edit)
+			clear(st.Asked)
+			if _, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)}); err != nil || st.Asked["blob"] != c.blobs {
+				t.Errorf("Verify = %v with %d blobs, want %d", err, st.Asked["blob"], c.blobs)
 			}
 		})
 	}

@@ -13,6 +13,10 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 )
 
+// maxInline is the largest bundle that is also in the descriptor of its layer, so that a device reads it with the manifest: a keyless
+// signature has 10 KiB. The field is "data" of the image specification's descriptors; the blob is there too.
+const maxInline = 16 << 10
+
 // writeBundle signs a statement and attaches it.
 func (s *Signer) writeBundle(ctx context.Context, st signing.Store, subject ocispec.Descriptor, said Statement) (digest.Digest, error) {
 	data, err := s.bundle(ctx, subject.Digest, said)
@@ -20,13 +24,17 @@ func (s *Signer) writeBundle(ctx context.Context, st signing.Store, subject ocis
 		return "", err
 	}
 	layer := descriptorOf(signing.MediaTypeBundle, data)
+	inline := layer
+	if len(data) <= maxInline {
+		inline.Data = data
+	}
 	subject = ocispec.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size}
 	m := ocispec.Manifest{
 		Versioned:    specs.Versioned{SchemaVersion: 2},
 		MediaType:    ocispec.MediaTypeImageManifest,
 		ArtifactType: signing.MediaTypeBundle,
 		Config:       descriptorOf(ocispec.MediaTypeEmptyJSON, ocispec.DescriptorEmptyJSON.Data),
-		Layers:       []ocispec.Descriptor{layer},
+		Layers:       []ocispec.Descriptor{inline},
 		Subject:      &subject,
 		Annotations: map[string]string{
 			"dev.sigstore.bundle.content":   "dsse-envelope",

@@ -197,6 +197,37 @@ func (m *Memory) Attach(t testing.TB, subject ocispec.Descriptor, artifactType, 
 	return d
 }
 
+// StripData replaces the referrers of a subject by ones whose descriptors carry no data, as cosign writes them.
+func (m *Memory) StripData(t testing.TB, subject ocispec.Descriptor) {
+	t.Helper()
+	m.EditLayers(t, subject, func(l *ocispec.Descriptor) { l.Data = nil })
+}
+
+// EditLayers replaces the referrers of a subject by ones with edited layers.
+func (m *Memory) EditLayers(t testing.TB, subject ocispec.Descriptor, edit func(*ocispec.Descriptor)) {
+	t.Helper()
+	listed := m.Listed[subject.Digest]
+	m.Listed[subject.Digest] = nil
+	for _, old := range listed {
+		var manifest ocispec.Manifest
+		if err := json.Unmarshal(m.Content[old.Digest], &manifest); err != nil {
+			t.Fatal(err)
+		}
+		for i := range manifest.Layers {
+			edit(&manifest.Layers[i])
+		}
+		data, err := json.Marshal(manifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := descriptor(old.MediaType, data)
+		d.ArtifactType, d.Annotations = old.ArtifactType, old.Annotations
+		if err := m.PushReferrer(t.Context(), d, data); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func descriptor(mediaType string, data []byte) ocispec.Descriptor {
 	return ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
 }
