@@ -39,7 +39,7 @@ func changeRows() []row {
 	for _, r := range []struct {
 		kind, name string
 		most       float64
-	}{{"distribution", "a registry without the referrers API", 6}, {"referrers", "one with it", 4}} {
+	}{{"distribution", "a registry without the referrers API", 6}, {"referrers", "a registry with it", 4}} {
 		parameter, component := "testenv/bench.BenchmarkChange/"+r.kind+"/parameter", "testenv/bench.BenchmarkChange/"+r.kind+"/component"
 		target := fmt.Sprintf("≤ %.0f", r.most)
 		all = append(all,
