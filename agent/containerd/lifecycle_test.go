@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -496,6 +498,45 @@ func TestOneShimAProject(t *testing.T) {
 	if n := r.shims(); n != 2 {
 		t.Errorf("%d shims after the leader came back, want 2", n)
 	}
+}
+
+// TestOneShimForTasksThatStartTogether: also when one of them cannot be created, whose shim ends.
+func TestOneShimForTasksThatStartTogether(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	projects := testenv.Rounds(6, 60)
+	var (
+		all    sync.WaitGroup
+		missed atomic.Int32
+	)
+	for n := range projects {
+		services := []workload.Service{server(img), server(img), server(img), server(img)}
+		for i := range services {
+			services[i].Name = fmt.Sprintf("s%d", i)
+		}
+		services[n%3].Mounts = []workload.Mount{{Kind: workload.MountTmpfs, Target: "/proc/together"}} // which runc refuses
+		p := project(fmt.Sprintf("together%d", n), services...)
+		for i, c := range r.created(p) {
+			all.Go(func() {
+				err := r.Start(t.Context(), p, c)
+				if i == n%3 && err == nil {
+					missed.Add(1)
+				} else if i != n%3 && err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	all.Wait()
+	if n := missed.Load(); n > 0 {
+		t.Errorf("%d containers that runc refuses were started", n)
+	}
+	testenv.Eventually(t, time.Minute, "each project has one shim", func() error {
+		if n := r.shims(); n != projects {
+			return fmt.Errorf("%d shims of %d projects", n, projects)
+		}
+		return nil
+	})
 }
 
 // TestStartsThatAreCutOff: starts whose caller goes away at any moment leave nothing behind that is in the way of the next one, no

@@ -55,11 +55,7 @@ func (t *Tasks) Run(ctx context.Context, group, id string, layer []mount.Mount, 
 	defer limit.Stop()
 	last := false
 	for pause := leftoverPause; ; pause *= 2 {
-		var pid uint32
-		err := t.shims.begin(ctx, group, func() (err error) {
-			pid, err = t.begin(ctx, id, layer, streams)
-			return err
-		})
+		pid, err := t.begin(ctx, group, id, layer, streams)
 		if err == nil {
 			return pid, nil
 		}
@@ -100,16 +96,22 @@ func (t *Tasks) Run(ctx context.Context, group, id string, layer []mount.Mount, 
 	}
 }
 
-// isLeftover reports whether an earlier task of the same name caused an error. A shim that does not start at all, or a directory that
-// disappeared, may have other causes: these errors are retried twice.
+// isLeftover reports whether an earlier task of the same name caused an error. A shim that does not start at all, one that exits because the
+// task before this one failed, or a directory that disappeared may have other causes: these errors are retried twice.
 func isLeftover(err error, pause time.Duration) bool {
 	text := err.Error()
 	return errdefs.IsAlreadyExists(err) || strings.Contains(text, syscall.EEXIST.Error()) ||
-		pause <= 2*leftoverPause && (strings.Contains(text, "failed to start shim") || strings.Contains(text, "unable to retrieve OCI runtime error"))
+		pause <= 2*leftoverPause && (strings.Contains(text, "failed to start shim") || strings.Contains(text, shimEnded) ||
+			strings.Contains(text, "unable to retrieve OCI runtime error"))
 }
 
 // begin creates a task and starts it. It removes a task that did not start.
-func (t *Tasks) begin(ctx context.Context, id string, layer []mount.Mount, streams IO) (pid uint32, err error) {
+func (t *Tasks) begin(ctx context.Context, group, id string, layer []mount.Mount, streams IO) (pid uint32, err error) {
+	turn, err := t.shims.enter(ctx, group)
+	if err != nil {
+		return 0, err
+	}
+	defer turn.leave()
 	defer func() {
 		if err == nil {
 			return
@@ -120,13 +122,16 @@ func (t *Tasks) begin(ctx context.Context, id string, layer []mount.Mount, strea
 			t.log.Warn("clean up after a container that did not start", "container", id, "error", cerr)
 		}
 	}()
+	stop := t.leaveEarly(id, turn)
 	_, err = t.client.Create(ctx, &api.CreateTaskRequest{
 		ContainerID: id, Rootfs: mount.ToProto(layer),
 		Terminal: streams.Terminal, Stdin: streams.Stdin, Stdout: streams.Stdout, Stderr: streams.stderr(),
 	})
+	stop()
 	if err != nil {
 		return 0, errgrpc.ToNative(err)
 	}
+	turn.created()
 	// An agent that is stopped at this moment would otherwise end a container that has just come up.
 	ctx, begun := deadline.Finishing(ctx)
 	defer begun()

@@ -25,7 +25,7 @@ func (c *client) Start(ctx context.Context, _ *api.StartRequest, _ ...grpc.CallO
 func TestStartThatIsInterrupted(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	c := &client{started: stop}
-	pid, err := c.tasks().begin(ctx, "web-1", nil, IO{})
+	pid, err := c.tasks().begin(ctx, "line", "web-1", nil, IO{})
 	if pid != 7 || err != nil || strings.Join(c.calls, " ") != "create start" {
 		t.Errorf("begin = %d, %v after %q", pid, err, c.calls)
 	}
