@@ -14,6 +14,7 @@ import (
 	"github.com/containerd/errdefs"
 	"github.com/containerd/typeurl/v2"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/agent/containerd/deadline"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
@@ -113,12 +114,14 @@ func (r *Runtime) imageOf(ctx context.Context, p *workload.Project, s workload.S
 }
 
 func (r *Runtime) createNew(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image) error {
-	layer, err := r.freshLayer(ctx, p, c, img)
-	if err != nil {
-		return err
-	}
-	at, err := r.attach(ctx, p.Name, c)
-	if err != nil {
+	var (
+		layer []mount.Mount
+		at    Attachment
+		both  errgroup.Group // not with a shared context: what is interrupted has to be cleaned up
+	)
+	both.Go(func() (err error) { layer, err = r.freshLayer(ctx, p, c, img); return err })
+	both.Go(func() (err error) { at, err = r.attach(ctx, p.Name, c); return err })
+	if err := both.Wait(); err != nil {
 		return err
 	}
 	signal := c.Service.StopSignal
@@ -131,6 +134,7 @@ func (r *Runtime) createNew(ctx context.Context, p *workload.Project, c workload
 	ctr := containers.Container{
 		ID: c.ID, Labels: r.records.Labels(p, c), Image: c.Service.Image.Name(), Snapshotter: r.o.Snapshotter, SnapshotKey: c.ID,
 	}
+	var err error
 	if ctr.Runtime, err = r.runtimeOf(c.Service); err != nil {
 		return err
 	}
