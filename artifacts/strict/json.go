@@ -18,8 +18,8 @@ func JSON(file string, data []byte) (*Node, error) {
 	if err := d.err(); err != nil {
 		return nil, err
 	}
-	if err := json.Unmarshal(data, new(json.RawMessage)); err != nil {
-		d.fault(jsonFault(data, err))
+	if !json.Valid(data) {
+		d.fault(jsonFault(data, json.Unmarshal(data, new(json.RawMessage)))) // slower, and has the place
 		return nil, d.err()
 	}
 	r := &jsonReader{doc: d, data: data, line: 1, column: 1}

@@ -93,6 +93,9 @@ func (w *writer) over(ctx context.Context, device string, children int, more int
 // charge adds to what a device takes. What grows must fit into the quota; removed deployments of the device make room for it,
 // the one named keep excepted.
 func (w *writer) charge(ctx context.Context, device, keep string, children int, more int64) error {
+	if children == 0 && more == 0 {
+		return nil
+	}
 	for {
 		full, err := w.over(ctx, device, children, more)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,11 +102,18 @@ func (w *writer) putStatus(ctx context.Context, r Status) (Outcome, error) {
 		}
 	}
 	now := millis(r.At)
-	n, err := w.change(ctx, "INSERT INTO devices (id, interval, first_heard, last_heard) VALUES (?, ?, ?, ?) ON CONFLICT (id) DO NOTHING", r.Device, r.Interval.Milliseconds(), now, now)
+	var known bool
+	var ordinal, epoch, sequence, size int64
+	noted, err := w.row(ctx, `SELECT coalesce(e.ordinal, 0), p.id IS NOT NULL, coalesce(p.epoch, 0), coalesce(p.sequence, 0), coalesce((length(p.body) + 1024) / 1024, 0)
+		FROM devices d LEFT JOIN epochs e ON e.device = d.id AND e.epoch = ? LEFT JOIN deployments p ON p.device = d.id AND p.id = ? WHERE d.id = ?`,
+		[]any{r.Stamp.Epoch, r.Deployment, r.Device}, &ordinal, &known, &epoch, &sequence, &size)
 	if err != nil {
-		return 0, broken("write device", err)
+		return 0, broken("find deployment", err)
 	}
-	if n > 0 {
+	if !noted {
+		if err := w.exec(ctx, "INSERT INTO devices (id, interval, first_heard, last_heard) VALUES (?, ?, ?, ?)", r.Device, r.Interval.Milliseconds(), now, now); err != nil {
+			return 0, broken("write device", err)
+		}
 		children := 0
 		if _, child := parentOf(r.Device); child {
 			children = 1
@@ -117,15 +125,10 @@ func (w *writer) putStatus(ctx context.Context, r Status) (Outcome, error) {
 	if err := w.heard(ctx, r.Device, r.By, now); err != nil {
 		return 0, err
 	}
-	ordinal, err := w.ordinal(ctx, r.Device, r.Stamp.Epoch)
-	if err != nil {
-		return 0, err
-	}
-	var epoch, sequence, size int64
-	known, err := w.row(ctx, "SELECT epoch, sequence, (length(body) + 1024) / 1024 FROM deployments WHERE device = ? AND id = ?",
-		[]any{r.Device, r.Deployment}, &epoch, &sequence, &size)
-	if err != nil {
-		return 0, broken("find deployment", err)
+	if ordinal == 0 {
+		if ordinal, err = w.ordinal(ctx, r.Device, r.Stamp.Epoch); err != nil {
+			return 0, err
+		}
 	}
 	if known && !r.Stamp.after(ordinal, epoch, sequence) {
 		return Repeated, nil
@@ -207,7 +210,12 @@ func (s *SQLite) refused(ctx context.Context, err error, device, by string, at t
 
 // heard notes that a device, and the gateway that spoke for it, are there.
 func (w *writer) heard(ctx context.Context, device, by string, now int64) error {
-	return broken("write device", w.exec(ctx, "UPDATE devices SET last_heard = max(last_heard, ?) WHERE id IN (?, ?)", now, device, by))
+	for _, id := range slices.Compact([]string{device, by}) { // "id IN (?, ?)" takes twice as long, and mostly the two are one
+		if err := w.exec(ctx, "UPDATE devices SET last_heard = max(last_heard, ?) WHERE id = ?", now, id); err != nil {
+			return broken("write device", err)
+		}
+	}
+	return nil
 }
 
 func (w *writer) registered(ctx context.Context, id string) (bool, error) {
