@@ -2,10 +2,13 @@ package network
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"path/filepath"
 	"slices"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -154,6 +157,36 @@ func (m *Manager) vethName(id, network string) string {
 	return hashName(m.host.prefix, "v", id+"/"+network, 0)
 }
 
+// discardLink ends a container's link in the host: no packet passes it any more, and its name and addresses are free. The kernel takes
+// tens of milliseconds to delete an interface, nearly all of it waiting: that goes on in the background, see [Manager.Close].
+func (m *Manager) discardLink(name string) error {
+	l, err := linkByName(m.host.links, name)
+	if l == nil || err != nil {
+		return err
+	}
+	gone := hashName(m.host.prefix, "x", name, l.Attrs().Index)
+	if err = m.host.links.LinkSetDown(l); err == nil {
+		err = m.host.links.LinkSetName(l, gone)
+	}
+	if errors.Is(err, unix.ENODEV) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("take interface %s out of use: %w", name, err)
+	}
+	m.discarded.Go(func() {
+		links, err := openHandle(m.host.ns, unix.NETLINK_ROUTE)
+		if err == nil {
+			err = removeLink(links, gone)
+			links.Close()
+		}
+		if err != nil {
+			m.log.Warn("an interface that is out of use stays until the networks are restored", "err", err)
+		}
+	})
+	return nil
+}
+
 // removeContainerLink removes a container's link to one of its networks.
 func (m *Manager) removeContainerLink(ctx context.Context, p *ipam.Project, id string, index int) error {
 	a := p.Attachments[id]
@@ -217,8 +250,12 @@ func (m *Manager) detach(ctx context.Context, ids []string) error {
 		}
 		name, p := before.Find(id)
 		if p != nil {
-			for i := range p.Attachments[id].Networks {
-				if err := m.removeContainerLink(ctx, p, id, i); err != nil {
+			for i, n := range p.Attachments[id].Networks {
+				if p.Networks[n].Routed() {
+					if err := m.discardLink(m.vethName(id, n)); err != nil {
+						return fmt.Errorf("network %q: %w", n, err)
+					}
+				} else if err := m.removeContainerLink(ctx, p, id, i); err != nil {
 					return err
 				}
 			}
@@ -275,6 +312,7 @@ func (m *Manager) teardown(ctx context.Context, project string) error {
 	if err := m.removeBridges(next, m.state.Projects[project], nil); err != nil {
 		return err
 	}
+	m.discarded.Wait() // nothing of the project is left afterwards
 	if err := m.commit(next); err != nil {
 		return err
 	}

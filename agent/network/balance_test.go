@@ -18,6 +18,7 @@ func (w *world) deaf() (hear func()) {
 	was := w.m.tables
 	for i := range w.m.tables {
 		w.m.tables[i].NS = f
+		w.m.tables[i].Close()
 	}
 	return func() {
 		for i := range w.m.tables {

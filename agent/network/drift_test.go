@@ -80,6 +80,7 @@ func TestOnlyWhatWasSeenIsToldAsRepaired(t *testing.T) {
 	w.must(err)
 	w.must(closed.Close())
 	w.m.tables[ipam.V6].NS = closed
+	w.m.tables[ipam.V6].Close()
 	d, err := w.m.drift(w.ctx())
 	w.must(err)
 	if len(d.unreadable) != 1 || !slices.Equal(d.unreadable, d.Things) {

@@ -602,6 +602,39 @@ func (w *world) tracked() map[trackedKey]bool {
 	return out
 }
 
+// A detached container is cut off at once, also when a process of it is still there. It can be attached again before the kernel has
+// deleted its old link, and Close waits for that.
+func TestDetachedContainersAreCutOffAtOnce(t *testing.T) {
+	w := newWorld(t)
+	p, a := twoServices(w)
+	w.answer(a["client"].NetNS, "client", 80)
+	id, client := idOf(p, "web"), at(w.addr(idOf(p, "client"), "back"), 80)
+	for range 3 {
+		held, err := os.Open(a["web"].NetNS)
+		w.must(err)
+		defer held.Close()
+		old := fmt.Sprintf("/proc/self/fd/%d", held.Fd())
+		w.reaches(old, client, "client", "")
+		w.must(w.m.Detach(w.ctx(), id))
+		if l, err := linkByName(w.m.host.links, w.m.vethName(id, "back")); l != nil || err != nil {
+			t.Errorf("the link after the detach: %v, %v", l, err)
+		}
+		w.misses(old, client)
+		a = w.attach(p)
+		w.answer(a["web"].NetNS, "web", 80)
+		serves(w, p, a)
+	}
+	w.must(w.m.Detach(w.ctx(), id))
+	w.reopen()
+	list, err := completeList(w.m.host.links.LinkList)
+	w.must(err)
+	for _, l := range list {
+		if name := l.Attrs().Name; strings.HasPrefix(name, w.m.host.prefix+"x") {
+			t.Errorf("interface %s is left over", name)
+		}
+	}
+}
+
 func TestFiftyAttachmentsLeaveNothing(t *testing.T) {
 	w := newWorld(t)
 	var services []workload.Service

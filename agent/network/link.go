@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
@@ -32,11 +33,12 @@ const (
 // host is the network namespace in which bridges live.
 type host struct {
 	links  *netlink.Handle
-	ns     *os.File // open on the namespace
-	own    bool     // it is the process's own
-	prefix string   // of interface names
-	mark   string   // in front of interface aliases
-	reads  bool     // the kernel cannot look for conntrack entries: the table is read
+	tracks *nl.SocketHandle // deletes conntrack entries
+	ns     *os.File         // open on the namespace
+	own    bool             // it is the process's own
+	prefix string           // of interface names
+	mark   string           // in front of interface aliases
+	reads  bool             // the kernel cannot look for conntrack entries: the table is read
 }
 
 // openHost opens the namespace at path, or the process's own.
@@ -49,9 +51,8 @@ func openHost(path, table string) (*host, error) {
 	if h.ns, err = os.Open(path); err != nil {
 		return nil, fmt.Errorf("open the host's network namespace: %w", err)
 	}
-	h.links, err = netlink.NewHandleAt(netns.NsHandle(h.ns.Fd()), unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER, unix.NETLINK_INET_DIAG)
-	if err == nil {
-		err = h.links.SetSocketTimeout(netlinkTimeout)
+	if h.links, err = openHandle(h.ns, unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER, unix.NETLINK_INET_DIAG); err == nil {
+		h.tracks, err = openSocket(h.ns, unix.NETLINK_NETFILTER)
 	}
 	if err != nil {
 		h.close()
@@ -60,9 +61,31 @@ func openHost(path, table string) (*host, error) {
 	return h, nil
 }
 
+// openHandle opens netlink sockets in a namespace.
+func openHandle(ns *os.File, families ...int) (*netlink.Handle, error) {
+	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), families...)
+	if err != nil {
+		return nil, err
+	}
+	return h, h.SetSocketTimeout(netlinkTimeout)
+}
+
+// openSocket opens a netlink socket in a namespace.
+func openSocket(ns *os.File, family int) (*nl.SocketHandle, error) {
+	s, err := nl.GetNetlinkSocketAt(netns.NsHandle(ns.Fd()), netns.None(), family)
+	if err != nil {
+		return nil, err
+	}
+	limit := unix.NsecToTimeval(netlinkTimeout.Nanoseconds())
+	return &nl.SocketHandle{Socket: s}, errors.Join(s.SetSendTimeout(&limit), s.SetReceiveTimeout(&limit))
+}
+
 func (h *host) close() {
 	if h.links != nil {
 		h.links.Close()
+	}
+	if h.tracks != nil {
+		h.tracks.Close()
 	}
 	h.ns.Close()
 }
@@ -93,14 +116,13 @@ func clip(s string, n int) string {
 // forget removes conntrack entries. The kernel looks for them if it can: on a busy machine, to read the whole table takes seconds.
 func (h *host) forget(f ipam.Family, gone *nft.Stale) error {
 	if deletions, ok := gone.Deletions(); ok && !h.reads {
-		err := h.do(func() error {
-			for _, d := range deletions {
-				if _, err := d.Execute(unix.NETLINK_NETFILTER, 0); err != nil {
-					return err
-				}
+		var err error
+		for _, d := range deletions {
+			d.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_NETFILTER: h.tracks} // open already: closing one takes long, see nft.Table
+			if _, err = d.Execute(unix.NETLINK_NETFILTER, 0); err != nil {
+				break
 			}
-			return nil
-		})
+		}
 		if h.reads = errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EOPNOTSUPP); !h.reads {
 			return err
 		}
@@ -186,10 +208,7 @@ func openNamespace(path string, more ...int) (*netlink.Handle, *os.File, error) 
 	if err != nil {
 		return nil, nil, fmt.Errorf("open the namespace %s: %w", filepath.Base(path), err)
 	}
-	in, err := netlink.NewHandleAt(netns.NsHandle(f.Fd()), append(more, unix.NETLINK_ROUTE)...)
-	if err == nil {
-		err = in.SetSocketTimeout(netlinkTimeout)
-	}
+	in, err := openHandle(f, append(more, unix.NETLINK_ROUTE)...)
 	if err != nil {
 		f.Close()
 		return nil, nil, fmt.Errorf("open netlink in the namespace %s: %w", filepath.Base(path), err)

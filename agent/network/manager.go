@@ -68,6 +68,8 @@ type Manager struct {
 
 	watching []*watcher // of Watch
 	watchers sync.WaitGroup
+
+	discarded sync.WaitGroup // interfaces out of use that are being deleted
 }
 
 // Attachment has the namespace and the files of a container's networks.
@@ -125,7 +127,8 @@ func Open(o Options) (*Manager, error) {
 	return m, nil
 }
 
-// Close ends the watchers of [Manager.Watch] and closes the netlink sockets. Networks stay.
+// Close ends the watchers of [Manager.Watch], waits until interfaces of detached containers are deleted, and closes the netlink
+// sockets. Networks stay.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	for _, w := range m.watching {
@@ -136,6 +139,10 @@ func (m *Manager) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.closed {
+		m.discarded.Wait()
+		for f := range m.tables {
+			m.tables[f].Close()
+		}
 		m.host.close()
 		m.closed = true
 	}

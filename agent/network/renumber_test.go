@@ -97,6 +97,7 @@ func TestRenumberingThatFailed(t *testing.T) {
 			w.must(err)
 			w.must(closed.Close())
 			w.m.tables[ipam.V4].NS = closed
+			w.m.tables[ipam.V4].Close()
 			return save()
 		}},
 	} {

@@ -344,6 +344,7 @@ func (m *Manager) restoreProject(ctx context.Context, name string) error {
 
 // collectGarbage removes interfaces, namespaces and files of ours that the state does not have.
 func (m *Manager) collectGarbage() error {
+	m.discarded.Wait()
 	links, ids := map[string]bool{}, map[string]bool{}
 	for _, p := range m.state.Projects {
 		for _, b := range p.Networks {

@@ -25,6 +25,8 @@ type Table struct {
 	Applied Contents // contents of the kernel's table, as last written or read; nil: not known
 	Tracked Contents // contents that tracked connections use; nil: not known
 	Absent  bool     // there was none at the last check
+
+	changes *nftables.Conn // of change; nil: not open
 }
 
 func (t *Table) Conn(o ...nftables.ConnOption) (*nftables.Conn, error) {
@@ -36,6 +38,14 @@ func (t *Table) Conn(o ...nftables.ConnOption) (*nftables.Conn, error) {
 		return nil, fmt.Errorf("open nftables: %w", err)
 	}
 	return c, nil
+}
+
+// Close closes the connection that changes are sent on. The next change opens another one.
+func (t *Table) Close() {
+	if t.changes != nil {
+		_ = t.changes.CloseLasting()
+		t.changes = nil
+	}
 }
 
 func (t *Table) object() *nftables.Table {
@@ -69,13 +79,20 @@ func (t *Table) Apply(want Contents) error {
 	return nil
 }
 
-// change sends what differs between what was applied and want.
-func (t *Table) change(want Contents) error {
-	c, err := t.Conn()
-	if err != nil {
-		return err
+// change sends what differs between what was applied and want. Its connection stays open, because closing one takes several
+// milliseconds after an element was removed: the kernel first frees that. After an error it is closed: answers may be left in it.
+func (t *Table) change(want Contents) (err error) {
+	if t.changes == nil {
+		if t.changes, err = t.Conn(nftables.AsLasting()); err != nil {
+			return err
+		}
 	}
-	same := true
+	defer func() {
+		if err != nil {
+			t.Close()
+		}
+	}()
+	c, same := t.changes, true
 	for _, s := range sets(t.object()) {
 		var gone, added []nftables.SetElement
 		for _, k := range slices.Sorted(maps.Keys(t.Applied[s.Name])) {
