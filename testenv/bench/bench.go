@@ -120,7 +120,7 @@ func collect(ctx context.Context, o Options, rows []row) (samples map[string]sam
 		}
 		maps.Copy(samples, got)
 	}
-	if !asked("size of ") && !asked("idle ") && !asked("few ") && !asked("project ") {
+	if !asked("size of ") && !asked("idle ") && !asked("few ") && !asked("project ") && !asked("gap ") {
 		return samples, errors.Join(errs...)
 	}
 	box, err := testenv.OpenBox(ctx)
@@ -136,6 +136,7 @@ func collect(ctx context.Context, o Options, rows []row) (samples map[string]sam
 	}{
 		{"our programs", true, func() (map[string]sample, error) { return sizes(ctx, bin) }},
 		{"projects through the agent", asked("project "), func() (map[string]sample, error) { return through(ctx, bin, os.Stderr) }},
+		{"updates through the agent", asked("gap "), func() (map[string]sample, error) { return gap(ctx, bin, os.Stderr) }},
 		{"an idle agent", asked("idle ") || asked("few "), func() (map[string]sample, error) { return idle(ctx, box, bin, os.Stderr, o.Span) }},
 		{"the agent for every platform", asked("size of longshore-agent for "), func() (map[string]sample, error) { return agentSizes(ctx, bin) }},
 	}

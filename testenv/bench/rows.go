@@ -105,6 +105,11 @@ func runtimeRows() []row {
 			name: "the same, beside the floor", bench: two, unit: "ours-ms", peerUnit: "floor-ms",
 			theirs: "the Go client's floor, one after the other, without ports",
 		},
+		{
+			name:  "gap of a stop-first update through the whole agent, from the last answer of the old container to the first of the new one",
+			bench: "gap of an update", unit: "ours-ms", peerUnit: "podman-ms", theirs: "podman kube play --replace",
+			absent: "podman kube play --replace: not measured in this run", target: "≤ 60 ms and the service's own start, ≥ 5 × shorter", limit: 60, ratio: 1.0 / 5,
+		},
 		{name: "a crashed service, to HTTP 200 again", bench: driver + "BenchmarkRestart", unit: "ns/op"},
 		{
 			name: "durable pull and unpack of 8 layers, 96 MiB", bench: pull + "transfer", unit: "ours-ms",
