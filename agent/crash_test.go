@@ -2,6 +2,8 @@ package agent_test
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // slowStart is a runtime in which a start takes time, as containerd's does: first the ended task goes, so that the container
@@ -29,6 +32,57 @@ func (s slowStart) Start(ctx context.Context, p *workload.Project, c workload.Co
 	err := s.Memory.Start(ctx, p, c)
 	time.Sleep(30 * time.Millisecond)
 	return err
+}
+
+// keeper is a runtime that does not remove the containers of an image.
+type keeper struct {
+	*runtimetest.Memory
+	image string
+}
+
+func (k keeper) Remove(ctx context.Context, id string) error {
+	o, err := k.Observe(ctx)
+	if slices.ContainsFunc(o.Containers, func(c workload.Observation) bool { return c.ID == id && c.Image == k.image }) {
+		return fault.ErrTemporary
+	}
+	return errors.Join(err, k.Memory.Remove(ctx, id))
+}
+
+// The old container of an update that fails may still be there when it is wanted again: that the agent has stopped it is no failure.
+func TestARollbackStartsAgainWhatWasNotRemoved(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		old, broken := w.Image("web:1"), w.Image("web:2")
+		m.Running = func(o workload.Observation) int {
+			if strings.HasSuffix(o.Image, broken.Digest.String()) {
+				return 7
+			}
+			return -1
+		}
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		r.Stop(t)
+		before := w.Observe(t)["app-1/web"]
+		if !strings.HasSuffix(before.Image, old.Digest.String()) {
+			t.Fatalf("%+v runs", before)
+		}
+		w.Edit = func(o *agent.Options) { o.Runtime = keeper{m, before.Image} }
+		r = w.Start(t)
+		w.Publish(t, 2, anApp(1, "web:2"))
+		w.Sync(t, r)
+		w.Wait(t, "the rollback", func() bool {
+			o, err := m.Observe(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			now := o.Containers[0]
+			return len(o.Containers) == 1 && now.ID == before.ID && now.Run != before.Run && now.Status == workload.Running
+		})
+		w.Wait(t, "its report", func() bool {
+			e := r.Status().Deployments[0].Error
+			return e != nil && strings.Contains(e.Message, "; rolled back to generation 1")
+		})
+	})
 }
 
 // A container whose process ends before its start is over is started as often, and at such pauses, as its policy says.

@@ -93,17 +93,25 @@ func (l *loop) markGood(now time.Time, a plan.Assessment) {
 
 // recordFailedUpdates remembers revisions that failed: from now on they are not tried.
 func (l *loop) recordFailedUpdates(bad []store.Bad) error {
+	var back plan.Desired
+	for _, b := range bad {
+		if good := l.good[b.DeploymentID].Deployment; good != nil && !b.Pause {
+			back.Deployments = append(back.Deployments, *good)
+		}
+	}
+	again := l.comingBack(&back)
 	err := l.o.Store.Update(func(tx *store.Tx) error {
 		for _, b := range bad {
 			if err := tx.AddBad(b); err != nil {
 				return err
 			}
 		}
-		return nil
+		return tx.SetAgain(again)
 	})
 	if err != nil {
 		return err
 	}
+	l.setRestarting(again)
 	for _, b := range bad {
 		l.bad[b.Digest] = b
 		l.emitRollBack(b)
@@ -139,12 +147,13 @@ func (l *loop) saveAgain(steps []plan.Step) bool {
 	return true
 }
 
-// comingBack adds to the runs that the agent ends itself those of containers that the next target has and that of now does not: they may be stopped
+// comingBack adds to the runs that the agent ends itself those of containers that the next target has and that of now does not: they are being stopped
 // at this moment, or were, on the way to the target of now. That is no failure of the next one.
 func (l *loop) comingBack(next *plan.Desired) map[string]string {
 	out := maps.Clone(l.sup.Restarting)
 	for _, o := range l.seen.Containers {
-		if _, _, now := l.targetResolved.Container(o.ID); now != nil {
+		stop := plan.Step{Verb: plan.Stop, Container: o.ID}
+		if _, _, now := l.targetResolved.Container(o.ID); now != nil || o.Status == workload.Running && l.sup.Busy[o.ID] != stop.Verb && l.sup.Retries[stop.Key()].Failures == 0 {
 			continue
 		}
 		if _, _, later := next.Container(o.ID); later != nil {

@@ -87,7 +87,7 @@ func TestDependentsFollow(t *testing.T) {
 		}, append([]string{"start db-1.v1"}, restart...)},
 		{"after an update", func(t *testing.T, d *device) {
 			d.run(t, desired(2, deployment("d", v2)))
-		}, append([]string{"stop db-1.v1", "remove db-1.v1", "create db-1.v2", "start db-1.v2"}, restart...)},
+		}, append([]string{"create db-1.v2", "stop db-1.v1", "start db-1.v2", "remove db-1.v1"}, restart...)},
 		{"the agent dies between", func(t *testing.T, d *device) {
 			d.crash(v1.Containers[0].ID, 1)
 			for d.containers[v1.Containers[1].ID].Status == workload.Running {

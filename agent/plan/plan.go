@@ -59,9 +59,10 @@ type Steps struct {
 // Make compares the desired state with the observations and returns the steps that can be taken now. It is called again after every
 // change, so a plan has no later steps. Without a desired state it does nothing.
 //
-//   - A needed container that exists is kept. One that is not needed any more is stopped and removed before its replacement is
-//     created, or, start-first, once the replacement is well and the active backend; as many at a time as the service
-//     says. Projects that are not desired are removed completely, except their volumes.
+//   - A needed container that exists is kept. One that is not needed any more is stopped once its replacement exists, which starts then,
+//     or, start-first, once the replacement is well and the active backend; as many at a time as the service says. Where
+//     two cannot exist, it is removed before its replacement is created. Projects that are not desired are removed
+//     completely, except their volumes.
 //   - A container starts when what it depends on has met its condition; a component when the one before it is up.
 //     After a reboot the order is the same, but a component that fails does not keep later ones from starting.
 //   - A container that exits is restarted as its restart policy says, once its dependencies have met their conditions again; one
@@ -172,13 +173,17 @@ func (pl *planner) discard(c workload.Observation) {
 
 // clear removes what a component's project does not need any more, dependents first.
 func (pl *planner) clear(v *view) {
-	leaving := v.leaving()
-	for _, c := range leaving {
-		if !v.blockedByDependent(c, leaving) && !pl.stopSharers(v, c) {
+	now, soon := pl.leaving(v)
+	for _, c := range now {
+		if !v.blockedByDependent(c, soon) && !pl.stopSharers(v, c) {
 			pl.discard(c)
 		} else if alive(c) {
 			pl.going = true
 		}
+	}
+	for i := range v.slots {
+		x := &v.slots[i]
+		pl.going = pl.going || x.act == actCreate && pl.creation(v, x).Failures == 0
 	}
 }
 
@@ -224,6 +229,11 @@ func (pl *planner) component(v *view) {
 	}
 	for i := range v.slots {
 		x := &v.slots[i]
+		for _, o := range x.old {
+			if o.Active && o.Status == workload.Exited && v.answered(x) {
+				pl.do(Step{Verb: Deactivate, Project: pr.Name, Container: o.ID})
+			}
+		}
 		st := Step{Project: pr.Name, Container: x.c.ID, Spec: pr, Unit: x.c}
 		switch {
 		case x.act == actActivate, x.shouldActivate():
@@ -231,13 +241,11 @@ func (pl *planner) component(v *view) {
 		case v.shouldDeactivate(x):
 			pl.do(Step{Verb: Deactivate, Project: pr.Name, Container: x.c.ID})
 			continue
-		case len(x.old) > 0 && x.act != actSurge, !x.there && v.missing(&x.c.Service):
-			continue
-		case !x.there && v.waitsForVolume(&x.c.Service):
+		case !x.there && (len(x.old) > 0 && x.act != actCreate && x.act != actSurge || v.missing(&x.c.Service) || v.waitsForVolume(&x.c.Service)):
 			continue
 		case !x.there:
 			st.Verb = Create
-		case x.o.Status != workload.Created, !v.ready(x.c, pl.s), len(x.c.Service.Ports) > 0 && pl.going:
+		case x.o.Status != workload.Created, !x.ended() && x.act != actSurge, !v.ready(x.c, pl.s), len(x.c.Service.Ports) > 0 && pl.going:
 			continue
 		default:
 			st.Verb, st.repeated = Start, pl.s.Containers[x.c.ID].ran
@@ -253,6 +261,7 @@ func (pl *planner) supervise(v *view, x *slot) {
 	switch {
 	case x.o.Status == workload.Paused:
 		pl.do(st)
+	case x.o.Status == workload.Exited && !x.ended() && !v.startsFirst(&x.c.Service): // it came back before its replacement ended
 	case x.o.Status == workload.Exited && !s.NextStart.IsZero():
 		if pl.now.Before(s.NextStart) {
 			pl.wake(s.NextStart)

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // dice makes choices out of fuzzed bytes.
@@ -130,7 +132,8 @@ func (d *dice) disturb(m *model) {
 
 // FuzzPlanConverges: whatever there is, whatever was wanted before, whatever fails on the way and whenever the agent is
 // killed, repeating the plan ends with exactly what is desired, or with the last good revision of what does not run; and
-// nothing that is needed was ever removed, nor stopped but to be started again.
+// nothing that is needed was ever removed, nor stopped but to be started again, and no container started while an old one of its service,
+// which is not to run beside it, had not ended.
 func FuzzPlanConverges(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{1, 2, 3})
@@ -206,7 +209,13 @@ func (d *device) watched(t *testing.T, x *dice) func(Step) bool {
 		if o := d.containers[st.Container]; c != nil && matches(o, *c) && !st.Restart && (st.Verb == Stop || st.Verb == Remove) {
 			t.Fatalf("plan wants to %s, which is needed", st.Key())
 		}
-		return x != nil && x.roll(6) == 0
+		if x == nil || x.roll(6) != 0 {
+			return false
+		}
+		if d.err = errors.New("no luck"); d.pid%2 == 1 {
+			d.err = fault.ErrConflict
+		}
+		return true
 	}
 }
 

@@ -95,11 +95,8 @@ func (m *model) apply(s Step) error {
 				continue
 			}
 			active = active && !o.Active
-			if o.Replica != s.Unit.Replica {
-				continue
-			}
-			if u.Update.Order != workload.StartFirst && u.Rollback.Order != workload.StartFirst || o.ID == s.Container {
-				return fmt.Errorf("create %s: %s is still there", s.Container, o.ID)
+			if o.ID == s.Container {
+				return fmt.Errorf("create %s: it is still there", s.Container)
 			}
 		}
 		c = workload.Observation{
@@ -114,6 +111,12 @@ func (m *model) apply(s Step) error {
 		if c.Status == workload.Paused {
 			c.Status = workload.Running
 			break
+		}
+		for _, o := range m.containers {
+			if u := s.Unit.Service; o.ID != c.ID && o.Project == c.Project && o.Service == c.Service && o.Replica == c.Replica && o.Status != workload.Exited &&
+				u.Update.Order != workload.StartFirst && u.Rollback.Order != workload.StartFirst {
+				return fmt.Errorf("start %s: %s is %s", s.Container, o.ID, o.Status)
+			}
 		}
 		m.pid++
 		c.Status, c.PID, c.Run, c.Began = workload.Running, m.pid, fmt.Sprint(m.pid), time.Duration(m.pid)
@@ -263,9 +266,23 @@ func TestPlanRemovesDependentsFirst(t *testing.T) {
 	m, now, s := newModel(), t0, NewSupervision()
 	v1 := component("d", "app", dep("1")...)
 	m.converge(t, &now, desired(1, deployment("d", v1)), s)
-	p := Make(now, desired(2, deployment("d", component("d", "app", dep("2")...))), m.observe(), s, numbers)
-	if got := len(p.Steps); got != 1 || p.Steps[0].Key() != "stop "+v1.Containers[1].ID {
-		t.Errorf("first steps = %v, want only the dependent to stop", p.Steps)
+	v2 := component("d", "app", dep("2")...)
+	for _, want := range [][]string{
+		{"create " + v2.Containers[0].ID, "create " + v2.Containers[1].ID},
+		{"create " + v2.Containers[1].ID}, // nothing stops before it exists: it depends on the other one
+		{"stop " + v1.Containers[1].ID},
+	} {
+		var got []string
+		p := Make(now, desired(2, deployment("d", v2)), m.observe(), s, numbers)
+		for _, st := range p.Steps {
+			got = append(got, st.Key())
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Fatalf("steps (-want +got):\n%s", diff)
+		}
+		if err := m.apply(p.Steps[0]); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -13,7 +13,8 @@ type act int
 // Acts. The zero value does nothing yet.
 const (
 	actNone     act = iota
-	actClear        // stop and remove them; the needed one is created when they are gone, or is active already
+	actClear        // stop and remove them; the needed one starts when they have ended, or is active already
+	actCreate       // create the needed one, which starts when they have ended
 	actSurge        // start the needed one beside them
 	actActivate     // make the needed one the active backend
 )
@@ -37,14 +38,15 @@ func (pl *planner) updateComponent(v *view) {
 // updateService decides about the replicas of one service.
 func (pl *planner) updateService(v *view, slots []slot) {
 	s := &slots[0].c.Service
-	u := s.Update
-	if v.d.Refused != nil {
-		if v.d.Refused.Pause {
-			return
+	if v.d.Refused != nil && v.d.Refused.Pause {
+		for i := range slots { // a replacement that has started is complete
+			if x := &slots[i]; x.there && x.o.Status != workload.Created && x.ended() {
+				x.act = actClear
+			}
 		}
-		u = s.Rollback
+		return
 	}
-	beside := u.Order == workload.StartFirst && v.c.Conflicts[s.Name] == ""
+	u, beside := v.update(s), v.startsFirst(s)
 	room, last, stop := len(slots), time.Time{}, false
 	for i := range slots {
 		x := &slots[i]
@@ -78,10 +80,25 @@ func (pl *planner) updateService(v *view, slots []slot) {
 			if v.missing(&x.c.Service) || v.stuck(&x.c.Service, pl.s) {
 				continue
 			}
-			room--
+			if !x.failed {
+				room--
+			}
 		}
 		pl.replace(v, x, beside)
 	}
+}
+
+// update is how the containers of a service are replaced.
+func (v *view) update(s *workload.Service) workload.Update {
+	if v.d.Refused != nil && !v.d.Refused.Pause {
+		return s.Rollback
+	}
+	return s.Update
+}
+
+// startsFirst reports whether the old and the new container of a service may run at the same time.
+func (v *view) startsFirst(s *workload.Service) bool {
+	return v.update(s).Order == workload.StartFirst && v.c.Conflicts[s.Name] == ""
 }
 
 // begun reports whether the replacement of a slot is under way.
@@ -127,17 +144,16 @@ func shareVolume(a, b *workload.Service) bool {
 
 // replace decides about one slot whose turn has come.
 func (pl *planner) replace(v *view, x *slot, beside bool) {
-	for _, o := range x.old {
-		if o.ID == x.c.ID { // its labels were edited: its name must be free first
-			beside = false
-		}
-	}
+	edited := slices.ContainsFunc(x.old, func(o workload.Observation) bool { return o.ID == x.c.ID }) // its name must be free first
+	beside = beside && !edited
 	runs := x.there && alive(x.o)
 	switch {
 	case !x.running():
 		x.act = actClear
 	case runs && x.well && !x.o.Active && hasServiceAddress(&x.c.Service):
 		x.act = actActivate
+	case !beside && !x.there && !edited && !pl.creation(v, x).Waits && v.coexist(&x.c.Service):
+		x.act = actCreate
 	case !beside:
 		x.act = actClear
 	case !runs || !x.well:
@@ -151,10 +167,36 @@ func (pl *planner) replace(v *view, x *slot, beside bool) {
 	}
 }
 
-// shouldActivate reports whether a container that replaces nothing is not a backend of its service yet: another replica was the
+// creation is the failure that the creation of a container meets now; the zero value: none. One that waits may need what the old container
+// holds.
+func (pl *planner) creation(v *view, x *slot) Retry {
+	if r, ok := pl.s.Retries[Step{Verb: Prepare, Project: v.c.Project.Name}.Key()]; ok {
+		return r
+	}
+	return pl.s.Retries[Step{Verb: Create, Container: x.c.ID}.Key()]
+}
+
+// coexist reports whether a container of a service can be created while an older one still runs.
+func (v *view) coexist(s *workload.Service) bool {
+	p := v.c.Project
+	if p.Attached(s) != "" || s.Namespaces.PID.Service() != "" || s.Namespaces.IPC.Service() != "" {
+		return false
+	}
+	for _, a := range s.Networks {
+		if slices.ContainsFunc(p.Networks, func(n workload.Network) bool { return n.Name == a.Network && n.External != "" }) {
+			return false
+		}
+	}
+	// A volume of a driver is mounted anew, with its present options, only when no container uses it.
+	return !slices.ContainsFunc(s.Mounts, func(m workload.Mount) bool {
+		return m.Kind == workload.MountVolume && len(p.Volume(m.Source).Options) > 0
+	})
+}
+
+// shouldActivate reports whether a container that replaces none that runs is not a backend of its service yet: another one was the
 // backend when it started.
 func (x *slot) shouldActivate() bool {
-	return len(x.old) == 0 && x.there && alive(x.o) && x.well && !x.o.Active && hasServiceAddress(&x.c.Service)
+	return x.ended() && x.there && alive(x.o) && x.well && !x.o.Active && hasServiceAddress(&x.c.Service)
 }
 
 // shouldDeactivate reports whether a container is a backend of its service but not well, while another replica is a well backend.
@@ -170,23 +212,44 @@ func (v *view) shouldDeactivate(x *slot) bool {
 	return false
 }
 
+// answered reports whether another replica of a slot's service, old or new, is a backend that runs.
+func (v *view) answered(x *slot) bool {
+	backend := func(o workload.Observation) bool { return o.Active && alive(o) }
+	for i := range v.slots {
+		if y := &v.slots[i]; y != x && y.c.Service.Name == x.c.Service.Name && (backend(y.o) || slices.ContainsFunc(y.old, backend)) {
+			return true
+		}
+	}
+	return false
+}
+
 // hasServiceAddress reports whether a service has an address that leads to one of its containers.
 func hasServiceAddress(s *workload.Service) bool {
 	return len(s.Networks) > 0 && s.Namespaces.Network == ""
 }
 
-// leaving are the containers of a component that must be removed now.
-func (v *view) leaving() []workload.Observation {
+// leaving are the containers of a component that must be removed now, and those that must be removed now or soon.
+func (pl *planner) leaving(v *view) (now, soon []workload.Observation) {
 	if v.d.Blocked != nil {
-		return nil
+		return nil, nil
 	}
-	out := v.extra
+	now, soon = slices.Clone(v.extra), slices.Clone(v.extra)
 	for i := range v.slots {
-		if v.slots[i].act == actClear {
-			out = append(out[:len(out):len(out)], v.slots[i].old...)
+		switch x := &v.slots[i]; {
+		case x.act == actCreate, x.act == actClear && pl.takesOver(v, x):
+			soon = append(soon, x.old...)
+		case x.act == actClear:
+			now, soon = append(now, x.old...), append(soon, x.old...)
 		}
 	}
-	return out
+	return now, soon
+}
+
+// takesOver reports whether a container is to start now in place of one that has ended, which is removed after that: a removal beside it
+// would delay the start, and end the shim that both share.
+func (pl *planner) takesOver(v *view, x *slot) bool {
+	start := Step{Verb: Start, Container: x.c.ID}
+	return x.there && x.o.Status == workload.Created && len(x.old) > 0 && x.ended() && v.ready(x.c, pl.s) && pl.s.Retries[start.Key()].Failures == 0
 }
 
 // blockedByDependent reports whether another container that must be removed depends on o's service and still runs: it is removed first.

@@ -45,6 +45,11 @@ type slot struct {
 // running reports whether any of the old containers still runs.
 func (s *slot) running() bool { return slices.ContainsFunc(s.old, alive) }
 
+// ended reports whether all of the old containers have ended. One that has no task is not known to: its shim may not answer.
+func (s *slot) ended() bool {
+	return !slices.ContainsFunc(s.old, func(o workload.Observation) bool { return o.Status != workload.Exited })
+}
+
 func alive(o workload.Observation) bool {
 	return o.Status == workload.Running || o.Status == workload.Paused
 }
@@ -165,7 +170,7 @@ func (pl *planner) judge(v *view, x *slot) {
 	case s.Restarts > 0:
 		x.well = false // it exited before: not up until it has settled
 		v.wakeAt(s.Since.Add(settle(c, pl.p)))
-	case !hasHealth(c) && len(x.old) > 0:
+	case !hasHealth(c) && !x.ended():
 		if ripe := s.Since.Add(pl.p.Ripe(c.Service.Update)); pl.now.Before(ripe) {
 			x.well = false
 			v.wakeAt(ripe)

@@ -8,10 +8,28 @@ import (
 // Exclusive says why two containers of a service cannot run at the same time; "": they can. Published ports are no reason: they lead
 // to one of them at a time. It says nothing of devices, or of volumes that only the image names.
 func (p *Project) Exclusive(s *Service) string {
-	switch {
-	case s.Namespaces.Network == HostNamespace:
+	if s.Namespaces.Network == HostNamespace {
 		return "the service has the network of the device itself, which the old and the new container would share"
-	case s.Namespaces.Network.Service() != "":
+	}
+	if why := p.Attached(s); why != "" {
+		return why
+	}
+	for _, m := range s.Mounts {
+		switch {
+		case m.ReadOnly || m.Kind != MountVolume && m.Kind != MountBind:
+		case m.Kind == MountVolume && m.Source == "":
+			return "the volume at " + m.Target + " is written to by one container at a time"
+		default:
+			return strings.TrimSpace("the old and the new container would write to " + m.Source + " at once")
+		}
+	}
+	return ""
+}
+
+// Attached says why two containers of a service cannot be attached to its networks at the same time, even if only one of them runs;
+// "": they can.
+func (p *Project) Attached(s *Service) string {
+	if s.Namespaces.Network.Service() != "" {
 		return "the service has the network of " + s.Namespaces.Network.Service()
 	}
 	for _, other := range p.Services {
@@ -27,15 +45,6 @@ func (p *Project) Exclusive(s *Service) string {
 		}
 		if i := slices.IndexFunc(p.Networks, func(n Network) bool { return n.Name == a.Network }); i >= 0 && p.Networks[i].Driver != "" && p.Networks[i].Driver != Bridge {
 			return "network " + a.Network + " has no service address that could move"
-		}
-	}
-	for _, m := range s.Mounts {
-		switch {
-		case m.ReadOnly || m.Kind != MountVolume && m.Kind != MountBind:
-		case m.Kind == MountVolume && m.Source == "":
-			return "the volume at " + m.Target + " is written to by one container at a time"
-		default:
-			return strings.TrimSpace("the old and the new container would write to " + m.Source + " at once")
 		}
 	}
 	return ""
