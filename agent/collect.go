@@ -24,7 +24,7 @@ const (
 // are damaged, what they refer to is not known, so nothing is removed.
 func (l *loop) collect() {
 	if !l.garbage || l.poll.busy || l.poll.collecting || l.pull.digest != "" || l.refill.digest != "" || l.acceptedResolved != nil || l.targetResolved == nil ||
-		l.blind != nil || l.looking != nil || l.unsaved != nil || l.damaged != nil || l.o.Now().Before(l.collectAt) || len(l.sup.Busy) > 0 {
+		l.blind != nil || l.looking != nil || l.unsaved != nil || l.damaged != nil || l.o.Now().Before(l.collectAt) || len(l.sup.Busy) > 0 || l.admission.busy {
 		return
 	}
 	l.garbage = false

@@ -32,7 +32,7 @@ func (l *loop) step(ctx context.Context, st plan.Step) {
 	l.send(func(l *loop) {
 		delete(l.sup.Busy, st.Subject())
 		delete(l.longStarts, st.Container)
-		l.look = true
+		l.look = l.look || st.Verb != plan.Prepare || err != nil // which brings nothing that the plan does not know
 		l.ended++
 		if err == nil {
 			l.sup.Done(st)
