@@ -205,10 +205,13 @@ func (pl *planner) judge(v *view, x *slot) {
 // judgeExited reports whether a container that exited has completed.
 func (pl *planner) judgeExited(x *slot, s Supervised) bool {
 	again := !s.NextStart.IsZero()
+	_, stopped := pl.s.Restarting[x.c.ID] // by the agent, maybe before this container was needed
 	switch {
+	case stopped || s.Restarting:
+		return false
 	case x.o.ExitCode == 0 && !again:
 		return true
-	case !s.LogRead && pl.p.LastLog || s.Restarting: // its last log lines are read first; or the agent stopped it
+	case !s.LogRead && pl.p.LastLog: // its last log lines are read first
 		return false
 	case x.o.ExitCode != 0 || s.Restarts >= pl.p.Patience:
 		permanent := !again || s.Restarts >= pl.p.Patience

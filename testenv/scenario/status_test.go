@@ -24,6 +24,9 @@ func (r *run) rolledBack(app string, code codes.Code, text string) error {
 	if d.Refused.Code != code || !strings.Contains(d.Refused.Message, text) {
 		return fmt.Errorf("%s was refused with %s: %s", app, d.Refused.Code, d.Refused.Message)
 	}
+	if d.Error == nil || !strings.Contains(d.Error.Message, "; rolled back to generation ") {
+		return fmt.Errorf("%s is not yet back: %+v", app, d.Error)
+	}
 	for _, c := range d.Components {
 		for _, s := range c.Services {
 			if s.Status != workload.Running && (s.Status != workload.Exited || s.ExitCode != 0) {
