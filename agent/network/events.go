@@ -202,14 +202,14 @@ func (w *watcher) linkChanged(kind uint16, body []byte) bool {
 const (
 	nfHeader   = 4 // bytes of nfgenmsg
 	nfNewChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWCHAIN
-	nfDelChain = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_DELCHAIN
 	nfNewGen   = unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_NEWGEN
 	nfTable    = 1 // the attribute that names the table, of every kind of message but nfNewGen
+	nfHook     = unix.NFTA_CHAIN_HOOK
 	nfGenPID   = 2 // NFTA_GEN_PROC_PID
 )
 
-// rulesChanged reports whether another program's transaction changed our table or a chain of a firewall. The kernel sends a
-// transaction's changes first, and the process that made it last.
+// rulesChanged reports whether another program's transaction changed our table, or added a chain that may drop our packets: one with a hook.
+// Programs such as kube-proxy change other chains all the time. The kernel sends a transaction's changes first, and the process that made it last.
 func (w *watcher) rulesChanged(kind uint16, body []byte) bool {
 	if len(body) < nfHeader {
 		return false
@@ -217,7 +217,7 @@ func (w *watcher) rulesChanged(kind uint16, body []byte) bool {
 	attrs := body[nfHeader:]
 	if kind != nfNewGen {
 		ours := text(attribute(attrs, nfTable)) == w.table
-		w.touched = w.touched || ours || kind == nfNewChain || kind == nfDelChain
+		w.touched = w.touched || ours || kind == nfNewChain && attribute(attrs, nfHook) != nil
 		return false
 	}
 	touched := w.touched

@@ -80,6 +80,12 @@ func TestBrokenThingsAreToldAndMended(t *testing.T) {
 	w.run("ip", "link", "del", "br-theirs")
 	w.run("nft", "add table ip theirs; add set ip theirs x { type ipv4_addr; }; add element ip theirs x { 192.0.2.1 }")
 	settled()
+	w.run("nft", "add chain ip theirs jumps; add rule ip theirs jumps accept; flush chain ip theirs jumps; delete chain ip theirs jumps")
+	select {
+	case <-events:
+		t.Error("a chain without a hook was told: no packet of ours passes it")
+	case <-time.After(silence):
+	}
 	w.run("nft", "add chain ip theirs fw { type filter hook forward priority 0; policy drop; }")
 	select {
 	case <-events:
@@ -106,7 +112,7 @@ func FuzzNotifications(f *testing.F) {
 		return append(b, body...)
 	}
 	f.Add(true, message(nfNewGen, []byte{0, 0, 0, 0, 8, 0, nfGenPID, 0, 0, 0, 0, 1}))
-	f.Add(true, message(nfDelChain, []byte{0, 0, 0, 0, 14, 0, nfTable, 0, 'l', 'o', 'n', 'g', 's', 'h', 'o', 'r', 'e', 0}))
+	f.Add(true, message(nfNewChain, []byte{0, 0, 0, 0, 14, 0, nfTable, 0, 'l', 'o', 'n', 'g', 's', 'h', 'o', 'r', 'e', 0}))
 	f.Add(false, message(unix.RTM_DELLINK, append(make([]byte, unix.SizeofIfInfomsg), name...)))
 	f.Add(false, message(unix.RTM_NEWLINK, append(make([]byte, unix.SizeofIfInfomsg), name...)))
 	f.Add(false, message(unix.RTM_DELADDR, append(make([]byte, unix.SizeofIfAddrmsg), name...)))
