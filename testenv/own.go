@@ -41,7 +41,7 @@ func BuildAllOwn(ctx context.Context) (string, error) {
 			files = append(files, filepath.Join(dir, p))
 		}
 	}
-	for _, software := range []string{"collector", "sensor", "toolbox"} {
+	for _, software := range ownSoftware() {
 		file, err := buildOwnBinary(ctx, software, HostPlatform())
 		if err != nil {
 			return "", err

@@ -33,8 +33,11 @@ func HostPlatform() string { return "linux/" + runtime.GOARCH }
 //	redis      Debian's redis-server on 6379, data in /data
 //	busybox    Debian's static busybox with /bin/sh
 func Software() []string {
-	return []string{"sensor", "collector", "toolbox", "nats", "caddy", "nginx", "redis", "busybox"}
+	return append(ownSoftware(), "nats", "caddy", "nginx", "redis", "busybox")
 }
+
+// ownSoftware is the software of which testenv/images has the sources.
+func ownSoftware() []string { return []string{"sensor", "collector", "toolbox"} }
 
 // accounts let a container run as a user by name.
 var accounts = []File{
