@@ -320,6 +320,7 @@ func TestDamagedMarksAreFatal(t *testing.T) {
 		w.Sync(t, r)
 		r.Stop(t)
 		breakRecord(t, w, `{"digest":"`+string(s))
+		breakRecord(t, w, `{"deploymentId":`)
 		o := w.Options(t)
 		st, err := store.Open(store.Options{Path: w.Path, Device: string(agenttest.Device)})
 		if err != nil {
@@ -333,6 +334,14 @@ func TestDamagedMarksAreFatal(t *testing.T) {
 		}
 		if err := a.Run(t.Context()); err == nil || !strings.Contains(fault.Hint(err), "protection") {
 			t.Errorf("Run = %v, hint %q", err, fault.Hint(err))
+		}
+		if err := st.View(func(tx *store.Tx) error {
+			if n := len(tx.Damaged()); n == 0 {
+				t.Error("a damaged record was dropped")
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
 		}
 	})
 }

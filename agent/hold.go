@@ -245,7 +245,7 @@ func (l *loop) keepHeld(tx *store.Tx) error {
 	target, err := tx.State(store.Target)
 	accepted, acceptedErr := tx.State(store.Accepted)
 	if err != nil || acceptedErr != nil || target == nil || accepted == nil || target.Digest == accepted.Digest {
-		return nil //nolint:nilerr // a damaged mark keeps the agent from starting: boot reads them next
+		return nil //nolint:nilerr // a damaged mark keeps the agent from starting: readSaved reads them next
 	}
 	return tx.SetHold(&store.Hold{
 		Generation: target.Generation, State: target.Digest, Over: accepted.Digest, By: "the agent", Via: "automatic",

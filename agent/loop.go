@@ -129,35 +129,7 @@ func (l *loop) wait() { l.wg.Wait() }
 
 // boot reads the saved state: no network.
 func (l *loop) boot() error {
-	if err := l.repair(); err != nil {
-		return err
-	}
-	err := l.o.Store.View(func(tx *store.Tx) error {
-		var errs [10]error
-		l.accepted, errs[0] = tx.State(store.Accepted)
-		l.target, errs[1] = tx.State(store.Target)
-		l.committed, errs[2] = tx.State(store.Committed)
-		l.lastGood, errs[3] = tx.State(store.LastGood)
-		l.refused, errs[4] = tx.Refused()
-		statuses, err := tx.Statuses()
-		errs[5] = err
-		for _, s := range statuses {
-			l.reportedStatus[s.DeploymentID] = s
-		}
-		l.fresh, errs[6] = tx.Fresh()
-		errs[7] = errors.Join(l.recallSecurity(tx), l.recallDecided(tx))
-		l.replaced, errs[8] = tx.Lost()
-		l.hold, err = tx.Hold()
-		errs[8] = errors.Join(errs[8], err)
-		l.progressed, errs[9] = tx.Progress()
-		l.attempts, err = tx.Attempts()
-		errs[9] = errors.Join(errs[9], err)
-		changes, err := tx.Changes()
-		for _, c := range changes {
-			l.gate.records[c.ID] = c
-		}
-		return errors.Join(errors.Join(errs[:]...), err)
-	})
+	err := l.readSaved()
 	if err != nil {
 		return fault.WithHint(err, "move agent.db away: the agent then starts anew and accepts the state that the registry holds, whatever its "+
 			"generation: the protection against an older one begins anew")
@@ -201,17 +173,17 @@ func (l *loop) boot() error {
 	return nil
 }
 
-// repair drops damaged records that the device can do without: it reports, or refuses, once more. A damaged hold stays a hold. Only damaged
-// marks keep an agent from starting, and it does not touch the file then.
-func (l *loop) repair() error {
+// readSaved reads the saved state, and drops damaged records that the device can do without: it reports, or refuses, once more. A damaged hold
+// stays a hold. Only damaged marks keep an agent from starting, and nothing is dropped then.
+func (l *loop) readSaved() error {
 	var damaged []store.Damage
-	if err := l.o.Store.View(func(tx *store.Tx) error { damaged = tx.Damaged(); return nil }); err != nil || len(damaged) == 0 {
+	if err := l.o.Store.View(func(tx *store.Tx) error { damaged = tx.Damaged(); return nil }); err != nil {
 		return err
 	}
-	for _, d := range damaged {
-		l.log.Error("a damaged record is dropped", "err", d.Err)
+	if len(damaged) == 0 {
+		return l.o.Store.View(l.read)
 	}
-	return l.o.Store.Update(func(tx *store.Tx) error {
+	err := l.o.Store.Update(func(tx *store.Tx) error {
 		for _, d := range damaged {
 			if err := tx.Drop(d); err != nil {
 				return err
@@ -222,8 +194,42 @@ func (l *loop) repair() error {
 				}
 			}
 		}
-		return nil
+		return l.read(tx)
 	})
+	if err == nil {
+		for _, d := range damaged {
+			l.log.Error("a damaged record is dropped", "err", d.Err)
+		}
+	}
+	return err
+}
+
+// read reads what the loop keeps of the store in memory.
+func (l *loop) read(tx *store.Tx) error {
+	var errs [10]error
+	l.accepted, errs[0] = tx.State(store.Accepted)
+	l.target, errs[1] = tx.State(store.Target)
+	l.committed, errs[2] = tx.State(store.Committed)
+	l.lastGood, errs[3] = tx.State(store.LastGood)
+	l.refused, errs[4] = tx.Refused()
+	statuses, err := tx.Statuses()
+	errs[5] = err
+	for _, s := range statuses {
+		l.reportedStatus[s.DeploymentID] = s
+	}
+	l.fresh, errs[6] = tx.Fresh()
+	errs[7] = errors.Join(l.recallSecurity(tx), l.recallDecided(tx))
+	l.replaced, errs[8] = tx.Lost()
+	l.hold, err = tx.Hold()
+	errs[8] = errors.Join(errs[8], err)
+	l.progressed, errs[9] = tx.Progress()
+	l.attempts, err = tx.Attempts()
+	errs[9] = errors.Join(errs[9], err)
+	changes, err := tx.Changes()
+	for _, c := range changes {
+		l.gate.records[c.ID] = c
+	}
+	return errors.Join(errors.Join(errs[:]...), err)
 }
 
 // run is the loop.
