@@ -17,6 +17,9 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
+// NoProgram is the exit code of a command that the container does not have, as shells have it.
+const NoProgram = 127
+
 // Streams are the caller's end of a process. nil fields are not there. Stdout and Stderr are written at the same time.
 type Streams struct {
 	Stdin   io.Reader
@@ -27,7 +30,8 @@ type Streams struct {
 }
 
 // Exec runs a process in a container and returns its exit code when it has ended. When ctx ends, so does the process. A Read
-// of Stdin that is in progress at the end is not waited for.
+// of Stdin that is in progress at the end is not waited for. With an error, the code is 0, or [NoProgram] if the container has no such program
+// or user.
 func (c *Client) Exec(ctx context.Context, r ExecRequest, s Streams) (int, error) {
 	r.Stdin = s.Stdin != nil
 	body, err := json.Marshal(r)
@@ -145,6 +149,8 @@ func (c *Client) end(in io.Reader) (int, error) {
 	}
 	var end execEnd
 	switch err := json.Unmarshal(line, &end); {
+	case err == nil && end.Error != nil && end.Error.Status == http.StatusBadRequest: // what Exec of the runtime says, not the request's refusal
+		return NoProgram, end.Error.asError()
 	case err == nil && end.Error != nil:
 		return 0, end.Error.asError()
 	case err != nil || end.Exit == nil:

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,16 +17,13 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/control"
-	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-// Exit codes of exec where the command did not run, as docker and podman have them: others are the command's own.
-const (
-	execFailed   = 125
-	execNoBinary = 127
-)
+// execFailed is the exit code of exec where the command could not be run, as docker and podman have it. [control.NoProgram] and all others are
+// of the command.
+const execFailed = 125
 
 // impatience is how many interrupts end a command that does not care about them.
 const impatience = 3
@@ -91,10 +89,8 @@ func (p *program) exec(c *cli.Context) error {
 		return outcome.Told(code) // the command's own
 	case errors.Is(err, context.Canceled):
 		return err
-	case errors.Is(err, fault.ErrInvalid) && !strings.Contains(err.Error(), "ambiguous"):
-		return outcome.WithCode(err, execNoBinary)
 	}
-	return outcome.WithCode(err, execFailed)
+	return outcome.WithCode(err, cmp.Or(code, execFailed))
 }
 
 // attached runs the command with this program's terminal and signals.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -306,6 +307,33 @@ func TestExecCommand(t *testing.T) {
 	exec("", "db", "ls", "-i", "--tty", "--", "-u")
 	if !slices.Equal(asked.Argv, []string{"ls", "-i", "--tty", "--", "-u"}) || asked.Stdin != nil || asked.TTY {
 		t.Errorf("asked for %+v", asked)
+	}
+}
+
+// TestExecWithAnotherVersion: an agent that knows another protocol answers as it does to a request that is not valid. The container may have
+// the program.
+func TestExecWithAnotherVersion(t *testing.T) {
+	file := writeConfig(t)
+	cfg, err := readConfig(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(cfg.RunDir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := control.Listen(socketPath(cfg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusBadRequest)
+		fmt.Fprint(w, `{"error":"exec: the request must ask for an upgrade to longshore-exec/9","hint":"restart the agent"}`)
+	}))
+	s.Listener = l
+	s.Start()
+	t.Cleanup(s.Close)
+	if code, _, errs := command(t, "exec", "--config", file, "web", "ls"); code != 125 || !strings.Contains(errs, "restart the agent") {
+		t.Errorf("exec = %d, want 125 with a hint\n%s", code, errs)
 	}
 }
 
