@@ -66,6 +66,9 @@ func (d *dice) service(j int) workload.Service {
 		s.Update.Monitor = 3 * time.Second
 	}
 	s.Rollback = workload.Update{Order: s.Update.Order, Parallelism: d.roll(2)}
+	if d.roll(2) == 0 {
+		s.Mounts = []workload.Mount{{Kind: workload.MountVolume, Source: "data", Target: "/data"}}
+	}
 	return s
 }
 

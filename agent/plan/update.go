@@ -119,15 +119,18 @@ func (v *view) missing(s *workload.Service) bool {
 	return false
 }
 
-// waitsForVolume reports whether a service that s depends on shares a volume with it and has no container yet: a volume is filled from
-// the image of the first container.
+// waitsForVolume reports whether a service that s depends on shares a volume with it and has no container of this revision yet: a volume is
+// filled from the image of the first container. The old container of s may go meanwhile: what it depends on goes only after it.
 func (v *view) waitsForVolume(s *workload.Service) bool {
 	for _, d := range s.DependsOn {
+		some, made := false, false
 		for i := range v.slots {
-			x := &v.slots[i]
-			if !d.Optional && !x.there && len(x.old) == 0 && x.c.Service.Name == d.Service && shareVolume(s, &x.c.Service) {
-				return true
+			if x := &v.slots[i]; !d.Optional && x.c.Service.Name == d.Service && shareVolume(s, &x.c.Service) {
+				some, made = true, made || x.there
 			}
+		}
+		if some && !made {
+			return true
 		}
 	}
 	return false
@@ -152,7 +155,7 @@ func (pl *planner) replace(v *view, x *slot, beside bool) {
 		x.act = actClear
 	case runs && x.well && !x.o.Active && hasServiceAddress(&x.c.Service):
 		x.act = actActivate
-	case !beside && !x.there && !edited && !pl.creation(v, x).Waits && v.coexist(&x.c.Service):
+	case !beside && !x.there && !edited && !pl.creation(v, x).Waits && !v.waitsForVolume(&x.c.Service) && v.coexist(&x.c.Service):
 		x.act = actCreate
 	case !beside:
 		x.act = actClear

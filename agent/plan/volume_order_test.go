@@ -2,6 +2,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -37,6 +38,48 @@ func TestVolumesAreFilledInOrder(t *testing.T) {
 			}
 			if len(m.containers) != 2 {
 				t.Errorf("%d containers, want 2", len(m.containers))
+			}
+		})
+	}
+}
+
+// TestANewVolumeIsFilledInOrder: the containers of the revision before, which does not have the volume, do not fill it.
+func TestANewVolumeIsFilledInOrder(t *testing.T) {
+	for _, condition := range []workload.Condition{workload.Started, workload.Completed} {
+		t.Run(string(condition), func(t *testing.T) {
+			maker, user := service("maker", "m"), service("a-user", "u", workload.Dependency{Service: "maker", Condition: condition})
+			if condition == workload.Completed {
+				maker.Restart.Policy = workload.RestartNo
+			}
+			m, now, s := newModel(), t0, NewSupervision()
+			// revise runs a revision until nothing changes any more, and returns the created containers in their order.
+			revise := func(d *Desired) (created []string) {
+				for range 100 {
+					m.log = nil
+					some := m.round(t, &now, d, s)
+					for _, k := range m.log {
+						if strings.HasPrefix(k, string(Create)) {
+							created = append(created, k)
+						}
+					}
+					for id, c := range m.containers {
+						if condition == workload.Completed && c.Service == "maker" && c.Status == workload.Running {
+							c.Status, c.PID, c.Run, c.End, c.Began = workload.Exited, 0, "", "end of "+c.Run, 0
+							m.containers[id], some = c, true
+						}
+					}
+					if !some {
+						break
+					}
+				}
+				return created
+			}
+			revise(desired(1, deployment("d", component("d", "c", user, maker))))
+			shared := workload.Mount{Kind: workload.MountVolume, Source: "data", Target: "/data"}
+			maker.Mounts, user.Mounts = []workload.Mount{shared}, []workload.Mount{shared}
+			created := revise(desired(2, deployment("d", component("d", "c", user, maker))))
+			if len(created) != 2 || !strings.Contains(created[0], "maker") || len(m.containers) != 2 {
+				t.Errorf("created %v, want the maker first; containers %v", created, m.containers)
 			}
 		})
 	}
