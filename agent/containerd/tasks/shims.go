@@ -37,6 +37,7 @@ func newShims() *shims { return &shims{groups: map[string]*group{}} }
 type turn struct {
 	s     *shims
 	group *group // nil: the task has a shim of its own
+	alone bool   // the next one waits until this one leaves
 	leave func() // lets the next one be created; may be called again
 }
 
@@ -61,9 +62,9 @@ func (s *shims) enter(ctx context.Context, name string) (turn, error) {
 	}()
 	select {
 	case g.alone <- struct{}{}:
-		return turn{s, g, sync.OnceFunc(func() { <-g.alone })}, nil
+		return turn{s, g, true, sync.OnceFunc(func() { <-g.alone })}, nil
 	case <-created:
-		return turn{s, g, func() {}}, nil
+		return turn{s, g, false, func() {}}, nil
 	case <-ctx.Done():
 		return turn{}, ctx.Err()
 	}
@@ -101,7 +102,7 @@ func (s *shims) forget(name string) {
 // leaveEarly ends a turn when the shim that containerd starts for a task runs: it listens by then. The caller calls stop when the task
 // has been created, or has not.
 func (t *Tasks) leaveEarly(id string, turn turn) (stop func()) {
-	if turn.group == nil {
+	if !turn.alone {
 		return func() {}
 	}
 	done := make(chan struct{})
