@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"syscall"
 	"time"
 
@@ -44,7 +45,11 @@ func (l *loop) step(ctx context.Context, st plan.Step) {
 			l.refill.again()
 		}
 		if r.Failures&(r.Failures-1) == 0 { // the first, and ever fewer of those that follow
-			l.log.Error("a step did not succeed; it is tried again", "step", st.Verb, "project", st.Project, "container", st.Container, "tries", r.Failures, "err", err)
+			level, text := slog.LevelError, "a step did not succeed; it is tried again"
+			if r.Moves {
+				level, text = slog.LevelInfo, "a step waits for what a container holds that is to go"
+			}
+			l.log.Log(l.ctx, level, text, "step", st.Verb, "project", st.Project, "container", st.Container, "tries", r.Failures, "err", err)
 		}
 	})
 }

@@ -58,6 +58,7 @@ type Supervision struct {
 	FailedBefore map[string]uint64       // failing containers of a last good revision, by id: since which generation; saved
 	Generation   uint64                  // that is applied
 	Missing      map[string]Trouble      // by image name: why it cannot be loaded
+	leaving      map[string]bool         // projects with containers that are not needed any more
 }
 
 // installation is when the installation of one revision of a component began.
@@ -106,6 +107,7 @@ type Retry struct {
 	Passing  bool // not caused by the subject of the step: it fails no update
 	Gone     bool // an image that it needs is pulled again meanwhile
 	Waits    bool // another container or project holds what it needs: it is tried when one is gone
+	Moves    bool // it waits, and containers of other projects are still to go: not a failure, one may hold a port that moves
 }
 
 // Fail records that a step failed.
@@ -123,6 +125,7 @@ func (s *Supervision) Fail(now time.Time, step Step, err error, p Policy) Retry 
 		slow && r.Failures < 2*p.Patience
 	r.Gone = r.Gone || errors.Is(err, workload.ErrImageGone) // until the pull ends, whatever else fails meanwhile
 	r.Waits = errors.Is(err, fault.ErrConflict)
+	r.Moves = r.Waits && (len(s.leaving) > 1 || len(s.leaving) == 1 && !s.leaving[step.Project])
 	s.Retries[step.Key()] = r
 	return r
 }
@@ -185,6 +188,12 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 					s.Containers[c.ID] = s.Containers[c.ID].next(now, c, o, s.restartIntended(o), p)
 				}
 			}
+		}
+	}
+	s.leaving = map[string]bool{}
+	for id, o := range seen {
+		if !needed[id] {
+			s.leaving[o.Project] = true
 		}
 	}
 	for id := range s.Containers {

@@ -285,7 +285,7 @@ func (r Retry) trouble(p Policy) *Trouble {
 	if r.Failures < 2 {
 		return nil
 	}
-	last := r.Failures >= p.Patience
+	last := r.Failures >= p.Patience && !r.Moves
 	return &Trouble{Code: r.Code, Message: r.Message, Permanent: last, FailsUpdate: last && !r.Passing}
 }
 
