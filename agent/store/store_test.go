@@ -354,39 +354,49 @@ func TestDamageIsTold(t *testing.T) {
 	}
 }
 
-func TestADamagedListOfRestartsIsDropped(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "agent.db")
-	if err := open(t, path, nil).Close(); err != nil {
-		t.Fatal(err)
+func TestDamagedRecordsAreDropped(t *testing.T) {
+	for bucket, tt := range map[string]struct {
+		key  string
+		read func(tx *store.Tx) (int, error)
+	}{
+		"meta":        {"again", func(tx *store.Tx) (int, error) { again, err := tx.Again(); return len(again), err }},
+		"transitions": {"\x00\x00\x00\x00\x00\x00\x00\x01", func(tx *store.Tx) (int, error) { turned, err := tx.Transitions(); return len(turned.List), err }},
+	} {
+		t.Run(bucket, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "agent.db")
+			if err := open(t, path, nil).Close(); err != nil {
+				t.Fatal(err)
+			}
+			db, err := bbolt.Open(path, 0o600, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			half := func(tx *bbolt.Tx) error { return tx.Bucket([]byte(bucket)).Put([]byte(tt.key), []byte(`{"c":`)) }
+			if err := errors.Join(db.Update(half), db.Close()); err != nil {
+				t.Fatal(err)
+			}
+			s, err := store.Open(store.Options{Path: path, Device: "press-07", Replace: func() time.Time { return t0 }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			update(t, s, func(tx *store.Tx) error {
+				lost, err := tx.Lost()
+				damaged := tx.Damaged()
+				if lost != nil || len(damaged) != 1 {
+					t.Fatalf("lost %+v, damaged %v, want the file kept and one damaged record", lost, damaged)
+				}
+				return errors.Join(err, tx.Drop(damaged[0]))
+			})
+			update(t, s, func(tx *store.Tx) error {
+				n, err := tt.read(tx)
+				if n+len(tx.Damaged()) != 0 {
+					t.Errorf("%d records, damaged %v, want none", n, tx.Damaged())
+				}
+				return err
+			})
+		})
 	}
-	db, err := bbolt.Open(path, 0o600, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	half := func(tx *bbolt.Tx) error { return tx.Bucket([]byte("meta")).Put([]byte("again"), []byte(`{"c":`)) }
-	if err := errors.Join(db.Update(half), db.Close()); err != nil {
-		t.Fatal(err)
-	}
-	s, err := store.Open(store.Options{Path: path, Device: "press-07", Replace: func() time.Time { return t0 }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	update(t, s, func(tx *store.Tx) error {
-		lost, err := tx.Lost()
-		damaged := tx.Damaged()
-		if lost != nil || len(damaged) != 1 {
-			t.Fatalf("lost %+v, damaged %v, want the file kept and one damaged record", lost, damaged)
-		}
-		return errors.Join(err, tx.Drop(damaged[0]))
-	})
-	update(t, s, func(tx *store.Tx) error {
-		again, err := tx.Again()
-		if len(again)+len(tx.Damaged()) != 0 {
-			t.Errorf("again %v, damaged %v, want none", again, tx.Damaged())
-		}
-		return err
-	})
 }
 
 // A file of a program that did not know one of the buckets can be used. A file that lacks one without which generations or sequence

@@ -13,6 +13,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -61,8 +62,8 @@ type Damage struct {
 }
 
 // Damaged lists the reported statuses, the refusals, the last good revisions, undelivered reports, the gap, what images say, proven
-// times, freshness, decisions about changes, a hold, the progress, restarts and counts of security events that cannot be read. The
-// marks are not among them: who loses those loses the protection against rollback.
+// times, freshness, decisions about changes, a hold, the progress, restarts, transitions and counts of security events that cannot be
+// read. The marks are not among them: who loses those loses the protection against rollback.
 func (t *Tx) Damaged() []Damage {
 	return slices.Concat(
 		damagedAt[Refused](t, bucketMarks, keyRefused),
@@ -82,6 +83,7 @@ func (t *Tx) Damaged() []Damage {
 		damagedIn[Change](t, bucketChanges),
 		damagedIn[Decided](t, bucketDecided),
 		damagedIn[Report](t, bucketOutbox),
+		damagedIn[artifacts.CurrentTransition](t, bucketTransitions),
 	)
 }
 
