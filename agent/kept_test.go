@@ -95,17 +95,17 @@ func (k *keeping) lacks(data []byte) (err error) {
 	return err
 }
 
-// Put implements [intake.Content].
-func (k *keeping) Put(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+// Stage implements [intake.Content].
+func (k *keeping) Stage(ctx context.Context, d ocispec.Descriptor, data []byte) error {
 	if err := k.lacks(data); err != nil {
 		return err
 	}
-	return k.Content.Put(ctx, d, data)
+	return k.Content.Stage(ctx, d, data)
 }
 
-// PutSpare implements [intake.Content].
-func (k *keeping) PutSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error {
-	return k.Put(ctx, d, data)
+// StageSpare implements [intake.Content].
+func (k *keeping) StageSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	return k.Stage(ctx, d, data)
 }
 
 // Get implements [intake.Content].

@@ -14,6 +14,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	specs "github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -21,8 +22,12 @@ import (
 // maxContent bounds the content that Layout reads: the largest artifact that the device keeps here is an archive of 16 MiB.
 const maxContent = 64 << 20
 
-// ingestFolder has unfinished files of oras-go and of this package; leftovers of a power cut are removed at the next start.
+// ingestFolder has unfinished files of oras-go and of this package; leftovers are removed at the next start.
 const ingestFolder = "ingest"
+
+// syncsAtOnce is how many files are synced beside each other: a file system writes one record for all of them. Each needs a thread, which
+// the process keeps.
+const syncsAtOnce = 8
 
 const (
 	// reserveFile, in the folder of unfinished writes, reserves disk space for the documents of a state that frees space.
@@ -31,7 +36,7 @@ const (
 	reserveSize = 4 << 20
 )
 
-// Layout is a device's small content store: an OCI image layout whose writes survive a power cut once they return.
+// Layout is a device's small content store: an OCI image layout whose content survives a power cut once it is synced.
 // It is safe for concurrent use by one process.
 //
 // oras-go's own store does not sync its files, and its index.json grows with every manifest; here the caller has
@@ -39,8 +44,9 @@ const (
 //
 // A Layout reserves 4 MiB of the disk, as far as they are free, and uses them for content that does not fit otherwise.
 type Layout struct {
-	place *layoutPlace
-	mu    sync.RWMutex // Retain excludes Put, because it would remove content that Put has just written
+	place  *layoutPlace
+	mu     sync.RWMutex           // Retain excludes Put, because it would remove content that Put has just written
+	staged map[digest.Digest]bool // content that is not synced yet: it is in the folder of unfinished writes
 }
 
 // OpenLayout creates the folder if it is missing and removes leftovers of interrupted writes.
@@ -49,7 +55,7 @@ func OpenLayout(path string) (*Layout, error) {
 	if err != nil {
 		return nil, newError("open layout", path, onDisk(err))
 	}
-	l := &Layout{place: &layoutPlace{path: path}}
+	l := &Layout{place: &layoutPlace{path: path}, staged: map[digest.Digest]bool{}}
 	return l, newError("open layout", path, l.prepare())
 }
 
@@ -58,7 +64,7 @@ func (l *Layout) prepare() error {
 	if err := removeUnfinished(filepath.Join(root, ingestFolder)); err != nil {
 		return onDisk(err)
 	}
-	for _, folder := range []string{root, filepath.Join(root, ingestFolder), filepath.Join(root, ocispec.ImageBlobsDir, digest.SHA256.String())} {
+	for _, folder := range []string{root, filepath.Join(root, ingestFolder), l.blobs()} {
 		if err := os.MkdirAll(folder, 0o700); err != nil {
 			return onDisk(err)
 		}
@@ -78,7 +84,7 @@ func (l *Layout) prepare() error {
 		if err != nil {
 			return err
 		}
-		if err := l.write(file, data); err != nil {
+		if err := l.write(file, data, true); err != nil {
 			return err
 		}
 	}
@@ -119,7 +125,7 @@ func (l *Layout) Get(ctx context.Context, d digest.Digest) ([]byte, error) {
 	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	data, err := l.place.content(d, maxContent)
+	data, err := l.content(d, maxContent)
 	if errors.Is(err, fault.ErrDigestMismatch) {
 		err = fmt.Errorf("the file is damaged: %w", fault.ErrNotFound)
 	}
@@ -151,17 +157,44 @@ func (l *Layout) Open(ctx context.Context, d digest.Digest) (_ io.ReadSeekCloser
 	return f, nil
 }
 
+// content reads content that is durable, or staged.
+func (l *Layout) content(d digest.Digest, limit int64) ([]byte, error) {
+	if !l.staged[d] {
+		return l.place.content(d, limit)
+	}
+	f, err := os.Open(l.stagedPath(d))
+	if err != nil {
+		return nil, onDisk(err)
+	}
+	return readContent(f, d, limit)
+}
+
 // Put is durable when it returns, and does nothing if the undamaged content exists.
 func (l *Layout) Put(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
-	return l.put(ctx, desc, data, true)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err := l.stage(ctx, desc, data, true); err != nil {
+		return err
+	}
+	return l.sync(ctx)
 }
 
-// PutSpare is Put without the reserve.
-func (l *Layout) PutSpare(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
-	return l.put(ctx, desc, data, false)
+// Stage is Put without Sync: Get returns the content, but the next OpenLayout removes it unless Sync comes before. A Sync that fails
+// drops all that is staged, so content is staged by one caller at a time.
+func (l *Layout) Stage(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stage(ctx, desc, data, true)
 }
 
-func (l *Layout) put(ctx context.Context, desc ocispec.Descriptor, data []byte, reserve bool) error {
+// StageSpare is Stage without the reserve.
+func (l *Layout) StageSpare(ctx context.Context, desc ocispec.Descriptor, data []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stage(ctx, desc, data, false)
+}
+
+func (l *Layout) stage(ctx context.Context, desc ocispec.Descriptor, data []byte, reserve bool) error {
 	err := l.check(ctx, desc)
 	if err == nil {
 		err = checkContent(desc, data)
@@ -169,19 +202,51 @@ func (l *Layout) put(ctx context.Context, desc ocispec.Descriptor, data []byte, 
 	if err != nil {
 		return newError("put", desc.Digest.String(), err)
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	file := l.place.blobPath(desc.Digest)
-	if _, err := l.place.file(desc.Digest, desc.Size, maxContent); err == nil {
-		// A Put may have been killed between its rename and its sync.
-		return newError("put", desc.Digest.String(), syncFolder(filepath.Dir(file)))
+	if _, err := l.content(desc.Digest, desc.Size); err == nil {
+		return nil
 	}
-	err = l.write(file, data)
+	err = l.write(l.stagedPath(desc.Digest), data, false)
 	if errors.Is(err, fault.ErrFull) && reserve {
-		err = l.writeReserved(file, data)
+		err = l.writeReserved(l.stagedPath(desc.Digest), data)
+	}
+	if err == nil {
+		l.staged[desc.Digest] = true
 	}
 	l.reserve()
 	return newError("put", desc.Digest.String(), err)
+}
+
+// Sync makes all staged content durable.
+func (l *Layout) Sync(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.sync(ctx)
+}
+
+func (l *Layout) sync(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return newError("sync", l.place.path, err)
+	}
+	var files errgroup.Group
+	files.SetLimit(syncsAtOnce)
+	for d := range l.staged {
+		files.Go(func() error { return syncFile(l.stagedPath(d)) })
+	}
+	err := files.Wait()
+	for d := range l.staged {
+		delete(l.staged, d)
+		if err == nil {
+			err = os.Rename(l.stagedPath(d), l.place.blobPath(d))
+		}
+		if err != nil { // the kernel reports once that it could not write
+			_ = os.Remove(l.stagedPath(d))
+		}
+	}
+	if err != nil {
+		return newError("sync", l.place.path, onDisk(err))
+	}
+	// Also without staged content: a Sync may have been killed between its rename and this.
+	return newError("sync", l.place.path, syncFolder(l.blobs()))
 }
 
 // Retain removes everything but keep.
@@ -194,7 +259,13 @@ func (l *Layout) Retain(ctx context.Context, keep []digest.Digest) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	folder := filepath.Join(l.place.path, ocispec.ImageBlobsDir, digest.SHA256.String())
+	for d := range l.staged {
+		if !wanted[d.Encoded()] {
+			delete(l.staged, d)
+			_ = os.Remove(l.stagedPath(d)) // else the next start removes it
+		}
+	}
+	folder := l.blobs()
 	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return newError("clean", l.place.path, onDisk(err))
@@ -247,16 +318,25 @@ func (l *Layout) check(ctx context.Context, desc ocispec.Descriptor) error {
 	return nil
 }
 
-// write creates a file atomically and durably: it syncs the content, renames the file, and syncs its folder.
-func (l *Layout) write(file string, data []byte) error {
+// stagedPath is the file of content that is staged.
+func (l *Layout) stagedPath(d digest.Digest) string {
+	return filepath.Join(l.place.path, ingestFolder, "staged-"+d.Encoded())
+}
+
+func (l *Layout) blobs() string {
+	return filepath.Join(l.place.path, ocispec.ImageBlobsDir, digest.SHA256.String())
+}
+
+// write creates a file atomically; durable: its content is synced before it has its name.
+func (l *Layout) write(file string, data []byte, durable bool) error {
 	f, err := os.CreateTemp(filepath.Join(l.place.path, ingestFolder), "put-*")
 	if err != nil {
 		return onDisk(err)
 	}
-	return finish(f, file, data)
+	return finish(f, file, data, durable)
 }
 
-// writeReserved is write with the space of the reserve.
+// writeReserved writes a file into the space of the reserve.
 func (l *Layout) writeReserved(file string, data []byte) error {
 	f, err := os.OpenFile(filepath.Join(l.place.path, ingestFolder, reserveFile), os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -265,31 +345,27 @@ func (l *Layout) writeReserved(file string, data []byte) error {
 	if err != nil {
 		return onDisk(err)
 	}
-	return finish(f, file, data)
+	return finish(f, file, data, false)
 }
 
 // finish overwrites f with data, closes it, and renames it. An unfinished file is removed.
-func finish(f *os.File, file string, data []byte) (err error) {
+func finish(f *os.File, file string, data []byte, durable bool) (err error) {
 	defer func() {
 		if err != nil {
 			_ = os.Remove(f.Name()) // the first error is returned
 		}
 	}()
-	if _, err := f.Write(data); err != nil {
-		f.Close()
-		return onDisk(err)
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Truncate(int64(len(data)))
 	}
-	if err := errors.Join(f.Truncate(int64(len(data))), f.Sync()); err != nil {
-		f.Close()
-		return onDisk(err)
+	if err == nil && durable {
+		err = f.Sync()
 	}
-	if err := f.Close(); err != nil {
-		return onDisk(err)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), file)
 	}
-	if err := os.Rename(f.Name(), file); err != nil {
-		return onDisk(err)
-	}
-	return syncFolder(filepath.Dir(file))
+	return onDisk(err)
 }
 
 // reserve fills the reserve as far as there is space. Written zeros reserve space on file systems that overwrite files in place,
@@ -303,6 +379,15 @@ func (l *Layout) reserve() {
 	if info, err := f.Stat(); err == nil && info.Size() < reserveSize {
 		_, _ = f.Write(make([]byte, reserveSize-info.Size())) // only as much as fits
 	}
+}
+
+func syncFile(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
 }
 
 func syncFolder(path string) error {

@@ -63,6 +63,47 @@ func TestLayoutKeepsContent(t *testing.T) {
 	}
 }
 
+// TestLayoutStages: content that is staged can be read, and lasts once it is synced.
+func TestLayoutStages(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	l, ctx := openLayout(t, dir), t.Context()
+	stage := func(content string) digest.Digest {
+		t.Helper()
+		desc := storetest.BlobOf([]byte(content))
+		for range 2 {
+			if err := l.Stage(ctx, desc, []byte(content)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := l.Get(ctx, desc.Digest); err != nil || string(got) != content {
+			t.Errorf("Get of what is staged = %q, %v", got, err)
+		}
+		return desc.Digest
+	}
+	dropped, kept := stage("dropped"), stage("kept")
+	if err := l.Retain(ctx, []digest.Digest{kept}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := l.Sync(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	late := stage("late")
+	for range 2 { // now and after a restart
+		for d, want := range map[digest.Digest]error{dropped: fault.ErrNotFound, kept: nil} {
+			if _, err := l.Get(ctx, d); !errors.Is(err, want) {
+				t.Errorf("Get of %s = %v, want %v", d, err, want)
+			}
+		}
+		l = openLayout(t, dir)
+	}
+	if _, err := l.Get(ctx, late); !errors.Is(err, fault.ErrNotFound) {
+		t.Errorf("Get of what was not synced before a restart = %v, want fault.ErrNotFound", err)
+	}
+}
+
 func TestLayoutRetain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

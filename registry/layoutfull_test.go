@@ -55,8 +55,8 @@ func TestLayoutOnAFullDisk(t *testing.T) {
 	}
 	fill()
 	spare := randomBytes(300_000)
-	if err := l.PutSpare(t.Context(), storetest.BlobOf(spare), spare); !errors.Is(err, fault.ErrFull) {
-		t.Errorf("PutSpare takes what is reserved: %v", err)
+	if err := l.StageSpare(t.Context(), storetest.BlobOf(spare), spare); !errors.Is(err, fault.ErrFull) {
+		t.Errorf("StageSpare takes what is reserved: %v", err)
 	}
 	put(300_000, nil)
 	l = openLayout(t, dir)

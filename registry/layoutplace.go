@@ -213,6 +213,11 @@ func (p *layoutPlace) content(d digest.Digest, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, onDisk(err)
 	}
+	return readContent(f, d, limit)
+}
+
+// readContent reads a file of at most limit bytes, closes it, and checks its digest.
+func readContent(f fs.File, d digest.Digest, limit int64) ([]byte, error) {
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err != nil {

@@ -160,12 +160,16 @@ func (c killContent) Get(ctx context.Context, d digest.Digest) ([]byte, error) {
 	return c.Content.Get(ctx, d)
 }
 
-func (c killContent) Put(ctx context.Context, d ocispec.Descriptor, data []byte) error {
-	return c.k.around("put", func() error { return c.Content.Put(ctx, d, data) })
+func (c killContent) Stage(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	return c.k.around("stage", func() error { return c.Content.Stage(ctx, d, data) })
 }
 
-func (c killContent) PutSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error {
-	return c.k.around("put", func() error { return c.Content.PutSpare(ctx, d, data) })
+func (c killContent) StageSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	return c.k.around("stage", func() error { return c.Content.StageSpare(ctx, d, data) })
+}
+
+func (c killContent) Sync(ctx context.Context) error {
+	return c.k.around("sync", func() error { return c.Content.Sync(ctx) })
 }
 
 func (c killContent) Retain(ctx context.Context, keep []digest.Digest) error {

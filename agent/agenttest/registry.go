@@ -214,14 +214,28 @@ func (v *Verifier) Verify(ctx context.Context, kind intake.Kind, repository stri
 	return intake.Verdict{}, fmt.Errorf("%s@%s: %w", repository, d.Digest, fault.ErrUnsigned)
 }
 
-// Content keeps artifacts in memory.
+// Content keeps artifacts in memory. What was not synced is lost with the agent, see [Content.Reopen].
 type Content struct {
-	mu   sync.Mutex
-	data map[digest.Digest][]byte
+	mu     sync.Mutex
+	data   map[digest.Digest][]byte
+	staged map[digest.Digest]bool // of data
 }
 
 // NewContent makes an empty one.
-func NewContent() *Content { return &Content{data: map[digest.Digest][]byte{}} }
+func NewContent() *Content {
+	return &Content{data: map[digest.Digest][]byte{}, staged: map[digest.Digest]bool{}}
+}
+
+// Reopen is what an agent does that starts: what another one has not synced is gone.
+func (c *Content) Reopen() *Content {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for d := range c.staged {
+		delete(c.data, d)
+	}
+	clear(c.staged)
+	return c
+}
 
 // Get implements [intake.Content].
 func (c *Content) Get(ctx context.Context, d digest.Digest) ([]byte, error) {
@@ -234,8 +248,8 @@ func (c *Content) Get(ctx context.Context, d digest.Digest) ([]byte, error) {
 	return slices.Clone(data), ctx.Err()
 }
 
-// Put implements [intake.Content].
-func (c *Content) Put(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+// Stage implements [intake.Content].
+func (c *Content) Stage(ctx context.Context, d ocispec.Descriptor, data []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -244,13 +258,26 @@ func (c *Content) Put(ctx context.Context, d ocispec.Descriptor, data []byte) er
 	if digest.FromBytes(data) != d.Digest || int64(len(data)) != d.Size {
 		return fmt.Errorf("content %s: %w", d.Digest, fault.ErrDigestMismatch)
 	}
-	c.data[d.Digest] = slices.Clone(data)
+	if was, ok := c.data[d.Digest]; !ok || digest.FromBytes(was) != d.Digest {
+		c.data[d.Digest], c.staged[d.Digest] = slices.Clone(data), true
+	}
 	return nil
 }
 
-// PutSpare implements [intake.Content].
-func (c *Content) PutSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error {
-	return c.Put(ctx, d, data)
+// StageSpare implements [intake.Content].
+func (c *Content) StageSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	return c.Stage(ctx, d, data)
+}
+
+// Sync implements [intake.Content].
+func (c *Content) Sync(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	clear(c.staged)
+	return nil
 }
 
 // Retain implements [intake.Content].

@@ -251,13 +251,15 @@ func (f folder) Get(_ context.Context, d digest.Digest) ([]byte, error) {
 	return b, nil
 }
 
-func (f folder) Put(_ context.Context, d ocispec.Descriptor, data []byte) error {
+func (f folder) Stage(_ context.Context, d ocispec.Descriptor, data []byte) error {
 	return os.WriteFile(filepath.Join(string(f), d.Digest.Encoded()), data, 0o600)
 }
 
-func (f folder) PutSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error {
-	return f.Put(ctx, d, data)
+func (f folder) StageSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error {
+	return f.Stage(ctx, d, data)
 }
+
+func (folder) Sync(context.Context) error { return nil } // the kernel keeps what a killed process has written
 
 func (folder) Yield(do func() error) error { return do() }
 

@@ -130,7 +130,7 @@ func (w *World) Options(t *testing.T) agent.Options {
 			Memory: "8Gi", Storage: "32Gi", OTELCollector: &yes, SupportedRuntimes: []string{"oci"}, SupportedDeploymentTypes: []string{"compose"},
 			Peripherals: []margo.Peripheral{}, Interfaces: []margo.Interface{{Type: "ethernet"}},
 		}},
-		Source: w.Registry, Verifier: w.Verifier, Fresher: w.Pulse, Content: w.Content, Reporter: w.Fleet, Runtime: w.Runtime(t),
+		Source: w.Registry, Verifier: w.Verifier, Fresher: w.Pulse, Content: w.Content.Reopen(), Reporter: w.Fleet, Runtime: w.Runtime(t),
 		Fingerprint: func() string { p, _ := w.policy.Load().(string); return p }, Version: "0.0.0-test", Probation: 300 * time.Millisecond, Logger: w.Log, Now: w.Now,
 	}
 	if w.Edit != nil {

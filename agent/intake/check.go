@@ -206,11 +206,18 @@ func (in *Intake) examine(ctx context.Context, q Query, d ocispec.Descriptor, ou
 		return err
 	}
 	out.Pins = b.pins
-	out.State = &store.State{
+	s := store.State{
 		Digest: d.Digest, Size: desc.Size, MediaType: desc.MediaType, Generation: x.Generation, Repository: in.o.Repository,
 		AcceptedAt: in.o.Now(), Created: created(x), Expires: x.Expires, Windows: x.Windows.JSON(), Repeats: x.Repeats, SignedBy: v.SignedBy,
 	}
-	return b.judged(ctx, out.State, policy)
+	if err := b.judged(ctx, &s, policy); err != nil {
+		return err
+	}
+	if err := in.sync(ctx); err != nil {
+		return err
+	}
+	out.State = &s
+	return nil
 }
 
 // open reads what a state's digest names, but for windows: its artifact's manifest, or a State Manifest that a manager serves.

@@ -8,6 +8,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -92,8 +93,17 @@ func (c *fetcher) passed(ctx context.Context, d ocispec.Descriptor, data []byte,
 }
 
 func (c *fetcher) keep(ctx context.Context, d ocispec.Descriptor, data []byte) error {
-	if err := c.in.o.Content.Put(ctx, d, data); err != nil {
+	if err := c.in.o.Content.Stage(ctx, d, data); err != nil {
 		return fmt.Errorf("keep %s %w: %w", d.Digest, errLocal, err)
+	}
+	return nil
+}
+
+// sync makes durable what was kept: in one go, because a disk needs as long for one file as for all.
+func (in *Intake) sync(ctx context.Context) error {
+	if err := in.o.Content.Sync(ctx); err != nil {
+		err = fmt.Errorf("keep documents %w: %w", errLocal, err)
+		return codes.Wrap(codes.Of(err), err)
 	}
 	return nil
 }

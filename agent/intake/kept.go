@@ -62,7 +62,7 @@ func (b *builder) spare(ctx context.Context, d ocispec.Descriptor, data []byte) 
 	if b.unkept != nil {
 		return // all of it is needed
 	}
-	if err := b.in.o.Content.PutSpare(ctx, d, data); err != nil {
+	if err := b.in.o.Content.StageSpare(ctx, d, data); err != nil {
 		b.unkept = fmt.Errorf("keep %s %w: %w", d.Digest, errLocal, err)
 	}
 }
@@ -204,6 +204,9 @@ func (in *Intake) verifyAgain(ctx context.Context, q *Query) (*store.State, erro
 	}
 	if s.Policy == "" {
 		return nil, nil // the policy changed again
+	}
+	if err := in.sync(ctx); err != nil {
+		return nil, err
 	}
 	return &s, nil
 }

@@ -39,6 +39,11 @@ func (in *Intake) load(ctx context.Context, s store.State, offline bool) (*plan.
 	if err != nil {
 		return nil, nil, codes.Wrap(codes.ContentDamaged, fmt.Errorf("read generation %d: %w", s.Generation, err))
 	}
+	if !offline {
+		if err := in.sync(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
 	return d, b, nil
 }
 

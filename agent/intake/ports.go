@@ -82,13 +82,15 @@ type Content interface {
 	// Get returns bytes whose digest it has checked again. fault.ErrNotFound when they are not here, also when what is
 	// here is damaged.
 	Get(ctx context.Context, d digest.Digest) ([]byte, error)
-	// Put is durable when it returns, and does nothing when the content is there.
-	Put(ctx context.Context, d ocispec.Descriptor, data []byte) error
-	// PutSpare is Put for what a state can do without: it leaves the disk space that is kept for Put.
-	PutSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error
+	// Stage keeps content for Get, until the program ends. It does nothing when the content is there.
+	Stage(ctx context.Context, d ocispec.Descriptor, data []byte) error
+	// StageSpare is Stage for what a state can do without: it leaves the disk space that is kept for Stage.
+	StageSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error
+	// Sync returns when all content that was staged is durable: a state is accepted after that.
+	Sync(ctx context.Context) error
 	// Retain removes everything but keep.
 	Retain(ctx context.Context, keep []digest.Digest) error
-	// Yield calls do and returns its error; meanwhile the disk space that is kept for Put is free for what do needs.
+	// Yield calls do and returns its error; meanwhile the disk space that is kept for Stage is free for what do needs.
 	Yield(do func() error) error
 }
 
