@@ -17,9 +17,10 @@ import (
 type found struct {
 	digest    digest.Digest // "": none that is new
 	verifying bool
+	since     time.Time // of where a change stands
 }
 
-// foundAfter is how long a check looks at a newer state before reports tell of it: most take a moment.
+// foundAfter is how long a check looks at a newer state before that is saved and reports tell of it: most take a moment.
 const foundAfter = 10 * time.Second
 
 // foundIn is the state that a check is looking at where a change stands.
@@ -27,7 +28,7 @@ func foundIn(p *store.Progress) found {
 	if p == nil || !p.Phase.Found() {
 		return found{}
 	}
-	return found{p.Digest, p.Phase == store.PhaseVerifying}
+	return found{p.Digest, p.Phase == store.PhaseVerifying, p.Since}
 }
 
 // foundLong is what reports are to say now of the state that a check is looking at.
@@ -147,7 +148,7 @@ func (l *loop) loadedMore(at *store.Progress) loaded {
 
 // looksAround reports whether all that changed is which newer state is being checked.
 func looksAround(before, at *store.Progress) bool {
-	return at == nil || at.Phase.Found() || before != nil && before.Phase.Found()
+	return at == nil || at.Phase.Found() || before != nil && before.Phase.Found() && at.Phase.Ended()
 }
 
 // sameProgress compares all but times that follow from the rest.

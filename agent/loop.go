@@ -83,7 +83,7 @@ type loop struct {
 	poll       poll
 	found      found           // what a check is looking at
 	foundTold  found           // as last reported
-	progressed *store.Progress // as saved; nil: none
+	progressed *store.Progress // as saved, but for what a short check looks at; nil: none
 	loaded     loaded          // as last reported
 	attempts   *store.Attempts // as saved; nil: none
 
@@ -159,7 +159,7 @@ func (l *loop) boot() error {
 		l.log.Error("saved documents are damaged; what runs is left alone", "err", l.damaged)
 	}
 	if p := l.progressed; p != nil && p.Phase.Found() {
-		l.found = found{p.Digest, p.Phase == store.PhaseVerifying} // until the first check has ended
+		l.found = foundIn(p) // until the first check has ended
 	}
 	if err := l.recall(); err != nil || l.ctx.Err() != nil {
 		return err

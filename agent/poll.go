@@ -125,7 +125,7 @@ func (p *poll) start(l *loop, now time.Time) {
 	q.Told = func(d digest.Digest, verifying bool) {
 		at := l.o.Now()
 		l.send(func(l *loop) {
-			if l.found = (found{d, verifying}); verifying {
+			if l.found = (found{digest: d, verifying: verifying}); verifying {
 				l.poll.verifying = at
 			}
 		})

@@ -205,7 +205,9 @@ func (l *loop) persist(now time.Time, a plan.Assessment) (bool, error) {
 		}
 	}
 	ailing := !maps.Equal(a.FailedBefore, l.sup.FailedBefore)
-	if len(fresh)+len(a.Removed)+len(a.Good) == 0 && !tell && !ailing && !moved {
+	if len(fresh)+len(a.Removed)+len(a.Good) == 0 && !tell && !ailing && (!moved || looksAround(before, at)) {
+		l.progressed = at // nothing is lost with the agent: it checks again
+		l.tellProgress(before)
 		return false, nil
 	}
 	turned := stale != l.stale
@@ -245,10 +247,7 @@ func (l *loop) persist(now time.Time, a plan.Assessment) (bool, error) {
 				return err
 			}
 		}
-		if moved {
-			return l.saveProgress(tx, at)
-		}
-		return nil
+		return l.saveProgress(tx, at)
 	})
 	if err != nil {
 		l.committed, l.lastGood, l.stale, l.progressed, l.loaded, l.foundTold = was[0].(*store.State), was[1].(*store.State), was[2].(bool), before, said, foundTold
