@@ -59,10 +59,11 @@ func (m *admission) forget(keep map[digest.Digest]bool) {
 	m.at = time.Time{}
 }
 
-// startAdmission asks about what is to be made, beside the loop. What is there completely was admitted once.
-func (l *loop) startAdmission(now time.Time) {
+// startAdmission asks about what is to be made, beside the loop, and waits for a moment. True: the answer is here. What is there
+// completely was admitted once.
+func (l *loop) startAdmission(now time.Time) bool {
 	if l.targetDesired == nil {
-		return
+		return false
 	}
 	m := &l.admission
 	seen, open, news := plan.ByID(l.seen), false, false
@@ -98,22 +99,34 @@ func (l *loop) startAdmission(now time.Time) {
 		m.at = time.Time{}
 	}
 	if !open || m.busy || now.Before(m.at) {
-		return
+		return false
 	}
 	m.busy = true
-	of := l.targetDesired
+	of, done := l.targetDesired, make(chan error, 1)
 	l.background(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, admitLimit)
 		defer cancel()
-		err := l.o.Runtime.Admit(ctx, projects)
+		done <- l.o.Runtime.Admit(ctx, projects)
+	})
+	patience := time.NewTimer(observeWait)
+	defer patience.Stop()
+	select {
+	case err := <-done:
+		l.finishAdmission(of, owned, err)
+		return true
+	case <-patience.C:
+	}
+	l.background(func() {
+		err := <-done
 		l.send(func(l *loop) { l.finishAdmission(of, owned, err) })
 	})
+	return false
 }
 
 // finishAdmission takes in an answer.
 func (l *loop) finishAdmission(of *plan.Desired, owned map[digest.Digest]bool, err error) {
 	m, now := &l.admission, l.o.Now()
-	m.busy, m.at, l.look = false, time.Time{}, true
+	m.busy, m.at = false, time.Time{}
 	if l.targetDesired != of {
 		return
 	}

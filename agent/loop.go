@@ -338,7 +338,10 @@ func (l *loop) pass() {
 		l.findFloor()
 		l.gateChanges(now)
 		l.readLocks(now)
-		l.startAdmission(now)
+		if l.startAdmission(now) { // what is admitted may begin
+			l.gateChanges(now)
+			l.readLocks(now)
+		}
 		l.sup.Update(now, l.targetResolved, l.seen, l.p)
 		saved := l.save(now)
 		l.readLastLogs()

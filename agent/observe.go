@@ -15,7 +15,7 @@ import (
 
 const (
 	observeLimit = 30 * time.Second // of one look at the runtime
-	observeWait  = time.Second      // of the loop for it; then the loop goes on without steps until the answer is there
+	observeWait  = time.Second      // of the loop for it, and for admission; then the loop goes on without steps until the answer is there
 	observeEvery = 2 * time.Minute  // without any event, in case one was lost
 )
 

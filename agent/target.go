@@ -12,7 +12,6 @@ func (l *loop) rebuild() {
 	l.keepEarly()
 	l.targetResolved, l.acceptedResolved = plan.Resolve(without(l.targetDesired, l.disks.removedFirst), l.known(true)), plan.Resolve(l.acceptedDesired, l.known(false))
 	l.rebuilt++
-	l.look = true
 	if l.targetResolved == nil {
 		return
 	}
