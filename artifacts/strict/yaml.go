@@ -19,6 +19,11 @@ var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-
 // numeric is what some version of YAML, or some reader, takes for a number.
 var numeric = regexp.MustCompile(`^[-+]?(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?$|^[-+]?0[xXoObB][0-9a-fA-F_]+$`)
 
+// looksNumeric reports whether text is [numeric]. Most text is not, and its first byte says so without the expression.
+func looksNumeric(text string) bool {
+	return text != "" && strings.IndexByte("+-.0123456789", text[0]) >= 0 && numeric.MatchString(text)
+}
+
 // YAML reads one YAML document. file is its name in errors. The error is an *[Error].
 func YAML(file string, data []byte) (root *Node, err error) {
 	d := open(file, data, true, MaxYAML)
@@ -237,7 +242,7 @@ func (n *Node) yamlScalar(v *yaml.Node) {
 		n.kind = Null
 	case tag == "!!bool":
 		n.kind, n.truth = Bool, strings.EqualFold(v.Value, "true")
-	case numeric.MatchString(v.Value):
+	case looksNumeric(v.Value):
 		n.plain(v.Value)
 	case tag == "!!int", tag == "!!float":
 		n.Faultf("is not a number that can be held")
@@ -258,7 +263,7 @@ func (d *document) yamlObject(n *Node, v *yaml.Node, depth int) {
 				d.plainSyntax(value)
 				continue
 			}
-			if key.Style != 0 || !numeric.MatchString(key.Value) {
+			if key.Style != 0 || !looksNumeric(key.Value) {
 				scalar.yamlScalar(key)
 			}
 		}
