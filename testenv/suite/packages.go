@@ -106,12 +106,13 @@ var typed = map[string]string{
 		"TestSitePruneBesideMirror|TestStateProposalByTwoAtOnce|TestStatePruneBesideOthers|TestVerifyChain)$",
 }
 
-// simulated are tests in whose bubbles days and months pass: the detector makes them four times slower, and an agent does nothing in a
-// month that the other tests of these packages, with the detector, do not have it do in an hour.
-var simulated = map[string]string{
+// repeated are tests that go the same way through an agent again and again: days and months pass in a bubble, or the agent is killed at
+// each of its steps, on a runtime in memory. The detector makes them three to four times slower and sees nothing in them that other
+// tests of these packages, with the detector, do not show it: an hour of an agent, and the kills on real containers.
+var repeated = map[string]string{
 	"agent": "^(TestAYearWithAClockThatJumps|TestAutomaticApprovalCountsTheTimeThatPassed|TestChangesAreMadeInTheirWindow|" +
 		"TestEverythingIsReportedWithinAnInterval|TestPollsWithJitter|TestSevenDaysWithoutTheEndpoint)$",
-	"agent/agenttest": "^(TestManagerAwayForAMonth)$",
+	"agent/agenttest": "^(TestKills|TestKillsOfRollbacks|TestKillsOfUpdates|TestManagerAwayForAMonth|TestManagerKills|TestManagerRefusals|TestRefusals)$",
 }
 
 // command is one go test command.
@@ -146,7 +147,7 @@ func split(packages []testPackage, o Options) []command {
 	race, plain := command{flags: raceArgs()}, command{flags: []string{"-p", "1"}}
 	alone := make([][]command, len(longest))
 	for _, p := range packages {
-		some, long := typed[p.folder()], simulated[p.folder()]
+		some, long := typed[p.folder()], repeated[p.folder()]
 		shared := &plain
 		if p.concurrent() && !o.NoRace && !outside(p.folder()) && (some == "" || o.Run == "") {
 			shared = &race

@@ -160,10 +160,12 @@ func (h handler) Err(text string) error {
 
 // computing are packages that only compute on memory of their callers, or keep copies under a lock: the race detector finds nothing
 // in them and makes them five to ten times slower. scrypt (keys from passwords) was half of the time of cmd/longshore's tests, blowfish
-// (bcrypt: a registry's passwords) an eighth of registry's, the storage of a test registry four fifths of those that move large blobs.
+// (bcrypt: a registry's passwords) an eighth of registry's, encoding/json (above all in a test registry) more than a fifth of them, the
+// storage of a test registry four fifths of those that move large blobs.
 var computing = []string{
-	"compress/flate", "github.com/distribution/distribution/v3/registry/storage/driver/inmemory", "github.com/klauspost/compress/...",
-	"github.com/longshore-dev/longshore/testenv/memory", "go.yaml.in/yaml/v3", "go.yaml.in/yaml/v4/internal/...",
+	"compress/flate", "encoding/json", "github.com/distribution/distribution/v3/registry/storage/driver/inmemory",
+	"github.com/klauspost/compress/...", "github.com/longshore-dev/longshore/artifacts/strict", "github.com/longshore-dev/longshore/testenv/memory",
+	"go.yaml.in/yaml/v3", "go.yaml.in/yaml/v4/internal/...",
 	"golang.org/x/crypto/blowfish", "golang.org/x/crypto/scrypt", "modernc.org/libc/...", "modernc.org/sqlite/lib", "regexp", "regexp/syntax",
 }
 
@@ -258,7 +260,8 @@ func (c command) run(ctx context.Context, root string, o Options, events io.Writ
 		proc.Env = append(proc.Env, "LONGSHORE_NIGHTLY=1")
 	}
 	if slices.Contains(c.flags, "-race") {
-		proc.Env = append(proc.Env, "CGO_ENABLED=1")
+		// Without GORACE each test program, and each helper process that is one, sleeps for a second before it exits.
+		proc.Env = append(proc.Env, "CGO_ENABLED=1", "GORACE=atexit_sleep_ms=50")
 	}
 	// What is under test in the process has little alive, and would be collected all the time. Programs that tests start and measure are not changed.
 	if !slices.ContainsFunc(c.packages, func(p testPackage) bool { return outside(p.folder()) }) {

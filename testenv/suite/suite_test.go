@@ -91,11 +91,11 @@ func TestSplit(t *testing.T) {
 			t.Errorf("command %d tests %d packages: those that share a command come first", i, len(c.packages))
 		}
 	}
-	if want := len(all) + len(typed) + len(simulated); n != want {
+	if want := len(all) + len(typed) + len(repeated); n != want {
 		t.Errorf("%d packages are tested, want %d", n, want)
 	}
 	parts := maps.Clone(typed)
-	maps.Copy(parts, simulated)
+	maps.Copy(parts, repeated)
 	for _, folder := range slices.Concat(longest, slices.Collect(maps.Keys(parts))) {
 		if !slices.ContainsFunc(all, func(p testPackage) bool { return p.folder() == folder }) {
 			t.Errorf("%s has no tests", folder)
