@@ -474,6 +474,7 @@ func TestRolloutAmongOthers(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- s.roll(t.Context(), rollout.Start{}) }()
 		time.Sleep(10 * time.Minute)
+		synctest.Wait() // it has read the files
 		mine := s.files
 		s.files = fleettest.With(mine, fleet.File, "RATE: 6", "RATE: 7")
 		if err := s.roll(t.Context(), rollout.Start{}); !errors.Is(err, fault.ErrConflict) || !strings.Contains(err.Error(), "with another release") {
