@@ -62,7 +62,7 @@ require (
 	go.etcd.io/bbolt v1.5.0 // the device's durable state
 	go.opentelemetry.io/proto/otlp v1.11.0 // tests: traces of the agent as their receiver reads them
 	go.uber.org/goleak v1.3.0 // tests: every goroutine has ended
-	go.yaml.in/yaml/v4 v4.0.0-rc.4 // YAML with positions
+	go.yaml.in/yaml/v4 v4.0.0 // YAML with positions
 	golang.org/x/crypto v0.58.0 // PINs of the panel; tests: password files of registries
 	golang.org/x/net v0.61.0 // proxies as the environment names them
 	golang.org/x/sync v0.24.0 // groups of goroutines with a limit

@@ -1,4 +1,4 @@
 package strict
 
-// Scan is CheckYAML with other limits.
-var Scan = scan
+// TooMany is what bounds the values of a document.
+var TooMany = tooMany

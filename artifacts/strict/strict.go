@@ -19,7 +19,8 @@
 // versions read differently ("017", "1_000", "0x1f"), and in YAML characters that some readers take for the end of a line or
 // skip (a carriage return alone, U+0085, U+2028, U+2029, U+FEFF), if not as escapes.
 //
-// What costs the YAML library more than the length of a document explains is refused before it: see [CheckYAML].
+// A YAML document with more than 200,000 characters that can begin a value is refused before the YAML library reads it, because
+// the library would need some hundred MiB of memory.
 //
 // Methods of a nil Node do nothing and return zero values, so that optional members read without an if.
 package strict

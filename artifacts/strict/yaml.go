@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
 	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
+	"go.yaml.in/yaml/v4/plugin/loaderlimits"
 )
 
 // plainNumber is what every version of YAML, and JSON, reads as the same decimal number.
@@ -53,19 +53,23 @@ func YAML(file string, data []byte) (root *Node, err error) {
 	return root, nil
 }
 
-// Document reads the one document in data with the YAML library, after [CheckYAML]; nil without faults: there is none.
+// Document reads the one document in data, which is UTF-8 text, with the YAML library; nil without faults: there is none. It refuses
+// what is nested deeper than [MaxDepth] collections of one kind, or costs the library more than its length explains.
 func Document(data []byte) (*yaml.Node, []Fault) {
-	if faults := CheckYAML(data); len(faults) > 0 {
-		return nil, faults
+	if f := beforeYAML(data); f != nil {
+		return nil, []Fault{*f}
 	}
 	var first, second yaml.Node
-	decoder := yaml.NewDecoder(bytes.NewReader(data))
-	if err := decoder.Decode(&first); errors.Is(err, io.EOF) {
+	loader, err := yaml.NewLoader(bytes.NewReader(data), yaml.WithPlugin(loaderlimits.New(loaderlimits.DepthValue(MaxDepth))))
+	if err == nil {
+		err = loader.Load(&first)
+	}
+	if errors.Is(err, io.EOF) {
 		return nil, nil
 	} else if err != nil {
 		return nil, []Fault{syntaxFault(data, err)}
 	}
-	switch err := decoder.Decode(&second); {
+	switch err := loader.Load(&second); {
 	case err == nil:
 		return nil, []Fault{{Line: max(second.Line, 1), Column: max(second.Column, 1), Message: secondDocument}}
 	case !errors.Is(err, io.EOF):
@@ -98,7 +102,7 @@ var syntaxWords = func() map[string][2]string {
 		"did not find expected '-' indicator":                          column,
 		"could not find expected ':'":                                  {`a value without a key, or a key without its ":"`, column[1]},
 		"mapping values are not allowed in this context":               {`": " where none may stand`, `quote a text that has ": " in it; begin members of one mapping in the same column`},
-		"exceeded max depth of 10000":                                  {fmt.Sprintf("nested deeper than %d", MaxDepth), ""},
+		fmt.Sprintf("exceeded max depth of %d", MaxDepth):              {fmt.Sprintf("nested deeper than %d", MaxDepth), ""},
 		"found unexpected end of stream":                               {"a quoted text without its end", ""},
 		"did not find expected node content":                           {"a value is missing", ""},
 		"did not find expected <document start>":                       {secondDocument, ""},
@@ -110,34 +114,12 @@ const secondDocument = "a second document begins; only one is allowed"
 // syntaxFault takes the place out of an error of the YAML library about data: that where the parser noticed it, or where what
 // has no end begins.
 func syntaxFault(data []byte, err error) Fault {
-	f := Fault{Line: 1, Column: 1, Message: strings.TrimPrefix(err.Error(), "yaml: ")}
-	v := reflect.ValueOf(err)
-	for v.Kind() == reflect.Pointer {
-		v = v.Elem()
+	var e *yaml.LoadError
+	if !errors.As(err, &e) {
+		return Fault{Line: 1, Column: 1, Message: err.Error()}
 	}
-	// The library's types are internal, and its text has the lines of the parser one too low.
-	below := int64(0)
-	switch v.Type().Name() {
-	case "ReaderError":
-		f.Line, f.Column = position(data, min(max(int(v.FieldByName("Offset").Int()), 0), len(data)))
-		_, f.Message, _ = strings.Cut(f.Message, ": ")
-		return f
-	case "ParserError":
-		below = 1
-	case "ScannerError":
-	default:
-		return f
-	}
-	place := func(mark string) (line, column int) {
-		m := v.FieldByName(mark)
-		return int(m.FieldByName("Line").Int() + below), int(m.FieldByName("Column").Int()) + 1
-	}
-	f.Line, f.Column = place("Mark")
-	f.Message = v.FieldByName("Message").String()
-	if strings.HasPrefix(f.Message, "unknown anchor ") { // the one place where the library counts from 1
-		f.Line, f.Column = f.Line-1, f.Column-1
-	}
-	context := v.FieldByName("ContextMessage").String()
+	f := Fault{Line: e.Mark.Line, Column: e.Mark.Column, Message: e.Message}
+	context := e.ContextMsg
 	if words, known := syntaxWords[f.Message]; known {
 		f.Message, f.Hint = words[0], words[1]
 	}
@@ -145,12 +127,12 @@ func syntaxFault(data []byte, err error) Fault {
 	atEnd := f.Line > line || f.Line == line && f.Column >= column
 	switch {
 	case context == "while scanning a simple key", atEnd && context == "while scanning a quoted scalar":
-		f.Line, f.Column = place("ContextMark")
+		f.Line, f.Column = e.ContextMark.Line, e.ContextMark.Column
 	case atEnd && context == "while parsing a flow sequence":
-		f.Line, f.Column = place("ContextMark")
+		f.Line, f.Column = e.ContextMark.Line, e.ContextMark.Column
 		f.Message, f.Hint = `"[" without its "]"`, ""
 	case atEnd && context == "while parsing a flow mapping":
-		f.Line, f.Column = place("ContextMark")
+		f.Line, f.Column = e.ContextMark.Line, e.ContextMark.Column
 		f.Message, f.Hint = `"{" without its "}"`, ""
 	case atEnd && context == "while parsing a flow node":
 		rest := bytes.TrimSpace(data)
@@ -220,7 +202,7 @@ func (d *document) plainSyntax(v *yaml.Node) bool {
 	if v.Anchor != "" && v.Kind != yaml.AliasNode {
 		refuse("anchors")
 	}
-	if v.Style&yaml.TaggedStyle != 0 {
+	if v.Style&yaml.TaggedStyle != 0 || v.Tag == "!" {
 		refuse("tags")
 	}
 	if v.Kind == yaml.AliasNode {
@@ -236,7 +218,7 @@ func (n *Node) yamlScalar(v *yaml.Node) {
 		return
 	}
 	switch tag := v.ShortTag(); {
-	case strings.HasSuffix(v.Value, ":"): // in [ ] or { }: the library takes the colon into the text, others do not
+	case strings.HasSuffix(v.Value, ":"): // "a::" is hardly ever what was meant
 		n.Faultf(`a space must follow ":"`)
 	case tag == "!!null":
 		n.kind = Null
