@@ -216,7 +216,7 @@ func TestRefused(t *testing.T) {
 		{"byte order mark", "\ufeff" + web("init: true"), "", "begins with a byte order mark"},
 		{"directive", "%YAML 1.1\n---\n" + web("init: true"), "", "directives are not allowed"},
 		{"end of a line for some", web("command: a\u2028b"), "", "U+2028 ends a line for some readers of YAML"},
-		{"mapping as a key", "{services: {}}: x\n", "", "keys must be strings"},
+		{"mapping as a key", "{services: {}}: x\n", "", "keys must be plain text"},
 		{"keys in keys", strings.Repeat("? ", 1000), "", "nested deeper than 64"},
 		{"not UTF-8", "services: \xff", "", "not UTF-8"},
 		{"list", "- a", "", "must be a mapping"},

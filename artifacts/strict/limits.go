@@ -19,16 +19,19 @@ func beforeYAML(data []byte) *Fault {
 	return tooMany(data, 2*maxValues)
 }
 
-// directive finds a directive before the first document. One before a second document is refused with it.
+// directive finds the first directive: a line that begins with "%", at the beginning or after the end of a document. The time that
+// the library takes grows with the square of their number.
 func directive(data []byte) *Fault {
-	at := 0
+	at, outside := 0, true
 	for line := range bytes.Lines(data) {
-		if text := bytes.TrimSpace(line); len(text) > 0 && text[0] != '#' {
-			if line[0] != '%' {
-				return nil
-			}
+		switch text := bytes.TrimSpace(line); {
+		case bytes.HasPrefix(line, []byte("...")):
+			outside = true
+		case outside && line[0] == '%':
 			line, column := position(data, at)
 			return &Fault{Line: line, Column: column, Message: "directives are not allowed"}
+		case len(text) > 0 && text[0] != '#':
+			outside = false
 		}
 		at += len(line)
 	}
