@@ -43,8 +43,11 @@ func (p *planner) chain(a *Assignment) *release.Chain[*published] {
 	c.Resolve = func(ctx context.Context, tag string) (ocispec.Descriptor, error) {
 		return p.from.Resolve(ctx, a.Repository, tag)
 	}
-	c.Open = func(ctx context.Context, d digest.Digest) (*published, uint64, error) {
-		x, err := p.read(ctx, a, d)
+	c.Tagged = func(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error) {
+		return p.from.Tagged(ctx, a.Repository, tag)
+	}
+	c.Open = func(d digest.Digest, manifest []byte) (*published, uint64, error) {
+		x, err := openState(a, d, manifest)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -163,6 +166,10 @@ func (p *planner) read(ctx context.Context, a *Assignment, d digest.Digest) (*pu
 	if err != nil {
 		return nil, err
 	}
+	return openState(a, d, manifest)
+}
+
+func openState(a *Assignment, d digest.Digest, manifest []byte) (*published, error) {
 	x, err := artifacts.OpenState(manifest)
 	if err != nil {
 		return nil, fmt.Errorf("%s@%s: %w", a.Repository, d, err)

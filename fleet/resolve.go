@@ -25,6 +25,7 @@ const lookups = 4
 type Registry interface {
 	Tags(ctx context.Context, repository string) ([]string, error)
 	Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error)
+	Tagged(ctx context.Context, repository, tag string) (ocispec.Descriptor, []byte, error)
 	Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error)
 	Blob(ctx context.Context, repository string, desc ocispec.Descriptor, limit int64) ([]byte, error)
 }

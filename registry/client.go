@@ -177,6 +177,15 @@ func (u Upstream) Resolve(ctx context.Context, repository, tag string) (ocispec.
 	return r.here(ctx, tag)
 }
 
+// Tagged is [Repository.Tagged] at the registry itself.
+func (u Upstream) Tagged(ctx context.Context, repository, tag string) (ocispec.Descriptor, []byte, error) {
+	r, err := u.named(repository)
+	if err != nil {
+		return ocispec.Descriptor{}, nil, err
+	}
+	return r.Upstream().Tagged(ctx, tag)
+}
+
 // TagsWithPrefix is [Repository.TagsWithPrefix] at the registry itself.
 func (u Upstream) TagsWithPrefix(ctx context.Context, repository, prefix string) ([]string, error) {
 	r, err := u.named(repository)

@@ -143,7 +143,7 @@ func (c *call) fleetCheck(args []string) error {
 	if err := c.contentOptions(&o); err != nil {
 		return err
 	}
-	if r.Notes, err = compiled.Check(c.Context, c.registry, o); err != nil {
+	if r.Notes, err = compiled.Check(c.Context, registry.Upstream{Client: c.registry}, o); err != nil {
 		return err
 	}
 	return c.show(r)

@@ -247,7 +247,7 @@ func TestFleetWatchWaves(t *testing.T) {
 	watch(outcome.OK, `"phase":"done"`, "wave half: 2 states published")
 	s.server.Faults.Forget()
 	watch(outcome.OK, `"same":4`, "")
-	if n := len(s.server.Faults.Requests("HEAD", "plant/state/manifests/press-0001$")); n != 1 {
+	if n := len(s.server.Faults.Requests("GET", "plant/state/manifests/press-0001$")); n != 1 {
 		t.Errorf("planned %d times", n)
 	}
 	if a := s.annotations(states + ":press-0001"); a["org.opencontainers.image.revision"] != first {

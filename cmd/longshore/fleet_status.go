@@ -12,6 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/rollout"
+	"github.com/longshore-dev/longshore/registry"
 )
 
 func fleetStatusCommand() command {
@@ -230,7 +231,7 @@ func (c *call) fleetDiff(args []string) error {
 	if err != nil {
 		return err
 	}
-	diffs, err := plan.Diffs(c.Context, c.registry)
+	diffs, err := plan.Diffs(c.Context, registry.Upstream{Client: c.registry})
 	if err != nil {
 		return err
 	}

@@ -157,7 +157,7 @@ func TestPruneKeepsWhatIsNeeded(t *testing.T) {
 
 	prune = prune[:2]
 	told(outcome.Verification, []string{"what the rollout of acme-plant may go back to", "hint: if another key of yours signed it"}, "", fleet("--verify-key", "other.pub")...)
-	s.server.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/plant/rollouts/manifests/sha256:", Effect: testenv.Status(http.StatusNotFound, 0)})
+	s.server.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/plant/rollouts/manifests/", Effect: testenv.Status(http.StatusNotFound, 0)})
 	told(outcome.NotFound, []string{"what the rollout of acme-plant may go back to"}, "", fleet()...)
 	told(outcome.NotFound, []string{"what the rollout of acme-plant may go back to"}, "", append(append([]string{"state", "prune"}, prune...), states)...)
 	s.server.Faults.Clear()

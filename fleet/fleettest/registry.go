@@ -118,6 +118,15 @@ func (r *Registry) Resolve(_ context.Context, repository, tag string) (ocispec.D
 	return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: d, Size: int64(len(r.Manifests[d]))}, nil
 }
 
+// Tagged implements [fleet.Registry].
+func (r *Registry) Tagged(ctx context.Context, repository, tag string) (ocispec.Descriptor, []byte, error) {
+	d, err := r.Resolve(ctx, repository, tag)
+	if err != nil {
+		return ocispec.Descriptor{}, nil, err
+	}
+	return r.Manifest(ctx, repository, d.Digest)
+}
+
 // Manifest implements [fleet.Registry].
 func (r *Registry) Manifest(_ context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
 	if err := r.Ask("manifest"); err != nil {
@@ -198,6 +207,11 @@ func (r Repository) Name() string { return r.name }
 // Resolve implements [release.Repository].
 func (r Repository) Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error) {
 	return r.Registry.Resolve(ctx, r.name, tag)
+}
+
+// Tagged implements [release.Repository].
+func (r Repository) Tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error) {
+	return r.Registry.Tagged(ctx, r.name, tag)
 }
 
 // Manifest implements [release.Repository].

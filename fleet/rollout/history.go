@@ -2,13 +2,11 @@ package rollout
 
 import (
 	"context"
-	"errors"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
@@ -63,19 +61,16 @@ func (s Store) before(ctx context.Context, rec *Record, targets map[digest.Diges
 
 // at reads one revision; nil: it is not there, or no rollout of this fleet.
 func (s Store) at(ctx context.Context, revision uint64, targets map[digest.Digest][]byte) (*Record, error) {
-	desc, err := s.From.Resolve(ctx, s.Repository(), artifacts.HistoryTag(s.Fleet, revision))
-	if errors.Is(err, fault.ErrNotFound) {
+	desc, manifest, err := s.From.Tagged(ctx, s.Repository(), artifacts.HistoryTag(s.Fleet, revision))
+	switch {
+	case release.Unfit(err):
 		return nil, nil
-	}
-	if err != nil {
+	case err != nil:
 		return nil, err
 	}
-	r, n, err := s.open(ctx, desc.Digest)
-	if release.Unfit(err) || err == nil && n != revision {
+	r, n, err := s.open(desc.Digest, manifest)
+	if err != nil || n != revision {
 		return nil, nil
-	}
-	if err != nil {
-		return nil, err
 	}
 	x, err := r.index.Read(func(b ocispec.Descriptor) ([]byte, error) {
 		if data := targets[b.Digest]; data != nil {

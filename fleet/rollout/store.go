@@ -117,6 +117,9 @@ func (s Store) find(ctx context.Context) (*Record, error) {
 	c.Resolve = func(ctx context.Context, tag string) (ocispec.Descriptor, error) {
 		return s.From.Resolve(ctx, s.Repository(), tag)
 	}
+	c.Tagged = func(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error) {
+		return s.From.Tagged(ctx, s.Repository(), tag)
+	}
 	if s.Verify != nil {
 		c.Verify = func(ctx context.Context, d digest.Digest) error {
 			err := s.Verify(ctx, s.Repository(), d)
@@ -152,12 +155,8 @@ type revision struct {
 	rollout *artifacts.Rollout // nil: not read yet
 }
 
-// open reads the manifest of one revision.
-func (s Store) open(ctx context.Context, d digest.Digest) (*revision, uint64, error) {
-	_, manifest, err := s.From.Manifest(ctx, s.Repository(), d)
-	if err != nil {
-		return nil, 0, err
-	}
+// open parses the manifest of one revision.
+func (s Store) open(d digest.Digest, manifest []byte) (*revision, uint64, error) {
 	x, err := artifacts.OpenRollout(manifest)
 	if err != nil {
 		return nil, 0, fmt.Errorf("%s@%s: %w", s.Repository(), d, err)

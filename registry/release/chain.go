@@ -24,10 +24,12 @@ const MaxSkipped = 32
 type Chain[X any] struct {
 	Repository string // "host/path"
 	Tag        string // the moving one
-	// Resolve returns the digest of a tag at the registry itself.
+	// Tagged reads the manifest that a tag names at the registry itself, with one request.
+	Tagged func(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error)
+	// Resolve returns the digest of a tag whose manifest Tagged cannot read.
 	Resolve func(ctx context.Context, tag string) (ocispec.Descriptor, error)
-	// Open reads the manifest of a generation, and returns an error if it is not of the chain.
-	Open func(ctx context.Context, d digest.Digest) (X, uint64, error)
+	// Open parses the manifest of a generation, and returns an error if it is not of the chain.
+	Open func(d digest.Digest, manifest []byte) (X, uint64, error)
 	// Verify returns an error if a generation must not be followed. nil: every one may.
 	Verify func(ctx context.Context, d digest.Digest) error
 	// Read reads the blobs of a generation of Open, after Verify has accepted it: nothing below the manifest is parsed
@@ -81,24 +83,38 @@ func (h *Head[X]) Number() uint64 {
 // ReadTag opens the generation of the moving tag. It does not call Verify and Read.
 func (c *Chain[X]) ReadTag(ctx context.Context) (*Head[X], error) {
 	h := &Head[X]{Next: 1}
-	desc, err := c.Resolve(ctx, c.Tag)
+	x, n, d, err := c.open(ctx, c.Tag)
+	h.Tagged = d
 	switch {
-	case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrInvalid): // or truncated by a killed publisher
+	case d == "" && (errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid)): // or truncated by a killed publisher
 		return h, nil
-	case err != nil:
-		return nil, err
-	}
-	h.Tagged = desc.Digest
-	x, n, err := c.Open(ctx, desc.Digest)
-	switch {
 	case err == nil:
-		h.Current, h.Next = &Generation[X]{n, desc.Digest, x}, n+1
-	case !Unfit(err):
+		h.Current, h.Next = &Generation[X]{n, d, x}, n+1
+	case d == "" || !Unfit(err):
 		return nil, err
 	default:
 		h.Refused = err
 	}
 	return h, nil
+}
+
+// open reads the generation that a tag names, and returns the tag's digest also if that is none: "" only if there is no tag, or
+// it could not be read.
+func (c *Chain[X]) open(ctx context.Context, tag string) (x X, n uint64, d digest.Digest, err error) {
+	desc, manifest, err := c.Tagged(ctx, tag)
+	if err == nil {
+		x, n, err = c.Open(desc.Digest, manifest)
+		return x, n, desc.Digest, err
+	}
+	// A registry may have lost the manifest of a tag. The publisher of a state finds that out when it reads the moving tag again.
+	if !Unfit(err) || errors.Is(err, fault.ErrNotFound) && c.Generations != nil {
+		return x, 0, "", err
+	}
+	desc, lookErr := c.Resolve(ctx, tag)
+	if lookErr != nil {
+		return x, 0, "", lookErr
+	}
+	return x, 0, desc.Digest, err
 }
 
 // FollowHistory reads the history upwards from the generation of the moving tag: a publication may have ended before the tag moved, or the tag was
@@ -225,21 +241,20 @@ func (c *Chain[X]) At(ctx context.Context, n uint64) (*Generation[X], error) {
 // at also reports whether the history tag exists.
 func (c *Chain[X]) at(ctx context.Context, n uint64) (g *Generation[X], there bool, err error) {
 	tag := artifacts.HistoryTag(c.Tag, n)
-	desc, err := c.Resolve(ctx, tag)
-	if err != nil {
+	x, is, d, err := c.open(ctx, tag)
+	if d == "" {
 		return nil, false, err
 	}
-	x, is, err := c.Open(ctx, desc.Digest)
 	if err == nil && is != n {
 		err = fmt.Errorf("%s:%s is generation %d: %w", c.Repository, tag, is, fault.ErrConflict)
 	}
 	if err == nil {
-		x, err = c.accept(ctx, desc.Digest, x)
+		x, err = c.accept(ctx, d, x)
 	}
 	if err != nil {
 		return nil, true, err
 	}
-	return &Generation[X]{n, desc.Digest, x}, true, nil
+	return &Generation[X]{n, d, x}, true, nil
 }
 
 // Unfit reports whether an error is about the content itself, not about a failed query.

@@ -117,9 +117,9 @@ func Newest(ctx context.Context, repo Repository, device artifacts.DeviceID, ver
 
 // chain is the chain of a device's states.
 func chain(repo Repository, device artifacts.DeviceID, verify func(context.Context, ocispec.Descriptor) error) *Chain[*Current] {
-	c := &Chain[*Current]{Repository: repo.Name(), Tag: device.Tag(), Resolve: repo.Resolve}
-	c.Open = func(ctx context.Context, d digest.Digest) (*Current, uint64, error) {
-		x, err := Open(ctx, repo, d.String())
+	c := &Chain[*Current]{Repository: repo.Name(), Tag: device.Tag(), Resolve: repo.Resolve, Tagged: repo.Tagged}
+	c.Open = func(d digest.Digest, manifest []byte) (*Current, uint64, error) {
+		x, err := open(repo.Name(), ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: d, Size: int64(len(manifest))}, manifest)
 		if err == nil && x.Index.Device != device {
 			err = fmt.Errorf("%s@%s is the state of %s and not of %s: %w", repo.Name(), d, x.Index.Device, device, fault.ErrConflict)
 		}

@@ -36,6 +36,7 @@ type Components interface {
 type Repository interface {
 	Name() string
 	Resolve(ctx context.Context, tag string) (ocispec.Descriptor, error)
+	Tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error)
 	Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error)
 	Blob(ctx context.Context, d ocispec.Descriptor, limit int64) ([]byte, error)
 	Tags(ctx context.Context) ([]string, error)

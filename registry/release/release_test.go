@@ -74,6 +74,14 @@ func (s states) Resolve(ctx context.Context, tag string) (ocispec.Descriptor, er
 	return s.memory.Resolve(ctx, s.name, tag)
 }
 
+func (s states) Tagged(ctx context.Context, tag string) (ocispec.Descriptor, []byte, error) {
+	d, err := s.Resolve(ctx, tag)
+	if err != nil {
+		return ocispec.Descriptor{}, nil, err
+	}
+	return s.Manifest(ctx, d.Digest)
+}
+
 func (s states) Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error) {
 	return s.memory.Manifest(ctx, s.name, d)
 }

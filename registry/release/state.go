@@ -42,9 +42,13 @@ func Open(ctx context.Context, repo Repository, target string) (*Current, error)
 	if err != nil {
 		return nil, err
 	}
+	return open(repo.Name(), desc, manifest)
+}
+
+func open(repository string, desc ocispec.Descriptor, manifest []byte) (*Current, error) {
 	x, err := artifacts.OpenState(manifest)
 	if err != nil {
-		return nil, fmt.Errorf("%s@%s: %w", repo.Name(), desc.Digest, err)
+		return nil, fmt.Errorf("%s@%s: %w", repository, desc.Digest, err)
 	}
 	return &Current{Descriptor: desc, Index: x}, nil
 }
@@ -60,17 +64,12 @@ func (c *Current) read(ctx context.Context, repo Repository) (*Current, error) {
 	return &Current{Descriptor: c.Descriptor, Index: c.Index, State: state}, nil
 }
 
-// fetch fetches the manifest that a tag or a digest names; a digest is not resolved first.
+// fetch fetches the manifest that a tag or a digest names.
 func fetch(ctx context.Context, repo Repository, target string) (ocispec.Descriptor, []byte, error) {
-	d := digest.Digest(target)
-	if d.Validate() != nil {
-		desc, err := repo.Resolve(ctx, target)
-		if err != nil {
-			return ocispec.Descriptor{}, nil, err
-		}
-		d = desc.Digest
+	if d := digest.Digest(target); d.Validate() == nil {
+		return repo.Manifest(ctx, d)
 	}
-	return repo.Manifest(ctx, d)
+	return repo.Tagged(ctx, target)
 }
 
 // Pin parses the documents of a device's deployments, and pins their components to the current digests of their tags.
