@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"github.com/opencontainers/go-digest"
@@ -16,32 +15,12 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Action is the result of one step of a push.
-type Action string
-
-// Results of the steps of a push.
-const (
-	ActionPushed  Action = "pushed"
-	ActionMounted Action = "mounted" // shared from another repository: no bytes were sent
-	ActionExists  Action = "exists"  // there already
-	ActionSigned  Action = "signed"
-	ActionTagged  Action = "tagged"
-)
-
-// Progress is one finished step of a push, for display.
-type Progress struct {
-	Action     Action
-	Descriptor ocispec.Descriptor
-	Tag        string // of ActionTagged
-}
-
 // PushOptions configure a push.
 type PushOptions struct {
 	MountFrom []string        // repositories of the same registry (path without host) that may have blobs already
 	Held      []digest.Digest // blobs of a manifest of this repository that was read a moment ago: their existence is not checked
 	// Absent also checks whether the manifest existed before.
-	Absent   bool
-	Progress func(Progress) // nil: silent; never called by two goroutines at once
+	Absent bool
 }
 
 // Push pushes blobs and manifest of an artifact without a tag. It may be repeated after any interruption; existing
@@ -52,25 +31,8 @@ func (r *Repository) Push(ctx context.Context, a *artifacts.Artifact, o PushOpti
 	if err := checkArtifact(a); err != nil {
 		return desc, false, r.fail(opPush, desc.Digest.String(), err)
 	}
-	tell := teller(o.Progress)
-	if absent, err = r.pushAll(ctx, desc, a, o, tell); err != nil {
-		return desc, false, err
-	}
-	tell(Progress{Action: ActionPushed, Descriptor: desc})
-	return desc, absent, nil
-}
-
-// teller serializes calls of a progress function.
-func teller(f func(Progress)) func(Progress) {
-	if f == nil {
-		return func(Progress) {}
-	}
-	var mu sync.Mutex
-	return func(p Progress) {
-		mu.Lock()
-		defer mu.Unlock()
-		f(p)
-	}
+	absent, err = r.pushAll(ctx, desc, a, o)
+	return desc, absent, err
 }
 
 func checkArtifact(a *artifacts.Artifact) error {
@@ -90,11 +52,11 @@ func checkArtifact(a *artifacts.Artifact) error {
 
 // pushAll pushes blobs and manifest, and reports whether the manifest is known not to have existed, because one of its blobs
 // did not. If the registry has lost a blob that was expected to exist, all of them are sent.
-func (r *Repository) pushAll(ctx context.Context, desc ocispec.Descriptor, a *artifacts.Artifact, o PushOptions, tell func(Progress)) (fresh bool, err error) {
+func (r *Repository) pushAll(ctx context.Context, desc ocispec.Descriptor, a *artifacts.Artifact, o PushOptions) (fresh bool, err error) {
 	blobs := slices.DeleteFunc(slices.Clone(a.Blobs), func(b artifacts.Blob) bool { return slices.Contains(o.Held, b.Descriptor.Digest) })
 	p, remote := r.place.(*remotePlace)
 	tells := !remote || p.tellsMissing()
-	if fresh, err = r.pushBlobs(ctx, blobs, o.MountFrom, tell); err != nil {
+	if fresh, err = r.pushBlobs(ctx, blobs, o.MountFrom); err != nil {
 		return false, err
 	}
 	if o.Absent && !tells {
@@ -106,7 +68,7 @@ func (r *Repository) pushAll(ctx context.Context, desc ocispec.Descriptor, a *ar
 	err = r.PushManifest(ctx, desc, a.Manifest, "")
 	if remote && (errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid)) {
 		p.forgetExisting()
-		if _, err := r.pushBlobs(ctx, a.Blobs, o.MountFrom, tell); err != nil {
+		if _, err := r.pushBlobs(ctx, a.Blobs, o.MountFrom); err != nil {
 			return false, err
 		}
 		err = r.PushManifest(ctx, desc, a.Manifest, "")
@@ -114,58 +76,39 @@ func (r *Repository) pushAll(ctx context.Context, desc ocispec.Descriptor, a *ar
 	return fresh, err
 }
 
-// pushBlobs reports whether a blob had to be sent.
-func (r *Repository) pushBlobs(ctx context.Context, blobs []artifacts.Blob, from []string, tell func(Progress)) (sent bool, err error) {
+// pushBlobs reports whether one of the blobs did not exist.
+func (r *Repository) pushBlobs(ctx context.Context, blobs []artifacts.Blob, from []string) (absent bool, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(max(r.concurrency, 1))
 	var lacked atomic.Bool
 	for _, b := range blobs {
 		group.Go(func() error {
-			action, err := r.bring(ctx, b, from)
-			if err != nil {
-				return r.fail(opPushBlob, b.Descriptor.Digest.String(), err)
-			}
-			if action != ActionExists {
+			lacks, err := r.bring(ctx, b, from)
+			if lacks {
 				lacked.Store(true)
 			}
-			tell(Progress{Action: action, Descriptor: b.Descriptor})
-			return nil
+			return r.fail(opPushBlob, b.Descriptor.Digest.String(), err)
 		})
 	}
 	err = group.Wait()
 	return lacked.Load(), err
 }
 
-// bring pushes a blob in the cheapest way: it exists, it is mounted from another repository, or it is sent.
-func (r *Repository) bring(ctx context.Context, b artifacts.Blob, from []string) (Action, error) {
-	if len(from) > 0 {
-		there, err := r.Upstream().exists(ctx, b.Descriptor) // a mirror may have a blob that the registry has lost
-		if err != nil {
-			return "", err
-		}
-		if there {
-			return ActionExists, nil
-		}
+// bring pushes a blob in the cheapest way: it exists, it is mounted from another repository, or it is sent. It reports whether
+// it did not exist.
+func (r *Repository) bring(ctx context.Context, b artifacts.Blob, from []string) (absent bool, err error) {
+	if len(from) == 0 {
+		return r.pushBlob(ctx, b.Descriptor, b.Data)
 	}
-	for i, repository := range from {
-		if i < len(from)-1 && !r.holds(ctx, repository, b.Descriptor) {
-			continue
-		}
-		mounted, err := r.mount(ctx, b.Descriptor, repository, func() ([]byte, error) { return b.Data, nil })
-		if err != nil {
-			return "", err
-		}
-		if mounted {
-			return ActionMounted, nil
-		}
-		return ActionPushed, nil
+	there, err := r.Upstream().exists(ctx, b.Descriptor) // a mirror may have a blob that the registry has lost
+	if err != nil || there {
+		return false, err
 	}
-	sent, err := r.pushBlob(ctx, b.Descriptor, b.Data)
-	if err != nil {
-		return "", err
+	last := len(from) - 1
+	i := slices.IndexFunc(from[:last], func(repository string) bool { return r.holds(ctx, repository, b.Descriptor) })
+	if i < 0 {
+		i = last
 	}
-	if !sent {
-		return ActionExists, nil
-	}
-	return ActionPushed, nil
+	_, err = r.mount(ctx, b.Descriptor, from[i], func() ([]byte, error) { return b.Data, nil })
+	return err == nil, err
 }

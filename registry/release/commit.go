@@ -62,9 +62,7 @@ func (p *publication) commit(ctx context.Context) error {
 		if err != nil && !errors.Is(err, registry.ErrMoved) { // reconcile handles tags that another publisher has set meanwhile
 			return err
 		}
-		if moved = err == nil; moved {
-			p.tell(registry.ActionTagged, tag)
-		}
+		moved = err == nil
 	}
 	if err := p.reconcile(ctx, moved); err != nil {
 		if !errors.Is(err, fault.ErrConflict) {

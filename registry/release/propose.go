@@ -41,9 +41,6 @@ func Propose(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 	if err == nil {
 		err = repo.CompareAndSetTag(ctx, desc, a.Manifest, tag, was)
 	}
-	if err == nil && was != desc.Digest {
-		p.tell(registry.ActionTagged, tag)
-	}
 	return desc, err
 }
 

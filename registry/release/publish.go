@@ -28,12 +28,11 @@ type FreshSigner interface {
 
 // PublishOptions configure a publication.
 type PublishOptions struct {
-	Signer     Signer                  // nil: not signed
-	HistoryTag string                  // immutable tag, set before Tags; "" for none. If it names another digest: fault.ErrConflict
-	Tags       []string                // moving tags, set last, in this order
-	MountFrom  []string                // as of registry.PushOptions
-	Held       []digest.Digest         // as of registry.PushOptions
-	Progress   func(registry.Progress) // nil: silent; never called by two goroutines at once
+	Signer     Signer          // nil: not signed
+	HistoryTag string          // immutable tag, set before Tags; "" for none. If it names another digest: fault.ErrConflict
+	Tags       []string        // moving tags, set last, in this order
+	MountFrom  []string        // as of registry.PushOptions
+	Held       []digest.Digest // as of registry.PushOptions
 
 	// Precondition makes the publication the next generation of a chain: of Tags[0], whose history has HistoryTag. nil: no chain.
 	Precondition *Precondition
@@ -90,7 +89,6 @@ func Publish(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 		if err := repo.PushManifest(ctx, desc, a.Manifest, tag); err != nil {
 			return desc, err
 		}
-		p.tell(registry.ActionTagged, tag)
 	}
 	return desc, nil
 }
@@ -108,20 +106,15 @@ func (p *publication) push(ctx context.Context, a *artifacts.Artifact) error {
 	fresh := p.o.Precondition != nil && p.o.Precondition.New
 	signer, tells := p.o.Signer.(FreshSigner)
 	_, absent, err := p.repo.Push(ctx, a, registry.PushOptions{
-		MountFrom: p.o.MountFrom, Held: p.o.Held, Absent: tells && !fresh, Progress: p.o.Progress,
+		MountFrom: p.o.MountFrom, Held: p.o.Held, Absent: tells && !fresh,
 	})
 	switch {
 	case err != nil || p.o.Signer == nil:
 		return err
 	case tells && (fresh || absent):
-		err = signer.SignFresh(ctx, p.repo, p.desc)
-	default:
-		err = p.o.Signer.Sign(ctx, p.repo, p.desc)
+		return signer.SignFresh(ctx, p.repo, p.desc)
 	}
-	if err == nil {
-		p.tell(registry.ActionSigned, "")
-	}
-	return err
+	return p.o.Signer.Sign(ctx, p.repo, p.desc)
 }
 
 // readBack checks that the registry has the accepted artifact.
@@ -146,11 +139,7 @@ func (p *publication) free(ctx context.Context) (bool, error) {
 // with immutable tags use different errors.
 func (p *publication) setHistory(ctx context.Context) error {
 	err := p.setTag(ctx, p.desc, p.manifest, p.o.HistoryTag, "")
-	if err == nil {
-		p.tell(registry.ActionTagged, p.o.HistoryTag)
-		return nil
-	}
-	if !errors.Is(err, fault.ErrTemporary) {
+	if err != nil && !errors.Is(err, fault.ErrTemporary) {
 		if there, lookErr := p.repo.ResolveUpstream(ctx, p.o.HistoryTag); lookErr == nil && there != "" && there != p.desc.Digest {
 			return p.conflict(p.o.HistoryTag, there)
 		}
@@ -173,12 +162,6 @@ func (p *publication) setTag(ctx context.Context, desc ocispec.Descriptor, manif
 		return nil
 	}
 	return registry.ErrMoved
-}
-
-func (p *publication) tell(action registry.Action, tag string) {
-	if p.o.Progress != nil {
-		p.o.Progress(registry.Progress{Action: action, Descriptor: p.desc, Tag: tag})
-	}
 }
 
 func (p *publication) conflict(tag string, there digest.Digest) error {
