@@ -207,7 +207,7 @@ func comesLate(t *testing.T, stateOf func(testing.TB, uint64, digest.Digest, str
 	if err := at(stateOf(t, 1, "", "late"), 1, ""); !errors.Is(err, fault.ErrConflict) {
 		t.Errorf("the generation is there: %v", err)
 	}
-	if err := at(stateOf(t, 2, "", "late"), 2, ""); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
+	if err := at(stateOf(t, 2, "", "late"), 2, digest.FromString("older")); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
 		t.Errorf("the tag has moved: %v", err)
 	}
 	// What somebody left above, and nobody follows, is no reason to give up, and never what the device gets.
@@ -488,29 +488,34 @@ func TestPublishIntoAGap(t *testing.T) {
 // A tag is set over what another one was told has held, and the answer is lost, and so is the first look after it: whoever set it
 // looks again, and gives it back.
 func TestLostAnswerIsLookedInto(t *testing.T) {
-	for name, path := range map[string]string{"history tag": `/manifests/press-07\.v1$`, "moving tag": `/manifests/press-07$`} {
+	for name, path := range map[string]string{"history tag": `/manifests/press-07\.v2$`, "moving tag": `/manifests/press-07$`} {
 		t.Run(name, func(t *testing.T) {
 			server := testenv.Registry(t, testenv.Referrers)
 			where := server.Reference("plant/state")
 			ours := openName(t, newClient(t, registry.Options{RetryBudget: -1}), where)
 			other := openName(t, clientFor(t, server), where)
+			before := stateOf(t, 1, "", "before")
+			if _, err := release.Publish(t.Context(), other, before, release.PublishOptions{Tags: []string{"press-07"}}); err != nil {
+				t.Fatal(err)
+			}
+			was := before.Descriptor.Digest
 			at := func(repo *registry.Repository, a *artifacts.Artifact) error {
 				_, err := release.Publish(t.Context(), repo, a, release.PublishOptions{
-					HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Precondition: &release.Precondition{},
+					HistoryTag: "press-07.v2", Tags: []string{"press-07"}, Precondition: &release.Precondition{Tagged: was},
 				})
 				return err
 			}
-			theirs := stateOf(t, 1, "", "theirs")
+			theirs := stateOf(t, 2, was, "theirs")
 			onceAt(server, http.MethodPut, path, func() {
 				if err := at(other, theirs); err != nil {
 					t.Errorf("the other one: %v", err)
 				}
 				server.Faults.Add(testenv.Rule{Method: http.MethodHead, Path: path, Times: 1, Effect: testenv.Status(http.StatusServiceUnavailable, 0)})
 			}, testenv.LoseAnswer())
-			if err := at(ours, stateOf(t, 1, "", "ours")); !errors.Is(err, fault.ErrConflict) {
+			if err := at(ours, stateOf(t, 2, was, "ours")); !errors.Is(err, fault.ErrConflict) {
 				t.Errorf("Publish = %v, want fault.ErrConflict", err)
 			}
-			for _, tag := range []string{"press-07.v1", "press-07"} {
+			for _, tag := range []string{"press-07.v2", "press-07"} {
 				if d, err := other.Resolve(t.Context(), tag); err != nil || d.Digest != theirs.Descriptor.Digest {
 					t.Errorf("%s names %s (%v), want what the other one was told has held", tag, d.Digest, err)
 				}

@@ -185,7 +185,7 @@ func TestForgedWhilePublishing(t *testing.T) {
 	}
 }
 
-// A history tag that somebody sets after the tags were listed is not written over: the number is looked at when it is chosen.
+// A history tag that somebody sets after the tags were listed is not written over: it is a conflict, and the next push is above it.
 func TestHistoryTagSetMeanwhile(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
 	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
@@ -200,6 +200,7 @@ func TestHistoryTagSetMeanwhile(t *testing.T) {
 			next.ServeHTTP(w, r)
 			s.forge(artifacts.StateOptions{Device: device, Generation: 1, Annotations: map[string]string{"who": "another"}}, history)
 		}})
+		s.do(outcome.Refused, args...)
 		s.do(outcome.OK, args...)
 		if out := s.do(outcome.OK, "state", "show", states+":"+device.Tag()); !strings.Contains(out, "generation 2") {
 			t.Errorf("%s is not generation 2:\n%s", device, out)

@@ -156,7 +156,7 @@ func (r *Registry) Blob(_ context.Context, repository string, d ocispec.Descript
 }
 
 // Publish is the part of the registry's that plans rely on: tags last, and only where the moving tag names what was planned upon.
-// The history tag is set without a look, as a registry with mutable tags lets it: a plan has looked at it.
+// The history tag is looked at only if there was no moving tag; otherwise a plan has.
 func (r *Registry) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
 	if err := r.Ask("publish"); err != nil {
 		return err
@@ -170,6 +170,9 @@ func (r *Registry) Publish(ctx context.Context, repository string, a *artifacts.
 		return err
 	}
 	tagged := r.Named[repository+":"+p.Tag]
+	if p.Tagged == "" {
+		tagged = r.Named[repository+":"+p.HistoryTag]
+	}
 	conflict := r.Refused[p.Tag]
 	r.Published = append(r.Published, p.Tag)
 	r.Unlock()

@@ -59,8 +59,9 @@ type Head[X any] struct {
 	Reason  error          // of the first of them
 	Blind   error          // why the history could not be listed; nil: listed, or not needed
 
-	listed []uint64 // the newest first
-	asked  []uint64 // those whose history tag was requested and existed
+	searched bool     // the list was read
+	listed   []uint64 // the newest first
+	asked    []uint64 // those whose history tag was requested and existed
 }
 
 // Has reports whether a history tag existed, in the list or when it was requested.
@@ -132,11 +133,14 @@ func (c *Chain[X]) FollowHistory(ctx context.Context, h *Head[X]) error {
 	return c.FindNext(ctx, h)
 }
 
-// FindNext goes up from h.Next to the first number without a history tag, and requests each tag: a list of tags may be
-// minutes old in a large fleet, and the publisher of that number sets the tag without another check.
+// FindNext goes up from h.Next to the first number without a history tag, and requests each tag, because [Publish] sets it without
+// another check. It does check it if there is no moving tag; then a list of tags suffices, which may be minutes old in a large fleet.
 func (c *Chain[X]) FindNext(ctx context.Context, h *Head[X]) error {
 	for n := h.Next; n != 0 && len(h.Skipped) <= MaxSkipped; n++ {
 		if !h.Has(n) { // otherwise it was checked already
+			if h.Tagged == "" && h.searched {
+				return nil
+			}
 			if there, err := c.consider(ctx, h, n); err != nil || !there {
 				return err
 			}
@@ -200,7 +204,7 @@ func (c *Chain[X]) search(ctx context.Context, h *Head[X]) error {
 		h.Blind = err // the caller may not have the right to list tags
 		return nil
 	}
-	h.listed = listed
+	h.listed, h.searched = listed, true
 	current := h.Current
 	for _, n := range listed {
 		if n <= h.Number() || len(h.Skipped) > MaxSkipped || h.Current != current {

@@ -20,7 +20,7 @@ const (
 // commit sets the tags of a generation N: the history tag H, then the moving tag M, with a check of the other tag after each.
 // No registry compares before it sets a tag, so:
 //
-//	read M: it has the planned value
+//	read M: it has the planned value; if that is none, read H: it does not exist
 //	set H
 //	read M: it is unchanged; otherwise another publisher has published, and H is restored for it
 //	set M
@@ -40,9 +40,13 @@ const (
 // sets M back to N, and finds N+1 in its last step.
 func (p *publication) commit(ctx context.Context) error {
 	tag, tagged := p.o.Tags[0], p.o.Precondition.Tagged
-	there, err := p.repo.ResolveUpstream(ctx, tag)
+	first := tag
+	if tagged == "" { // the plan has not read H, see [Chain.FindNext]
+		first = p.o.HistoryTag
+	}
+	there, err := p.repo.ResolveUpstream(ctx, first)
 	if err == nil && there != tagged && there != p.desc.Digest {
-		err = p.conflict(tag, there)
+		err = p.conflict(first, there)
 	}
 	if err == nil {
 		err = p.setHistory(ctx)
