@@ -1,8 +1,14 @@
 package registry_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"path"
 	"testing"
 	"time"
 
@@ -34,7 +40,14 @@ func (s referring) Sign(ctx context.Context, repo *registry.Repository, subject 
 // publication taken up again comes to its end.
 func TestPublisherKilledAtEachRequest(t *testing.T) {
 	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
-		for name, last := range map[string]testenv.Effect{"before": testenv.Reset(), "after": testenv.LoseAnswer()} {
+		for name, c := range map[string]struct {
+			last testenv.Effect
+			new  bool // a generation that the plan has not seen
+		}{
+			"before": {testenv.Reset(), false}, "after": {testenv.LoseAnswer(), false},
+			"before, new": {testenv.Reset(), true}, "after, new": {testenv.LoseAnswer(), true},
+		} {
+			last := c.last
 			t.Run(string(kind)+", "+name, func(t *testing.T) {
 				t.Parallel()
 				s := testenv.Registry(t, kind)
@@ -43,7 +56,7 @@ func TestPublisherKilledAtEachRequest(t *testing.T) {
 					where := s.Reference("plant/state" + string(rune('a'+n/26)) + string(rune('a'+n%26)))
 					publish := func(budget time.Duration) error {
 						_, err := release.Publish(t.Context(), openName(t, newClient(t, registry.Options{RetryBudget: budget, TagWait: time.Millisecond}), where), a, release.PublishOptions{
-							Signer: referring{t}, HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Precondition: &release.Precondition{},
+							Signer: referring{t}, HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Precondition: &release.Precondition{New: c.new},
 						})
 						return err
 					}
@@ -76,5 +89,64 @@ func TestPublisherKilledAtEachRequest(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// The manifest of a new generation comes with its history tag, after its signature. A registry that has lost a blob which the plan has
+// seen, or that accepts no signature before its subject, gets everything in the other order.
+func TestNewGenerationIsPutLast(t *testing.T) {
+	subjects := testenv.Rule{Method: http.MethodPut, Path: "/manifests/sha256:", Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+		body, err := io.ReadAll(r.Body)
+		var m ocispec.Manifest
+		if err == nil {
+			err = json.Unmarshal(body, &m)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		if m.Subject != nil {
+			look := httptest.NewRecorder()
+			head := httptest.NewRequest(http.MethodHead, path.Dir(r.URL.Path)+"/"+m.Subject.Digest.String(), nil)
+			head.Header.Set("Accept", ocispec.MediaTypeImageManifest)
+			if next.ServeHTTP(look, head); look.Code != http.StatusOK {
+				http.Error(w, `{"errors":[{"code":"MANIFEST_INVALID"}]}`, http.StatusBadRequest)
+				return
+			}
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		next.ServeHTTP(w, r)
+	}}
+	for name, c := range map[string]struct {
+		lost  bool // every blob
+		rules []testenv.Rule
+		puts  int // of the manifest
+	}{
+		"first":           {puts: 2}, // the two tags
+		"blobs lost":      {lost: true, puts: 5},
+		"subject missing": {rules: []testenv.Rule{subjects}, puts: 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := testenv.Registry(t, testenv.Distribution)
+			repo := openName(t, clientThatWaits(t, s, time.Millisecond), s.Reference("plant/state"))
+			a := stateOf(t, 1, "", "one")
+			o := release.PublishOptions{Signer: referring{t}, HistoryTag: "press-07.v1", Tags: []string{"press-07"}, Precondition: &release.Precondition{New: true}}
+			if c.lost {
+				for _, b := range a.Blobs {
+					o.Held = append(o.Held, b.Descriptor.Digest)
+				}
+			}
+			for _, r := range c.rules {
+				s.Faults.Add(r)
+			}
+			d, err := release.Publish(t.Context(), repo, a, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			puts := len(s.Faults.Requests(http.MethodPut, "/manifests/press-07")) + len(s.Faults.Requests(http.MethodPut, "/manifests/"+d.Digest.String()))
+			if list, err := repo.Referrers(t.Context(), d); err != nil || len(list) != 1 || puts != c.puts {
+				t.Errorf("%d PUTs of the manifest, want %d; %d signatures, %v", puts, c.puts, len(list), err)
+			}
+		})
 	}
 }

@@ -20,7 +20,8 @@ type PushOptions struct {
 	MountFrom []string        // repositories of the same registry (path without host) that may have blobs already
 	Held      []digest.Digest // blobs of a manifest of this repository that was read a moment ago: their existence is not checked
 	// Absent also checks whether the manifest existed before.
-	Absent bool
+	Absent    bool
+	BlobsOnly bool // the manifest is put later, under a tag
 }
 
 // Push pushes blobs and manifest of an artifact without a tag. It may be repeated after any interruption; existing
@@ -32,7 +33,7 @@ func (r *Repository) Push(ctx context.Context, a *artifacts.Artifact, o PushOpti
 		return desc, false, r.fail(opPush, desc.Digest.String(), err)
 	}
 	absent, err = r.pushAll(ctx, desc, a, o)
-	return desc, absent, err
+	return desc, absent && o.Absent, err
 }
 
 func checkArtifact(a *artifacts.Artifact) error {
@@ -56,7 +57,7 @@ func (r *Repository) pushAll(ctx context.Context, desc ocispec.Descriptor, a *ar
 	blobs := slices.DeleteFunc(slices.Clone(a.Blobs), func(b artifacts.Blob) bool { return slices.Contains(o.Held, b.Descriptor.Digest) })
 	p, remote := r.place.(*remotePlace)
 	tells := !remote || p.tellsMissing()
-	if fresh, err = r.pushBlobs(ctx, blobs, o.MountFrom); err != nil {
+	if fresh, err = r.pushBlobs(ctx, blobs, o.MountFrom); err != nil || o.BlobsOnly {
 		return false, err
 	}
 	if o.Absent && !tells {

@@ -20,8 +20,8 @@ import (
 // are published.
 func TestRequestsOfAState(t *testing.T) {
 	for kind, want := range map[testenv.Kind][2]int{ // the first state of a device, and the next one
-		testenv.Distribution: {20, 24},
-		testenv.Referrers:    {14, 18},
+		testenv.Distribution: {19, 23},
+		testenv.Referrers:    {13, 17},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := newShell(t, kind)

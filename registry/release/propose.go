@@ -33,7 +33,7 @@ func Propose(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 	p := &publication{repo: repo, desc: desc, manifest: a.Manifest, o: o}
 	p.o.Precondition = nil // it is not published yet, and others may have signed it before
 	if err == nil {
-		err = p.push(ctx, a)
+		err = p.push(ctx, a, false)
 	}
 	if err == nil {
 		err = p.readBack(ctx)

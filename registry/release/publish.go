@@ -52,7 +52,8 @@ type Precondition struct {
 
 // Publish pushes an artifact so that readers always get the old one or the new one, complete and signed: blobs,
 // manifest by digest, signature, history tag, moving tags; and it reads the artifact back, before the first tag or, for
-// a generation, together with its tags: see commit. It may be repeated after any interruption.
+// a generation, together with its tags: see commit. The manifest of a new generation is put with its history tag alone: a signature may
+// exist before its subject. It may be repeated after any interruption.
 func Publish(ctx context.Context, repo *registry.Repository, a *artifacts.Artifact, o PublishOptions) (ocispec.Descriptor, error) {
 	repo = repo.Upstream()
 	desc := ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
@@ -67,11 +68,15 @@ func Publish(ctx context.Context, repo *registry.Repository, a *artifacts.Artifa
 			return desc, err
 		}
 	}
-	if err := p.push(ctx, a); err != nil {
+	if o.Precondition != nil {
+		err := p.next(ctx, a, o.Precondition.New)
+		if o.Precondition.New && !errors.Is(err, fault.ErrConflict) && (errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrInvalid)) {
+			err = p.next(ctx, a, false) // the registry has lost a blob of Held, or accepts no signature before its subject
+		}
 		return desc, err
 	}
-	if o.Precondition != nil {
-		return desc, p.commit(ctx)
+	if err := p.push(ctx, a, false); err != nil {
+		return desc, err
 	}
 	if err := p.readBack(ctx); err != nil {
 		return desc, err
@@ -101,12 +106,20 @@ type publication struct {
 	o        PublishOptions
 }
 
+// next publishes a generation. fresh: it cannot be signed yet, and its manifest is put only with its history tag.
+func (p *publication) next(ctx context.Context, a *artifacts.Artifact, fresh bool) error {
+	if err := p.push(ctx, a, fresh); err != nil {
+		return err
+	}
+	return p.commit(ctx)
+}
+
 // push pushes everything that is needed before a tag may be set.
-func (p *publication) push(ctx context.Context, a *artifacts.Artifact) error {
-	fresh := p.o.Precondition != nil && p.o.Precondition.New
+func (p *publication) push(ctx context.Context, a *artifacts.Artifact, fresh bool) error {
+	looked := p.o.Precondition != nil && p.o.Precondition.New
 	signer, tells := p.o.Signer.(FreshSigner)
 	_, absent, err := p.repo.Push(ctx, a, registry.PushOptions{
-		MountFrom: p.o.MountFrom, Held: p.o.Held, Absent: tells && !fresh,
+		MountFrom: p.o.MountFrom, Held: p.o.Held, Absent: tells && !looked, BlobsOnly: fresh,
 	})
 	switch {
 	case err != nil || p.o.Signer == nil:
