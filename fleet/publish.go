@@ -17,7 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-// Publisher puts states into registries, in the safe order: blobs, manifest, signature, history tag, moving tag.
+// Publisher puts states into registries, in the safe order: blobs, signature, history tag, moving tag.
 type Publisher interface {
 	// Publish may be repeated. It is an error that wraps fault.ErrConflict if another publisher published meanwhile: of two
 	// at once at most one gets nil. It is a *Proposed if others have to sign the state first.
