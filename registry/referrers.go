@@ -21,7 +21,8 @@ import (
 const (
 	maxReferrers     = 4096 // of one subject; a device reads few
 	maxReferrerPages = 64
-	maxIndex         = 4 << 20 // bytes of one page of a list, or of a fallback index: the limit of registries
+	maxIndex         = 4 << 20  // bytes of one page of a list, or of a fallback index: the limit of registries
+	maxInline        = 32 << 10 // of a fallback index with the manifests in it: one keyless signature, or several with keys
 
 	// Writing the fallback index races with other writers and no registry offers a compare-and-swap. Each round reads,
 	// merges, writes, waits as [Repository.CompareAndSetTag] does and reads again: a writer that read before our write has written by then,
@@ -90,6 +91,9 @@ func (p *remotePlace) referrersAt(ctx context.Context, a *access, subject ocispe
 			all = list
 			return false
 		})
+		for i := range all {
+			all[i].Data = nil // a snapshot keeps manifests only once
+		}
 		return all, err
 	})
 }
@@ -247,13 +251,13 @@ func (p *remotePlace) pushReferrer(ctx context.Context, subject, desc ocispec.De
 	}
 	known := header.Get("OCI-Subject") == subject.Digest.String()
 	if !known && p.noAPI.Load() { // true a moment ago; readers check each time
-		return p.mergeFallback(ctx, subject, listed(desc, data))
+		return p.mergeFallback(ctx, subject, desc, data)
 	}
 	for round := range listingRounds {
 		list, err := p.referrersByAPI(ctx, a, subject.Digest)
 		if errors.Is(err, errNoAPI) {
 			p.noAPI.Store(!known)
-			return p.mergeFallback(ctx, subject, listed(desc, data))
+			return p.mergeFallback(ctx, subject, desc, data)
 		}
 		if err != nil {
 			return err
@@ -263,7 +267,7 @@ func (p *remotePlace) pushReferrer(ctx context.Context, subject, desc ocispec.De
 		}
 		if !known && round == listingRounds/2 {
 			// The registry answers like one with the API but did not confirm the entry; the tag works with every client.
-			return p.mergeFallback(ctx, subject, listed(desc, data))
+			return p.mergeFallback(ctx, subject, desc, data)
 		}
 		if err := sleep(ctx, wire.Backoff(round)/2); err != nil {
 			return err
@@ -300,10 +304,11 @@ func listed(desc ocispec.Descriptor, data []byte) ocispec.Descriptor {
 	return entry
 }
 
-// mergeFallback adds entry to the list under the fallback tag, and returns after it has read it back a moment later.
+// mergeFallback adds a manifest to the list under the fallback tag, and returns after it has read it back a moment later.
 // Nothing is deleted: the registry's garbage collection removes replaced lists, and deletion needs a separate right.
-func (p *remotePlace) mergeFallback(ctx context.Context, subject, entry ocispec.Descriptor) error {
-	tag := fallbackTag(subject.Digest)
+func (p *remotePlace) mergeFallback(ctx context.Context, subject, desc ocispec.Descriptor, manifest []byte) error {
+	tag, entry := fallbackTag(subject.Digest), listed(desc, manifest)
+	entry.Data = manifest
 	unlock, err := p.c.locks.lock(ctx, p.host+"/"+p.name+":"+tag)
 	if err != nil {
 		return err
@@ -345,10 +350,17 @@ func (p *remotePlace) mergeFallback(ctx context.Context, subject, entry ocispec.
 
 var errRewritten = fmt.Errorf("the list of referrers is rewritten by others all the time: %w", fault.ErrTemporary)
 
+// referrersIndex is the index of a list. It has the manifests in their descriptors, so that a reader needs no further request, unless it becomes
+// larger than maxInline.
 func referrersIndex(list []ocispec.Descriptor) (ocispec.Descriptor, []byte, error) {
-	data, err := json.Marshal(ocispec.Index{
-		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: list,
-	})
+	index := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: list}
+	data, err := json.Marshal(index)
+	if len(data) > maxInline {
+		for i := range list {
+			list[i].Data = nil
+		}
+		data, err = json.Marshal(index)
+	}
 	if err != nil {
 		return ocispec.Descriptor{}, nil, err
 	}

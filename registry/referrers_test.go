@@ -457,3 +457,32 @@ func FuzzReferrers(f *testing.F) {
 		}
 	})
 }
+
+// The list under the tag has its manifests in it as long as it is small, so that they need no request; [registry.Repository.Referrers] is without.
+func TestListUnderTheTagHasItsManifests(t *testing.T) {
+	t.Parallel()
+	s := testenv.Registry(t, testenv.Distribution)
+	r := openName(t, clientThatWaits(t, s, time.Millisecond), s.Reference("line/state"))
+	subject, _ := storetest.Put(t, r, "subject", nil, "press-07")
+	for n := range 40 { // all of them would need more than 32 KiB
+		_, manifest := storetest.Put(t, r, fmt.Sprint("signature ", n), &subject, "")
+		if n > 0 && n < 39 {
+			continue
+		}
+		size := 0
+		if err := r.EachReferrers(t.Context(), subject, func(list []ocispec.Descriptor) bool {
+			for _, d := range list {
+				size += len(d.Data)
+			}
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 && size != len(manifest) || size > 32<<10 {
+			t.Errorf("%d bytes of manifests in the list of %d referrers", size, n+1)
+		}
+	}
+	if list, err := r.Referrers(t.Context(), subject); err != nil || len(list) != 40 || list[0].Data != nil {
+		t.Errorf("Referrers = %d, with the manifests, or %v", len(list), err)
+	}
+}

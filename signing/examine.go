@@ -244,7 +244,7 @@ func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
 		e.Beside = append(e.Beside, Remark{Where: where, Reason: fmt.Sprintf("a manifest of %d bytes", d.Size)})
 		return
 	}
-	data, m, err := readManifest(ctx, e.st, d.Digest)
+	data, m, err := readManifest(ctx, e.st, d)
 	if err != nil {
 		e.missOrNote(where, err)
 		return
@@ -343,7 +343,7 @@ func (e *examination) legacyTag(ctx context.Context) {
 
 // tagged reads the signatures in the manifest d.
 func (e *examination) tagged(ctx context.Context, where string, d digest.Digest) {
-	_, m, err := readManifest(ctx, e.st, d)
+	_, m, err := readManifest(ctx, e.st, ocispec.Descriptor{Digest: d})
 	if err != nil {
 		e.missOrNote(where, err)
 		return

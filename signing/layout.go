@@ -48,7 +48,7 @@ func anyBundle(ctx context.Context, st Source, listed []ocispec.Descriptor) (boo
 	for _, d := range listed {
 		switch d.ArtifactType {
 		case "", ocispec.MediaTypeEmptyJSON, ocispec.MediaTypeImageConfig:
-			_, m, err := readManifest(ctx, st, d.Digest)
+			_, m, err := readManifest(ctx, st, d)
 			if errors.Is(err, errMalformed) {
 				continue
 			}

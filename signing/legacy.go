@@ -55,7 +55,7 @@ func ReadTagged(ctx context.Context, st Source, tag string) (digest.Digest, *oci
 	if err != nil {
 		return "", nil, unread(err, "resolve tag "+tag)
 	}
-	_, m, err := readManifest(ctx, st, d.Digest)
+	_, m, err := readManifest(ctx, st, d)
 	if err != nil {
 		return "", nil, err
 	}

@@ -204,16 +204,18 @@ func Reasons(all []Remark) string {
 // errMalformed marks what arrived whole and is broken.
 var errMalformed = errors.New("malformed")
 
-// readManifest fetches a manifest and checks that it is what was asked for.
-func readManifest(ctx context.Context, st Source, d digest.Digest) ([]byte, *ocispec.Manifest, error) {
-	if err := d.Validate(); err != nil {
-		return nil, nil, fmt.Errorf("%w: digest %.100q: %w", errMalformed, d, err)
+// readManifest returns the manifest that a descriptor carries in itself, or fetches it, and checks that it is what was asked for.
+func readManifest(ctx context.Context, st Source, d ocispec.Descriptor) ([]byte, *ocispec.Manifest, error) {
+	if err := d.Digest.Validate(); err != nil {
+		return nil, nil, fmt.Errorf("%w: digest %.100q: %w", errMalformed, d.Digest, err)
 	}
-	_, data, err := st.Manifest(ctx, d)
-	if err != nil {
-		return nil, nil, unread(err, "fetch manifest")
+	data, err := d.Data, error(nil)
+	if !carries(d) {
+		if _, data, err = st.Manifest(ctx, d.Digest); err != nil {
+			return nil, nil, unread(err, "fetch manifest")
+		}
 	}
-	if got := d.Algorithm().FromBytes(data); got != d {
+	if got := d.Digest.Algorithm().FromBytes(data); got != d.Digest {
 		return nil, nil, fmt.Errorf("fetch manifest: %w: got %s", fault.ErrDigestMismatch, got)
 	}
 	var m ocispec.Manifest
@@ -221,6 +223,11 @@ func readManifest(ctx context.Context, st Source, d digest.Digest) ([]byte, *oci
 		return nil, nil, fmt.Errorf("%w manifest: %w", errMalformed, err)
 	}
 	return data, &m, nil
+}
+
+// carries reports whether a descriptor has its content in itself.
+func carries(d ocispec.Descriptor) bool {
+	return d.Size > 0 && int64(len(d.Data)) == d.Size && d.Digest.Algorithm().FromBytes(d.Data) == d.Digest
 }
 
 // readBlob returns the blob that a descriptor carries in itself, or fetches it, and checks that it is what was asked for.
@@ -231,7 +238,7 @@ func readBlob(ctx context.Context, st Source, d ocispec.Descriptor, limit int64)
 	if d.Size < 0 || d.Size > limit {
 		return nil, fmt.Errorf("%w: %d bytes, where at most %d can be", errMalformed, d.Size, limit)
 	}
-	if d.Size > 0 && int64(len(d.Data)) == d.Size && d.Digest.Algorithm().FromBytes(d.Data) == d.Digest {
+	if carries(d) {
 		return d.Data, nil
 	}
 	data, err := st.Blob(ctx, d, limit)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -198,6 +199,30 @@ func TestBundleInItsDescriptor(t *testing.T) {
 			clear(st.Asked)
 			if _, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)}); err != nil || st.Asked["blob"] != c.blobs {
 				t.Errorf("Verify = %v with %d blobs, want %d", err, st.Asked["blob"], c.blobs)
+			}
+		})
+	}
+}
+
+// TestManifestInTheList: likewise a manifest that the list of referrers carries.
+func TestManifestInTheList(t *testing.T) {
+	for name, c := range map[string]struct {
+		data      func(manifest []byte) []byte
+		manifests int // that are fetched
+	}{
+		"with data":   {slices.Clone[[]byte], 0},
+		"other data":  {func(m []byte) []byte { return append([]byte("x"), m[1:]...) }, 1},
+		"longer data": {func(m []byte) []byte { return append(slices.Clone(m), ' ') }, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := signingtest.NewMemory()
+			subject := st.Artifact(t, "hello")
+			signed(t, newSigner(t, sign.Options{Format: FormatBundle}), st, subject)
+			entry := &st.Listed[subject.Digest][0]
+			entry.Data = c.data(st.Content[entry.Digest])
+			clear(st.Asked)
+			if _, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)}); err != nil || st.Asked["manifest"] != c.manifests {
+				t.Errorf("Verify = %v with %d manifests, want %d", err, st.Asked["manifest"], c.manifests)
 			}
 		})
 	}

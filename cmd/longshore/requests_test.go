@@ -20,7 +20,7 @@ import (
 // are published.
 func TestRequestsOfAState(t *testing.T) {
 	for kind, want := range map[testenv.Kind][2]int{ // the first state of a device, and the next one
-		testenv.Distribution: {19, 23},
+		testenv.Distribution: {19, 22},
 		testenv.Referrers:    {13, 17},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
