@@ -103,7 +103,7 @@ func Make(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Poli
 type planner struct {
 	now     time.Time
 	o       workload.Observed
-	project map[string][]workload.Observation
+	project map[string][]*workload.Observation
 	s       *Supervision
 	p       Policy
 	pending []view
@@ -112,8 +112,9 @@ type planner struct {
 }
 
 func newPlanner(now time.Time, o workload.Observed, s *Supervision, p Policy) *planner {
-	pl := &planner{now: now, o: o, s: s, p: p, project: map[string][]workload.Observation{}}
-	for _, c := range o.Containers {
+	pl := &planner{now: now, o: o, s: s, p: p, project: map[string][]*workload.Observation{}}
+	for i := range o.Containers {
+		c := &o.Containers[i]
 		pl.project[c.Project] = append(pl.project[c.Project], c)
 	}
 	return pl
@@ -147,7 +148,7 @@ func (pl *planner) removeUnwanted(wanted, kept map[string]bool) {
 		if !wanted[name] {
 			for _, c := range cs {
 				if !kept[c.Deployment] {
-					pl.discard(c)
+					pl.discard(*c)
 				}
 			}
 		}
@@ -205,7 +206,7 @@ func (pl *planner) stopSharers(v *view, o workload.Observation) bool {
 		if !y.there || !alive(y.o) || y.c.Service.Namespaces.PID.Service() != o.Service || next.ID != "" && y.o.Began > next.Began {
 			continue
 		}
-		pl.do(Step{Verb: Stop, Project: v.c.Project.Name, Container: y.o.ID, Spec: v.c.Project, Unit: y.c, Restart: true, Run: y.o.Run})
+		pl.do(Step{Verb: Stop, Project: v.c.Project.Name, Container: y.o.ID, Spec: v.c.Project, Unit: *y.c, Restart: true, Run: y.o.Run})
 		some = true
 	}
 	return some
@@ -234,7 +235,7 @@ func (pl *planner) component(v *view) {
 				pl.do(Step{Verb: Deactivate, Project: pr.Name, Container: o.ID})
 			}
 		}
-		st := Step{Project: pr.Name, Container: x.c.ID, Spec: pr, Unit: x.c}
+		st := Step{Project: pr.Name, Container: x.c.ID, Spec: pr, Unit: *x.c}
 		switch {
 		case x.act == actActivate, x.shouldActivate():
 			st.Verb = Activate
@@ -257,7 +258,7 @@ func (pl *planner) component(v *view) {
 // supervise adds the steps to keep an existing container running.
 func (pl *planner) supervise(v *view, x *slot) {
 	s := pl.s.Containers[x.c.ID]
-	st := Step{Verb: Start, Project: v.c.Project.Name, Container: x.c.ID, Spec: v.c.Project, Unit: x.c}
+	st := Step{Verb: Start, Project: v.c.Project.Name, Container: x.c.ID, Spec: v.c.Project, Unit: *x.c}
 	switch {
 	case x.o.Status == workload.Paused:
 		pl.do(st)

@@ -209,7 +209,7 @@ func (d *device) watched(t *testing.T, x *dice) func(Step) bool {
 	return func(st Step) bool {
 		t.Helper()
 		_, _, c := d.target().Container(st.Container)
-		if o := d.containers[st.Container]; c != nil && matches(o, *c) && !st.Restart && (st.Verb == Stop || st.Verb == Remove) {
+		if o := d.containers[st.Container]; c != nil && matches(o, c) && !st.Restart && (st.Verb == Stop || st.Verb == Remove) {
 			t.Fatalf("plan wants to %s, which is needed", st.Key())
 		}
 		if x == nil || x.roll(6) != 0 {

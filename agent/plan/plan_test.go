@@ -379,7 +379,7 @@ func TestRestartPolicies(t *testing.T) {
 		{"on-failure at limit", workload.Restart{Policy: workload.RestartOnFailure, Max: 3}, 2, 3, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := workload.Container{Service: workload.Service{Restart: tc.restart}}
+			c := &workload.Container{Service: workload.Service{Restart: tc.restart}}
 			if got := restarts(c, workload.Observation{ExitCode: tc.code}, tc.already); got != tc.want {
 				t.Errorf("restarts(%+v, exit %d, %d) = %v, want %v", tc.restart, tc.code, tc.already, got, tc.want)
 			}

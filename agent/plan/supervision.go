@@ -182,7 +182,8 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 	needed, seen := map[string]bool{}, ByID(o)
 	for i := range d.Deployments {
 		for j := range d.Deployments[i].Components {
-			for _, c := range d.Deployments[i].Components[j].Containers {
+			for k := range d.Deployments[i].Components[j].Containers {
+				c := &d.Deployments[i].Components[j].Containers[k]
 				needed[c.ID] = true
 				if o, ok := seen[c.ID]; ok {
 					s.Containers[c.ID] = s.Containers[c.ID].next(now, c, o, s.restartIntended(o), p)
@@ -253,7 +254,7 @@ func (s *Supervision) time(now time.Time, d *Desired, o workload.Observed, p Pol
 	s.Begun, s.Up = begun, up
 }
 
-func (s Supervised) next(now time.Time, c workload.Container, o workload.Observation, again bool, p Policy) Supervised {
+func (s Supervised) next(now time.Time, c *workload.Container, o workload.Observation, again bool, p Policy) Supervised {
 	switch o.Status {
 	case workload.Running, workload.Paused:
 		// The name of a run is unknown while its process is gone and the task has not ended: that is no other run.
@@ -291,7 +292,7 @@ func (s Supervised) next(now time.Time, c workload.Container, o workload.Observa
 }
 
 // exited records the end of a run.
-func (s Supervised) exited(now time.Time, c workload.Container, o workload.Observation, again bool, p Policy) Supervised {
+func (s Supervised) exited(now time.Time, c *workload.Container, o workload.Observation, again bool, p Policy) Supervised {
 	sick := s.Health == HealthUnhealthy
 	m := c.Service.Update.Monitor
 	s.EndedEarly = s.EndedEarly || !again && m > 0 && !s.Up.IsZero() && now.Sub(s.Up) < m && (o.ExitCode != 0 || restarts(c, o, s.Restarts))
@@ -325,12 +326,12 @@ func (s Supervised) Probed(now time.Time, h *workload.Health, err error) Supervi
 }
 
 // restarts reports whether the restart policy restarts a container that exited.
-func restarts(c workload.Container, o workload.Observation, already int) bool {
+func restarts(c *workload.Container, o workload.Observation, already int) bool {
 	return tries(c, already) && (o.ExitCode != 0 || c.Service.Restart.Policy != workload.RestartOnFailure)
 }
 
 // tries reports whether the restart policy restarts a container that failed.
-func tries(c workload.Container, already int) bool {
+func tries(c *workload.Container, already int) bool {
 	switch r := c.Service.Restart; r.Policy {
 	case workload.RestartAlways, workload.RestartUnlessStopped, workload.RestartOnFailure:
 		return r.Max == 0 || already < r.Max
@@ -339,7 +340,7 @@ func tries(c workload.Container, already int) bool {
 }
 
 // pause is the time before the n-th restart in a row.
-func pause(c workload.Container, n int, p Policy) time.Duration {
+func pause(c *workload.Container, n int, p Policy) time.Duration {
 	if d := c.Service.Restart.Delay; d > 0 {
 		return d
 	}
@@ -347,8 +348,8 @@ func pause(c workload.Container, n int, p Policy) time.Duration {
 }
 
 // settle is how long a run must last to count as successful.
-func settle(c workload.Container, p Policy) time.Duration {
+func settle(c *workload.Container, p Policy) time.Duration {
 	return cmp.Or(c.Service.Restart.Window, p.Settle)
 }
 
-func hasHealth(c workload.Container) bool { return c.Service.Health != nil && !c.Service.NoHealth }
+func hasHealth(c *workload.Container) bool { return c.Service.Health != nil && !c.Service.NoHealth }

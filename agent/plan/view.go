@@ -29,7 +29,7 @@ type view struct {
 
 // slot is one replica of a service: the needed container, and the observed ones.
 type slot struct {
-	c            workload.Container
+	c            *workload.Container // of the component
 	o            workload.Observation
 	there        bool                   // o is the needed container
 	old          []workload.Observation // others of this service and replica
@@ -101,20 +101,21 @@ type place struct {
 func (pl *planner) look(d *Deployment, c *Component) view {
 	v := view{d: d, c: c, exists: true, started: true, met: true, up: true, slots: make([]slot, len(c.Containers))}
 	at, needed := map[place]int{}, map[string]int{}
-	for i, x := range c.Containers {
+	for i := range c.Containers {
+		x := &c.Containers[i]
 		v.slots[i].c = x
 		at[place{x.Service.Name, x.Replica}], needed[x.ID] = i, i
 	}
 	for _, o := range pl.project[c.Project.Name] {
-		if i, ok := needed[o.ID]; ok && matches(o, v.slots[i].c) {
-			v.slots[i].o, v.slots[i].there = o, true
+		if i, ok := needed[o.ID]; ok && matches(*o, v.slots[i].c) {
+			v.slots[i].o, v.slots[i].there = *o, true
 			continue
 		}
 		v.met = false
 		if i, ok := at[place{o.Service, o.Replica}]; ok {
-			v.slots[i].old = append(v.slots[i].old, o)
+			v.slots[i].old = append(v.slots[i].old, *o)
 		} else {
-			v.extra = append(v.extra, o)
+			v.extra = append(v.extra, *o)
 		}
 	}
 	for i := range v.slots {
@@ -134,7 +135,7 @@ func (pl *planner) look(d *Deployment, c *Component) view {
 }
 
 // matches reports whether a container has the labels of the needed one: labels can be edited by hand.
-func matches(o workload.Observation, c workload.Container) bool {
+func matches(o workload.Observation, c *workload.Container) bool {
 	return o.Hash == c.Hash && o.Service == c.Service.Name && o.Replica == c.Replica
 }
 
@@ -329,7 +330,7 @@ func dependsOn(p *workload.Project, from, to string, seen map[string]bool) bool 
 }
 
 // ready reports whether what a container depends on has come far enough for it to start.
-func (v *view) ready(c workload.Container, s *Supervision) bool {
+func (v *view) ready(c *workload.Container, s *Supervision) bool {
 	for _, dep := range c.Service.DependsOn {
 		for i := range v.slots {
 			x := &v.slots[i]
@@ -408,7 +409,8 @@ func ByID(o workload.Observed) map[string]workload.Observation {
 // Complete reports whether all containers of a deployment are there.
 func Complete(d *Deployment, seen map[string]workload.Observation) bool {
 	for i := range d.Components {
-		for _, c := range d.Components[i].Containers {
+		for j := range d.Components[i].Containers {
+			c := &d.Components[i].Containers[j]
 			if o, ok := seen[c.ID]; !ok || !matches(o, c) {
 				return false
 			}
