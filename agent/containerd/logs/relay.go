@@ -191,7 +191,7 @@ func (p *pipe) open() (fd int, err error) {
 	return fd, nil
 }
 
-// content is the number of bytes in the pipe. It is asked for every two seconds: an [os.File] would cost more than the question.
+// content is the number of bytes in the pipe. It is asked for every ten seconds: an [os.File] would cost more than the question.
 func (p *pipe) content() (int, error) {
 	fd, err := p.open()
 	if err != nil {

@@ -25,6 +25,9 @@ const (
 	keptTail = 64 << 10
 	// copySuffix is the suffix of a directory with unfinished copies; those of a killed process are overwritten.
 	copySuffix = ".new"
+	// pipesEvery is how many intervals lie between two checks of the pipes: a container whose output nothing copies blocks only once its
+	// pipe is full, and goes on then.
+	pipesEvery = 5
 )
 
 // errNoRoom: there is no space to copy a file's front.
@@ -44,7 +47,7 @@ func (k *Keeper) Rotate(ctx context.Context) error {
 	}
 	moved := false
 	for _, l := range logs {
-		errs = append(errs, k.files.get(l.file).note(l.file, k.now()))
+		errs = append(errs, ignoreMissing(k.files.get(l.file).note(l.file, l.size, k.now()))) // removed meanwhile
 		did, err := k.rotate(l)
 		errs, moved = append(errs, err), moved || did
 	}
@@ -115,7 +118,7 @@ func (k *Keeper) list(ctx context.Context) (current, old []logOnDisk, err error)
 	return current, old, err
 }
 
-// Run calls Rotate every interval until ctx ends, and copies output that shims stopped copying.
+// Run calls Rotate every interval until ctx ends, and copies output that shims stopped copying, which it looks for less often.
 func (k *Keeper) Run(ctx context.Context) {
 	defer k.relays.Wait()
 	rotation, look := time.NewTicker(k.limits.Interval), time.NewTimer(k.limits.Interval)
@@ -130,7 +133,7 @@ func (k *Keeper) Run(ctx context.Context) {
 				k.log.Warn("cannot rotate logs", "error", err)
 			}
 		case <-look.C:
-			next := k.limits.Interval
+			next := pipesEvery * k.limits.Interval
 			if k.checkPipes(ctx) {
 				next = min(next, pipeInterval)
 			}

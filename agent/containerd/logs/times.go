@@ -199,20 +199,16 @@ func parseTimes(data []byte) (cut int64, moved []int64, stamps []stamp, ok bool)
 	return cut, moved, stamps, cut <= math.MaxInt64/2 && lines.Err() == nil
 }
 
-// note adds the current size of a log.
-func (s *logState) note(file string, now time.Time) error {
+// note adds the size of a log at a time.
+func (s *logState) note(file string, size int64, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	info, err := os.Stat(file)
-	if err != nil {
-		return ignoreMissing(err)
-	}
-	if len(s.times.stamps) == 0 && info.Size() == 0 {
+	if len(s.times.stamps) == 0 && size == 0 {
 		s.times.looked = now.UnixMilli()
 		s.times.stamps = []stamp{{now.UnixMilli(), s.cut}} // nothing was written before
 		return s.saveTimes(file)
 	}
-	if !s.times.note(now, s.cut+info.Size()) {
+	if !s.times.note(now, s.cut+size) {
 		return nil
 	}
 	begin := s.cut
