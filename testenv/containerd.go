@@ -120,7 +120,7 @@ func StartContainerd(ctx context.Context, o DaemonOptions) (*Daemon, error) {
 	}
 	d.Process = &Process{
 		LogFile: filepath.Join(dir, "containerd.log"), name: "containerd", argv: argv, mark: dir,
-		env: []string{"PATH=" + d.path + ":" + os.Getenv("PATH"), "TMPDIR=" + dir},
+		env: []string{"PATH=" + d.path + ":" + os.Getenv("PATH"), "TMPDIR=" + dir, "GOGC=50"}, // as docs/device.md has it
 	}
 	d.stop = box.Add("containerd", d.end)
 	if own {

@@ -268,6 +268,8 @@ case "$*" in
 "stop longshore-agent")
 	kill "$(cat agent.pid)"
 	while kill -0 "$(cat agent.pid)" 2>/dev/null; do sleep 0.05; done;;
+daemon-reload)
+	[ -s units/containerd.service.d/memory.conf ] || { echo "nothing has changed" >&2; exit 1; };;
 "restart containerd")
 	"$CONTAINERD" --config etc-containerd/config.toml config dump >containerd.toml;;
 *) echo "systemctl $*: not on this page" >&2; exit 1;;
