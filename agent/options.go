@@ -52,7 +52,7 @@ type Options struct {
 	Probation      time.Duration // a new container that fails this soon after it was up has failed an update; 0: 5 s
 	MaxBoots       int           // boots of the device while an update is not complete, after which it is taken back; 0: [DefaultMaxBoots]
 	ParallelPulls  int           // images pulled at a time; 0: 2
-	LookEvery      time.Duration // between two looks at the device without an event; 0: 2 min for containers, 30 s for networks, 1 min for capabilities and disks
+	LookEvery      time.Duration // between two looks at the device without an event; 0: 2 min for containers, 1 min for networks, capabilities and disks
 
 	Approvals   approval.Policy  // changes that somebody at the device has to approve; zero: none
 	PollWindows schedule.Windows // in which the source is asked, and the repository of the trust policy, but for [Agent.Sync]

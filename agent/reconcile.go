@@ -26,7 +26,7 @@ type Watcher interface {
 }
 
 const (
-	repairEvery = 30 * time.Second
+	repairEvery = time.Minute // for what a Watcher does not notice: each look takes some 10 ms where there are 20 containers
 	repairLimit = time.Minute // of one call
 
 	maxRepaired = 5 // repairs that one event lists
