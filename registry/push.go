@@ -159,10 +159,11 @@ func (p *remotePlace) mount(ctx context.Context, desc ocispec.Descriptor, from s
 
 // holds reports whether another repository of the registry is known to have a blob. A denied request means false.
 func (p *remotePlace) holds(ctx context.Context, repository string, desc ocispec.Descriptor) bool {
-	other := *p.upstream()
-	ref := other.repo.Reference
+	a := p.upstream()
+	other := &access{endpoint: a.endpoint, auth: a.auth, registry: a.registry, withheld: a.withheld}
+	ref := a.repo.Reference
 	ref.Repository = repository
-	other.repo = &remote.Repository{Client: &other, Reference: ref, PlainHTTP: other.repo.PlainHTTP}
+	other.repo = &remote.Repository{Client: other, Reference: ref, PlainHTTP: a.repo.PlainHTTP}
 	there, err := other.repo.Blobs().Exists(ctx, desc)
 	return there && err == nil
 }
