@@ -59,7 +59,7 @@ func (m *admission) forget(keep map[digest.Digest]bool) {
 	m.at = time.Time{}
 }
 
-// startAdmission asks about what is to be made, beside the loop, and waits for a moment. True: the answer is here. What is there
+// startAdmission asks about what is to be made, beside the loop, and waits for a moment. True: the answer is here. What exists
 // completely was admitted once.
 func (l *loop) startAdmission(now time.Time) bool {
 	if l.targetDesired == nil {

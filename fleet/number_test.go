@@ -39,7 +39,7 @@ func cutOff(t *testing.T, m *memory, n uint64) digest.Digest {
 	return m.Push(base+"/state/graz", artifacts.HistoryTag("press-08", n), a)
 }
 
-// What somebody else has published for a device without a tag since the tags were listed keeps its history tag: that is a conflict, and the
+// A generation that another publisher put after the tags were listed keeps its history tag: this push is a conflict, and the
 // next plan is above it.
 func TestNumberIsLookedAt(t *testing.T) {
 	const tag = base + "/state/graz:press-08"

@@ -185,7 +185,7 @@ func TestForgedWhilePublishing(t *testing.T) {
 	}
 }
 
-// A history tag that somebody sets after the tags were listed is not written over: it is a conflict, and the next push is above it.
+// A history tag that another publisher sets after the tags were listed is kept: this push is a conflict, and the next one gets a higher number.
 func TestHistoryTagSetMeanwhile(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
 	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", monitor+":1.4.0")
