@@ -3,13 +3,13 @@ package artifacts
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // AnnotationApplications tells from which application packages a state was made. Devices do not look at it.
@@ -22,7 +22,7 @@ type ApplicationVersion struct {
 	Digest     digest.Digest
 }
 
-var applicationVersion = regexp.MustCompile(`^([a-z0-9][a-z0-9-]*)=` +
+var applicationVersion = strict.Expression(`^([a-z0-9][a-z0-9-]*)=` +
 	`(?:((?:[A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(?::[0-9]{1,5})?(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)+):)?` +
 	`([A-Za-z0-9_][A-Za-z0-9._-]{0,127})@(sha256:[0-9a-f]{64})$`)
 
@@ -47,7 +47,7 @@ func applicationsText(all map[string]ApplicationVersion) (string, error) {
 func readApplications(text string) map[string]ApplicationVersion {
 	out := map[string]ApplicationVersion{}
 	for one := range strings.SplitSeq(text, ",") {
-		if m := applicationVersion.FindStringSubmatch(one); m != nil {
+		if m := applicationVersion.Regexp().FindStringSubmatch(one); m != nil {
 			out[m[1]] = ApplicationVersion{m[2], m[3], digest.Digest(m[4])}
 		}
 	}

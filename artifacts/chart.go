@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -72,7 +71,7 @@ type ChartDependency struct {
 func (c *Chart) Tag() string { return strings.ReplaceAll(c.Version, "+", "_") }
 
 // chartName is a name that is Helm's and, as Margo wants it, a component's.
-var chartName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
+var chartName = strict.Expression(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`)
 
 // ParseChart reads a Chart.yaml as strictly as our own documents: unknown members are faults. file names it in errors,
 // which are a *strict.Error.

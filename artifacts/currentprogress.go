@@ -3,13 +3,13 @@ package artifacts
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 const (
@@ -21,7 +21,7 @@ const (
 	phaseCommitted = "committed"
 )
 
-var phaseFormat = regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
+var phaseFormat = strict.Expression(`^[a-z]+(-[a-z]+)*$`)
 
 // CurrentProgress is where the change of a device to its newest state stands: the member "progress" in the extension of the
 // capabilities that longshore-agent reports. A device of another vendor, or with an older agent, has none.

@@ -3,7 +3,6 @@ package artifacts
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -171,7 +170,7 @@ func (c *CurrentState) Encode() ([]byte, error) {
 }
 
 var (
-	epochFormat   = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	epochFormat   = strict.Expression(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	imageFormat   = strict.Short(`^[!-~]+@sha256:[0-9a-f]{64}$`, 1100)
 	runStates     = []string{"pending", "installing", "installed", "failed", "removing", "removed"}
 	sentenceWords = fmt.Sprintf("a text of at most %d bytes", maxCurrentText)

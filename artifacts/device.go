@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // maxDeviceID is more than any name needs and keeps annotations short.
@@ -40,10 +40,10 @@ const (
 )
 
 var (
-	readableTag  = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
-	reservedTag  = regexp.MustCompile(`\.(v[0-9]+|current|sig|att|sbom|proposal)$|^sha[0-9]+-`) // ours, and those of signatures
-	hashedTag    = regexp.MustCompile(`^d-[0-9a-f]{32}$`)
-	ambiguousIDs = regexp.MustCompile(`__|_/|/_`) // "/" becomes "__", so these could meet another id's tag
+	readableTag  = strict.Expression(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
+	reservedTag  = strict.Expression(`\.(v[0-9]+|current|sig|att|sbom|proposal)$|^sha[0-9]+-`) // ours, and those of signatures
+	hashedTag    = strict.Expression(`^d-[0-9a-f]{32}$`)
+	ambiguousIDs = strict.Expression(`__|_/|/_`) // "/" becomes "__", so these could meet another id's tag
 )
 
 // Tag is the tag of the device's state: the id where it can be read as a tag, with "__" for "/"; else "d-" and 32

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -42,7 +41,7 @@ type LockedPlatform struct {
 
 var (
 	referenceFormat = strict.Short(`^[!-~]+$`, 1000)
-	platformFormat  = regexp.MustCompile(`^[a-z0-9]+/[a-z0-9_]+(/[a-z0-9._-]+)?$`)
+	platformFormat  = strict.Expression(`^[a-z0-9]+/[a-z0-9_]+(/[a-z0-9._-]+)?$`)
 )
 
 // Only leaves platforms out that are none of the given ones; without any it keeps all. An error names every image that is

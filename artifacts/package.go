@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"strings"
 	"time"
 
@@ -29,7 +28,7 @@ const (
 
 const packageTypes = "application/vnd.margo.app."
 
-var formatWord = regexp.MustCompile(`^[a-z0-9]{1,16}$`)
+var formatWord = strict.Expression(`^[a-z0-9]{1,16}$`)
 
 // PackageOptions say what is known of a package beside its margo.yaml.
 type PackageOptions struct {

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"regexp"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -100,8 +99,8 @@ type RolloutTarget struct {
 }
 
 var (
-	fleetFormat    = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	claimFormat    = regexp.MustCompile(`^[0-9a-f-]{1,64}$`)
+	fleetFormat    = strict.Expression(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	claimFormat    = strict.Expression(`^[0-9a-f-]{1,64}$`)
 	rolloutPhases  = []string{"running", "halted", "rolling-back", "rolled-back", "done"}
 	rolloutWaves   = []string{"pending", "publishing", "published", "passed", "failed", "rolling-back", "rolled-back"}
 	repositoryText = strict.Short(`^[!-~]+$`, 1000)

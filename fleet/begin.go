@@ -3,11 +3,11 @@ package fleet
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // Beginning has the initial values of a fleet whose files do not exist yet.
@@ -96,11 +96,11 @@ func (b Beginning) application(base string) (text, name string, err error) {
 		return "", "", fault.WithHint(fmt.Errorf("%s %q: %w: not a repository with a version", kind, reference, fault.ErrInvalid),
 			"write it like components/line-monitor:1.4.0")
 	}
-	name = notName.ReplaceAllString(path.Base(repository), "-")
+	name = notName.Regexp().ReplaceAllString(path.Base(repository), "-")
 	return fmt.Sprintf("  %s: {%s: %s, version: %s}\n", name, kind, yamlWord(full), yamlWord(version)), name, nil
 }
 
-var notName = regexp.MustCompile(`[^a-z0-9-]+`)
+var notName = strict.Expression(`[^a-z0-9-]+`)
 
 func (b Beginning) deployment(name string) string {
 	if b.Component == "" && b.Package == "" {

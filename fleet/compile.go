@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -425,7 +424,7 @@ func asksForID(c *margo.DeviceConstraints) bool {
 	return false
 }
 
-var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+var variable = strict.Expression(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // values checks the values of a deployment's parameters on one level.
 func (c *compiler) values(dep *Deployment, all Values) {

@@ -5,13 +5,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // Origin is the source of a state.
@@ -39,7 +39,7 @@ func (s *SavedState) isOf(d *DevicePlan) bool {
 // History reports whether a commit is in the history of the one that a plan is of.
 type History func(ctx context.Context, commit string) (bool, error)
 
-var commitFormat = regexp.MustCompile(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
+var commitFormat = strict.Expression(`^[0-9a-f]{40}([0-9a-f]{24})?$`)
 
 // Follows is an error, which wraps fault.ErrRollback, when a device of the plan has a state of a commit that is not in the
 // history of the plan's: the branch was set back or rewritten, or the state is of another repository. forgiven are commits

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -19,6 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
@@ -418,7 +418,7 @@ func (p *Plan) Count(action string) int {
 	return n
 }
 
-var digests = regexp.MustCompile(`sha256:[0-9a-f]{64}`)
+var digests = strict.Expression(`sha256:[0-9a-f]{64}`)
 
 // Unfit is an error about all devices that cannot get their deployments, grouped by reason; nil if all can.
 // It wraps fault.ErrUnfit, or why the device's state in the registry cannot be followed.
@@ -436,7 +436,7 @@ func (p *Plan) unfit(hint string) error {
 		}
 		why := strings.Join(d.Reasons, "; ")
 		if d.err != nil { // each names its tag and its digests
-			why = digests.ReplaceAllString(strings.ReplaceAll(why, ":"+d.Device.Tag(), ""), "")
+			why = digests.Regexp().ReplaceAllString(strings.ReplaceAll(why, ":"+d.Device.Tag(), ""), "")
 		}
 		if devices[why] == nil {
 			reasons, kinds[why] = append(reasons, why), d.err

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -22,13 +21,13 @@ import (
 )
 
 var (
-	nameFormat       = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
-	namespaceFormat  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$`)
-	repositoryFormat = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
-	hostFormat       = regexp.MustCompile(`^([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?$`)
-	templatePart     = regexp.MustCompile(`\{(fleet|labels\.[A-Za-z0-9._~/-]+)\}`)
-	endpointFormat   = regexp.MustCompile(`^https?://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/-]*)?$`)
-	tagFormat        = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+	nameFormat       = strict.Expression(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	namespaceFormat  = strict.Expression(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$`)
+	repositoryFormat = strict.Expression(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+	hostFormat       = strict.Expression(`^([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:[0-9]{1,5})?$`)
+	templatePart     = strict.Expression(`\{(fleet|labels\.[A-Za-z0-9._~/-]+)\}`)
+	endpointFormat   = strict.Expression(`^https?://[A-Za-z0-9._:\[\]-]+(/[A-Za-z0-9._~/-]*)?$`)
+	tagFormat        = strict.Expression(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 )
 
 // Tags of lists of signatures begin so.
@@ -199,7 +198,7 @@ func (f *Fleet) head(root *strict.Node) {
 	}
 	states := root.Get("states")
 	f.States = f.repository(states, "state")
-	bare := templatePart.ReplaceAllString(f.States, "x")
+	bare := templatePart.Regexp().ReplaceAllString(f.States, "x")
 	if states != nil && states.Kind() == strict.String && (!validRepository(bare, false) || len(f.States) > maxTemplate) {
 		states.Faultf("%q is no repository; it may have {fleet} and {labels.KEY} in it", states.Text())
 	}
@@ -214,7 +213,7 @@ func (f *Fleet) head(root *strict.Node) {
 		}
 		if at := r.Get("repository"); at != nil {
 			f.Reports.Repository = f.repository(at, "")
-			if at.Kind() == strict.String && (!validRepository(templatePart.ReplaceAllString(f.Reports.Repository, "x"), false) || len(f.Reports.Repository) > maxTemplate) {
+			if at.Kind() == strict.String && (!validRepository(templatePart.Regexp().ReplaceAllString(f.Reports.Repository, "x"), false) || len(f.Reports.Repository) > maxTemplate) {
 				at.Faultf("%q is no repository; it may have {fleet} and {labels.KEY} in it", at.Text())
 			}
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -115,7 +114,7 @@ func (t *translation) attachment(n *composefile.Node) workload.Attachment {
 	return a
 }
 
-var interfaceName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
+var interfaceName = strict.Expression(`^[a-zA-Z0-9][a-zA-Z0-9_.-]{0,14}$`)
 
 func (t *translation) interfaceName(n *composefile.Node) string {
 	s := t.Text(n)
@@ -146,7 +145,7 @@ func (t *translation) mac(n *composefile.Node) string {
 }
 
 // hardware matches a unicast address: the lowest bit of its first byte is not set.
-var hardware = regexp.MustCompile(`^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`)
+var hardware = strict.Expression(`^[0-9a-f][02468ace](:[0-9a-f]{2}){5}$`)
 
 func (t *translation) address(n *composefile.Node, four bool) netip.Addr {
 	if n.IsNull() {
@@ -297,7 +296,7 @@ func (t *translation) names(n *composefile.Node, s *workload.Service) {
 
 var (
 	domain         = strict.Short(`^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?$`, 254)
-	resolverOption = regexp.MustCompile(`^[a-z0-9-]+(:[0-9]+)?$`)
+	resolverOption = strict.Expression(`^[a-z0-9-]+(:[0-9]+)?$`)
 )
 
 // hostEntries are names with their addresses: a mapping, whose values may be lists, or a list of "name=address" and

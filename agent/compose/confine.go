@@ -3,20 +3,20 @@ package compose
 import (
 	"encoding/json"
 	"math"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // maxProfile bounds a seccomp profile; Docker's own is 12 KiB.
 const maxProfile = 256 << 10
 
 // capability is the name of a capability without CAP_.
-var capability = regexp.MustCompile(`^[A-Z][A-Z_]{1,30}$`)
+var capability = strict.Expression(`^[A-Z][A-Z_]{1,30}$`)
 
 func (t *translation) confine(n *composefile.Node, s *workload.Service) {
 	c := workload.Security{
@@ -98,7 +98,7 @@ func (t *translation) profile(n *composefile.Node, name string) string {
 }
 
 // limitName is the name of a limit of setrlimit(2), without RLIMIT_.
-var limitName = regexp.MustCompile(`^(as|core|cpu|data|fsize|locks|memlock|msgqueue|nice|nofile|nproc|rss|rtprio|rttime|sigpending|stack)$`)
+var limitName = strict.Expression(`^(as|core|cpu|data|fsize|locks|memlock|msgqueue|nice|nofile|nproc|rss|rtprio|rttime|sigpending|stack)$`)
 
 func (t *translation) ulimits(n *composefile.Node) []workload.Ulimit {
 	if n.IsNull() {
@@ -138,10 +138,10 @@ func (t *translation) ulimits(n *composefile.Node) []workload.Ulimit {
 }
 
 // ipcSysctls belong to an IPC namespace, as fs.mqueue.* does.
-var ipcSysctls = regexp.MustCompile(`^(kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)|fs\.mqueue\..+)$`)
+var ipcSysctls = strict.Expression(`^(kernel\.(msgmax|msgmnb|msgmni|sem|shmall|shmmax|shmmni|shm_rmid_forced)|fs\.mqueue\..+)$`)
 
 // sysctlName is a dotted name, as in sysctl(8).
-var sysctlName = regexp.MustCompile(`^[a-zA-Z0-9_-]+([./][a-zA-Z0-9_:-]+)+$`)
+var sysctlName = strict.Expression(`^[a-zA-Z0-9_-]+([./][a-zA-Z0-9_:-]+)+$`)
 
 func (t *translation) sysctls(n *composefile.Node, s *workload.Service) {
 	for _, p := range t.pairsOf(n) {
@@ -205,7 +205,7 @@ func (t *translation) namespace(n *composefile.Node, own []string, words ...stri
 }
 
 // cdiName is the name of a device of the Container Device Interface.
-var cdiName = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*[a-zA-Z0-9]/[a-zA-Z0-9_.-]+=[a-zA-Z0-9]([a-zA-Z0-9_.:-]*[a-zA-Z0-9])?$`)
+var cdiName = strict.Expression(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*[a-zA-Z0-9]/[a-zA-Z0-9_.-]+=[a-zA-Z0-9]([a-zA-Z0-9_.:-]*[a-zA-Z0-9])?$`)
 
 func (t *translation) devices(n *composefile.Node, s *workload.Service) {
 	for _, item := range t.List(n.Get("devices"), composefile.MaxList) {
@@ -232,7 +232,7 @@ func (t *translation) devices(n *composefile.Node, s *workload.Service) {
 	t.deviceRequests(n.Get("deploy", "resources", "reservations", "devices"), s)
 }
 
-var deviceRule = regexp.MustCompile(`^[acb] (\d+|\*):(\d+|\*) [rwm]{1,3}$`)
+var deviceRule = strict.Expression(`^[acb] (\d+|\*):(\d+|\*) [rwm]{1,3}$`)
 
 func (t *translation) device(n *composefile.Node, s *workload.Service) {
 	var source, target, permissions string
@@ -280,7 +280,7 @@ func (t *translation) device(n *composefile.Node, s *workload.Service) {
 	s.Devices = append(s.Devices, workload.Device{HostPath: source, ContainerPath: target, Permissions: permissions})
 }
 
-var devicePermissions = regexp.MustCompile(`^[rwm]{1,3}$`)
+var devicePermissions = strict.Expression(`^[rwm]{1,3}$`)
 
 func (t *translation) deviceRequests(n *composefile.Node, s *workload.Service) {
 	for _, item := range t.List(n, composefile.MaxList) {

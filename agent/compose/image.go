@@ -2,7 +2,6 @@ package compose
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // serviceImage is a service's image for its platform.
@@ -40,7 +40,7 @@ func (t *translation) serviceImage(service *composefile.Node) workload.Image {
 	return t.image(service, service.Get("image"))
 }
 
-var platformName = regexp.MustCompile(`^linux/[a-z0-9_]+(/[a-z0-9]+)?$`)
+var platformName = strict.Expression(`^linux/[a-z0-9_]+(/[a-z0-9]+)?$`)
 
 // image pins an image: by the archive's lock, else by the digest in the reference itself.
 func (t *translation) image(service, n *composefile.Node) workload.Image {

@@ -3,7 +3,6 @@ package compose
 import (
 	"io/fs"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -13,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 const (
@@ -190,7 +190,7 @@ func (t *translation) subpath(n *composefile.Node) (string, bool) {
 }
 
 // drive is what compose-go reads from a volume whose name is one letter.
-var drive = regexp.MustCompile(`^[a-zA-Z]:|^(ro|rw)$`)
+var drive = strict.Expression(`^[a-zA-Z]:|^(ro|rw)$`)
 
 func (t *translation) checkMount(n *composefile.Node, m *workload.Mount) bool {
 	if strings.ContainsRune(m.Source+m.Target, 0) {
@@ -288,7 +288,7 @@ func (t *translation) serviceTmpfs(n *composefile.Node) []workload.Mount {
 }
 
 // tmpfsFlag is the other options of mount(8): flags, and numbers of users, groups and inodes.
-var tmpfsFlag = regexp.MustCompile(`^(suid|nosuid|dev|nodev|exec|noexec|sync|async|atime|noatime|diratime|nodiratime|relatime|norelatime|strictatime|(uid|gid|nr_inodes|nr_blocks)=\d+k?)$`)
+var tmpfsFlag = strict.Expression(`^(suid|nosuid|dev|nodev|exec|noexec|sync|async|atime|noatime|diratime|nodiratime|relatime|norelatime|strictatime|(uid|gid|nr_inodes|nr_blocks)=\d+k?)$`)
 
 func (t *translation) tmpfsOption(n *composefile.Node, option string, m *workload.Mount) bool {
 	key, value, _ := strings.Cut(option, "=")

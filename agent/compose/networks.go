@@ -2,12 +2,12 @@ package compose
 
 import (
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // networks are the networks that services use.
@@ -115,9 +115,9 @@ func isDefault(key, value string) bool {
 
 // macvlanModes and ipvlanModes are the kernel's.
 var (
-	macvlanModes = regexp.MustCompile(`^(bridge|vepa|private|passthru)$`)
-	ipvlanModes  = regexp.MustCompile(`^(l2|l3|l3s)$`)
-	parentName   = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9_.:-]{0,14}$`)
+	macvlanModes = strict.Expression(`^(bridge|vepa|private|passthru)$`)
+	ipvlanModes  = strict.Expression(`^(l2|l3|l3s)$`)
+	parentName   = strict.Expression(`^[a-zA-Z0-9][a-zA-Z0-9_.:-]{0,14}$`)
 )
 
 func (t *translation) networkOptions(n *composefile.Node, w *workload.Network) {

@@ -3,7 +3,6 @@ package compose
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // maxPorts bounds what ranges expand to in one project.
@@ -118,12 +118,12 @@ func (t *translation) oneOf(n *composefile.Node, replicas int, hostIP, published
 }
 
 // ranges finds "from-to" in a short form, not within an IPv6 address.
-var ranges = regexp.MustCompile(`(?:^|:)(\d{1,5})-(\d{1,5})`)
+var ranges = strict.Expression(`(?:^|:)(\d{1,5})-(\d{1,5})`)
 
 // rangeWidth is the size of the largest range of a short form, which the library would expand.
 func rangeWidth(s string) int {
 	wide := 1
-	for _, m := range ranges.FindAllStringSubmatch(s, -1) {
+	for _, m := range ranges.Regexp().FindAllStringSubmatch(s, -1) {
 		from, _ := strconv.Atoi(m[1])
 		to, _ := strconv.Atoi(m[2])
 		wide = max(wide, to-from+1)

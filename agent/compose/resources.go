@@ -2,12 +2,12 @@ package compose
 
 import (
 	"math"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // resources reads limits from both of Compose's places; different values are rejected.
@@ -34,7 +34,7 @@ func (t *translation) resources(n *composefile.Node) workload.Resources {
 }
 
 // cpuSet is a list of cores and ranges of them.
-var cpuSet = regexp.MustCompile(`^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$`)
+var cpuSet = strict.Expression(`^\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*$`)
 
 // Bounds of the kernel, in microseconds.
 const (

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -118,7 +117,7 @@ func (t *translation) checkNames(services *composefile.Node) bool {
 }
 
 // sectionName matches the keys that Compose allows in "networks:", "volumes:", "configs:" and "secrets:".
-var sectionName = regexp.MustCompile(`^[a-zA-Z0-9._-]+$`)
+var sectionName = strict.Expression(`^[a-zA-Z0-9._-]+$`)
 
 // sections checks the form of networks, volumes, configs and secrets.
 func (t *translation) sections() bool {
@@ -305,7 +304,7 @@ func (t *translation) stopSignal(n *composefile.Node) string {
 	return s
 }
 
-var stopSignals = regexp.MustCompile(`^(?:(?:SIG)?(?:HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR[12]|SEGV|PIPE|ALRM|TERM|CONT|STOP|TSTP|TTIN|TTOU|URG|XCPU|XFSZ|VTALRM|PROF|WINCH|IO|PWR|SYS|RTMIN(?:\+[0-9]{1,2})?|RTMAX(?:-[0-9]{1,2})?)|[1-9]|[1-5][0-9]|6[0-4])$`)
+var stopSignals = strict.Expression(`^(?:(?:SIG)?(?:HUP|INT|QUIT|ILL|TRAP|ABRT|BUS|FPE|KILL|USR[12]|SEGV|PIPE|ALRM|TERM|CONT|STOP|TSTP|TTIN|TTOU|URG|XCPU|XFSZ|VTALRM|PROF|WINCH|IO|PWR|SYS|RTMIN(?:\+[0-9]{1,2})?|RTMAX(?:-[0-9]{1,2})?)|[1-9]|[1-5][0-9]|6[0-4])$`)
 
 // maxLogFiles is how many rotated files a service may ask for; the device's budget applies as well.
 const maxLogFiles = 100

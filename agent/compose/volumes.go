@@ -1,11 +1,11 @@
 package compose
 
 import (
-	"regexp"
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // volumes are the volumes that services mount. Others would be unused and never removed.
@@ -61,7 +61,7 @@ func (t *translation) volume(name string, n *composefile.Node) workload.Volume {
 }
 
 // fileSystem is a file system type of mount(8).
-var fileSystem = regexp.MustCompile(`^[a-z0-9._]{1,32}$`)
+var fileSystem = strict.Expression(`^[a-z0-9._]{1,32}$`)
 
 func (t *translation) volumeOptions(n *composefile.Node, v *workload.Volume) {
 	if n != nil && n.Kind == composefile.List {

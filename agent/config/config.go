@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -402,7 +401,7 @@ func (r reader) runtime(n *strict.Node) (c Runtime) {
 }
 
 // sharedName is what a Compose file can call an external network, and a hosts file can hold.
-var sharedName = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,62}$`)
+var sharedName = strict.Expression(`^[a-zA-Z0-9_][a-zA-Z0-9_.-]{0,62}$`)
 
 // shared reads the device's own networks.
 func shared(n *strict.Node) []Shared {

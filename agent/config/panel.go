@@ -2,7 +2,6 @@ package config
 
 import (
 	"net/netip"
-	"regexp"
 
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
@@ -19,7 +18,7 @@ type Panel struct {
 }
 
 // hostName is a name that a browser may be given. It may be too long: a bound would take 160 KB.
-var hostName = regexp.MustCompile(`^[a-zA-Z0-9_]([a-zA-Z0-9_.-]*[a-zA-Z0-9])?$`)
+var hostName = strict.Expression(`^[a-zA-Z0-9_]([a-zA-Z0-9_.-]*[a-zA-Z0-9])?$`)
 
 func (r reader) panel(n *strict.Node) (p Panel) {
 	if n == nil {

@@ -2,14 +2,13 @@ package config
 
 import (
 	"math"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
-var sizePattern = regexp.MustCompile(`^([0-9]{1,15})(B|KiB|MiB|GiB|Ki|Mi|Gi|k|M|G)?$`)
+var sizePattern = strict.Expression(`^([0-9]{1,15})(B|KiB|MiB|GiB|Ki|Mi|Gi|k|M|G)?$`)
 
 var units = map[string]int64{
 	"": 1, "B": 1, "k": 1e3, "M": 1e6, "G": 1e9,
@@ -29,7 +28,7 @@ func size(n *strict.Node, fallback int64) int64 {
 		return fallback
 	}
 	s := n.Text()
-	m := sizePattern.FindStringSubmatch(s)
+	m := sizePattern.Regexp().FindStringSubmatch(s)
 	if m == nil {
 		n.HintFaultf("write it like 10MiB", "not a size")
 		return fallback

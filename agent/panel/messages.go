@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -18,9 +17,9 @@ const (
 )
 
 // languageTag is what the attribute lang of a page may be, as far as it matters (BCP 47).
-var languageTag = regexp.MustCompile(`^[a-zA-Z]{2,8}(-[a-zA-Z0-9]{1,8})*$`)
+var languageTag = strict.Expression(`^[a-zA-Z]{2,8}(-[a-zA-Z0-9]{1,8})*$`)
 
-var placeholder = regexp.MustCompile(`\{[^{}]*\}`)
+var placeholder = strict.Expression(`\{[^{}]*\}`)
 
 // Messages are the texts of the page in one language.
 type Messages struct {
@@ -95,7 +94,7 @@ func parseMessages(file string, data []byte, base *Messages) (*Messages, error) 
 
 // placeholders lists those of a text, each once.
 func placeholders(text string) []string {
-	all := placeholder.FindAllString(text, -1)
+	all := placeholder.Regexp().FindAllString(text, -1)
 	slices.Sort(all)
 	return slices.Compact(all)
 }

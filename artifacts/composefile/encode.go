@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
-	"regexp"
 
 	"go.yaml.in/yaml/v4"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // copyOf is a deep copy of a tree, with paths that begin at a path.
@@ -127,7 +127,7 @@ func textNode(text string) *yaml.Node {
 
 // ambiguous is text that needs double quotes to be the same for all readers of YAML: older ones read some words as booleans, and some
 // characters end a line or are skipped.
-var ambiguous = regexp.MustCompile(`^(?i:y|n|yes|no|on|off)$|[\r\x{85}\x{2028}\x{2029}\x{feff}]`)
+var ambiguous = strict.Expression(`^(?i:y|n|yes|no|on|off)$|[\r\x{85}\x{2028}\x{2029}\x{feff}]`)
 
 func join(pattern, key string) string {
 	if pattern == "" {

@@ -88,7 +88,7 @@ func (r *CPURequirement) fits(c CPU) bool {
 
 // amount is a number of bytes, exactly.
 func amount(s string) (*big.Rat, bool) {
-	m := capacityFormat.FindStringSubmatch(s)
+	m := capacityFormat.Regexp().FindStringSubmatch(s)
 	if m == nil {
 		return nil, false
 	}

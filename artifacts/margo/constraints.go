@@ -1,7 +1,6 @@
 package margo
 
 import (
-	"regexp"
 	"slices"
 
 	"github.com/longshore-dev/longshore/artifacts/strict"
@@ -58,7 +57,7 @@ const (
 var operators = []string{In, NotIn, Exists, DoesNotExist, Gt, Lt, ContainsAll, ContainsAny}
 
 // pointerFormat is RFC 6901: "" is the whole, "~" only as "~0" and "~1".
-var pointerFormat = regexp.MustCompile(`^(/([^~/]|~[01])*)*$`)
+var pointerFormat = strict.Expression(`^(/([^~/]|~[01])*)*$`)
 
 func deviceConstraints(n *strict.Node) *DeviceConstraints {
 	if n == nil {

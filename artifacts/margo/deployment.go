@@ -1,7 +1,6 @@
 package margo
 
 import (
-	"regexp"
 	"strings"
 	"time"
 
@@ -200,7 +199,7 @@ func (r deploymentReader) properties(n *strict.Node) ComponentProperties {
 	return p
 }
 
-var packageLocation = regexp.MustCompile(`^https?://[^\s]+$`)
+var packageLocation = strict.Expression(`^https?://[^\s]+$`)
 
 // parameters reads values and their targets. For Compose a target is an environment variable; the "ENV." that older
 // documents write before its name is taken off.

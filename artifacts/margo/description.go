@@ -1,7 +1,6 @@
 package margo
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
@@ -101,8 +100,8 @@ type ConfigurationSchema struct {
 }
 
 var (
-	emailFormat    = regexp.MustCompile(`^.*@[a-z0-9.-]*$`)
-	dataTypeFormat = regexp.MustCompile(`^(string|integer|double|boolean|array\[(string|integer|double|boolean)\])$`)
+	emailFormat    = strict.Expression(`^.*@[a-z0-9.-]*$`)
+	dataTypeFormat = strict.Expression(`^(string|integer|double|boolean|array\[(string|integer|double|boolean)\])$`)
 )
 
 // ParseApplicationDescription reads a margo.yaml of rc.3, or of the 1.0.0 line, which it normalises.

@@ -1,7 +1,6 @@
 package margo
 
 import (
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -16,23 +15,23 @@ const devicePart = `([A-Za-z0-9._~-]*[A-Za-z0-9_~-][A-Za-z0-9._~-]*|\.{3,})`
 
 // Formats that the specification gives as patterns.
 var (
-	uuidFormat        = regexp.MustCompile(`^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$`)
+	uuidFormat        = strict.Expression(`^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$`)
 	applicationFormat = strict.Short(`^[-a-z0-9]+$`, 200)
-	deviceFormat      = regexp.MustCompile("^" + devicePart + "(/" + devicePart + ")*$")
-	assignmentFormat  = regexp.MustCompile("^" + devicePart + "(/" + devicePart + `)*(/\*)?$`)
+	deviceFormat      = strict.Expression("^" + devicePart + "(/" + devicePart + ")*$")
+	assignmentFormat  = strict.Expression("^" + devicePart + "(/" + devicePart + `)*(/\*)?$`)
 	componentFormat   = strict.Short(`^[a-z0-9-]+$`, 200)
-	repositoryFormat  = regexp.MustCompile(`^oci://[^\s]+$`)
+	repositoryFormat  = strict.Expression(`^oci://[^\s]+$`)
 	tagFormat         = strict.Short(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`, 128)
-	revisionFormat    = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)` +
+	revisionFormat    = strict.Expression(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)` +
 		`(-(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)(\.(0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*))*)?` +
 		`(_[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?$`)
-	timeoutFormat   = regexp.MustCompile(`^(\d{1,6})m(\d{1,6})s$`)
-	extensionFormat = regexp.MustCompile(`^x-[a-z][a-z0-9-]*-extensions$`)
-	digestFormat    = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
-	variableFormat  = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	memoryFormat    = regexp.MustCompile(`^[0-9]{1,19}(Mi|Gi|Ki)$`)
-	storageFormat   = regexp.MustCompile(`^[0-9]{1,19}(Mi|Gi|Ki|Ti|Pi|Ei)$`)
-	capacityFormat  = regexp.MustCompile(`^([0-9]{1,19}(\.[0-9]{1,9})?) ?(Ki|Mi|Gi|Ti|Pi|Ei)$`)
+	timeoutFormat   = strict.Expression(`^(\d{1,6})m(\d{1,6})s$`)
+	extensionFormat = strict.Expression(`^x-[a-z][a-z0-9-]*-extensions$`)
+	digestFormat    = strict.Expression(`^sha256:[0-9a-f]{64}$`)
+	variableFormat  = strict.Expression(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	memoryFormat    = strict.Expression(`^[0-9]{1,19}(Mi|Gi|Ki)$`)
+	storageFormat   = strict.Expression(`^[0-9]{1,19}(Mi|Gi|Ki|Ti|Pi|Ei)$`)
+	capacityFormat  = strict.Expression(`^([0-9]{1,19}(\.[0-9]{1,9})?) ?(Ki|Mi|Gi|Ti|Pi|Ei)$`)
 )
 
 // ValidDeviceID reports whether s is a device id as the specification writes them: "press-07", "gateway-1/press-07". No part is
@@ -75,7 +74,7 @@ func isExtension(key string) bool { return extensionFormat.MatchString(key) }
 
 // timeout reads minutes and seconds, "8m30s".
 func timeout(n *strict.Node) time.Duration {
-	m := timeoutFormat.FindStringSubmatch(n.Matching(timeoutFormat, `a time of the form "8m30s"`))
+	m := timeoutFormat.Regexp().FindStringSubmatch(n.Matching(timeoutFormat, `a time of the form "8m30s"`))
 	if m == nil {
 		return 0
 	}

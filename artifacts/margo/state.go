@@ -1,8 +1,6 @@
 package margo
 
 import (
-	"regexp"
-
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts/strict"
@@ -39,8 +37,8 @@ type DeploymentRef struct {
 
 // URLs of rc.3, and of the 1.0.0 line with "/clients/{clientId}".
 var (
-	bundleURL     = regexp.MustCompile(`^/api/v1(?:/clients/[^/]+)?/bundles/([^/]+)$`)
-	deploymentURL = regexp.MustCompile(`^/api/v1(?:/clients/[^/]+)?/deployments/([^/]+)/([^/]+)$`)
+	bundleURL     = strict.Expression(`^/api/v1(?:/clients/[^/]+)?/bundles/([^/]+)$`)
+	deploymentURL = strict.Expression(`^/api/v1(?:/clients/[^/]+)?/deployments/([^/]+)/([^/]+)$`)
 )
 
 // BundlePath is the URL under which the management API serves a bundle.
@@ -65,7 +63,7 @@ func ParseStateManifest(file string, data []byte) (*StateManifest, error) {
 		r := DeploymentRef{DeploymentID: uuid(n.Need("deploymentId")), Digest: ReadDigest(n.Need("digest")), SizeBytes: advisory(n.Get("sizeBytes"))}
 		u := n.Need("url")
 		r.URL = u.Text()
-		if p := deploymentURL.FindStringSubmatch(r.URL); u != nil && (p == nil || p[1] != r.DeploymentID || p[2] != r.Digest.String()) {
+		if p := deploymentURL.Regexp().FindStringSubmatch(r.URL); u != nil && (p == nil || p[1] != r.DeploymentID || p[2] != r.Digest.String()) {
 			u.Faultf("must be %q", DeploymentPath(r.DeploymentID, r.Digest))
 		}
 		ids = append(ids, n.Get("deploymentId"))
@@ -95,7 +93,7 @@ func bundleRef(n *strict.Node) *BundleRef {
 	b := &BundleRef{MediaType: n.Need("mediaType").OneOf(BundleMediaType), Digest: ReadDigest(n.Need("digest")), SizeBytes: advisory(n.Get("sizeBytes"))}
 	u := n.Need("url")
 	b.URL = u.Text()
-	if p := bundleURL.FindStringSubmatch(b.URL); u != nil && (p == nil || p[1] != b.Digest.String()) {
+	if p := bundleURL.Regexp().FindStringSubmatch(b.URL); u != nil && (p == nil || p[1] != b.Digest.String()) {
 		u.Faultf("must be %q", BundlePath(b.Digest))
 	}
 	return b

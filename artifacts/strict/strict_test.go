@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"regexp"
 	"runtime"
 	"strings"
 	"testing"
@@ -206,7 +205,7 @@ huge: 18446744073709551616
 	poll.Get("retries").Uint64()
 	poll.Close()
 	n.Get("mode").OneOf("fast", "slow")
-	n.Get("id").Matching(regexp.MustCompile(`^[a-z]+$`), "a name of lower-case letters")
+	n.Get("id").Matching(strict.Expression(`^[a-z]+$`), "a name of lower-case letters")
 	n.Get("list").Strings()
 	n.Get("on").Bool()
 	n.Get("empty").Filled()

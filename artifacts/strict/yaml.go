@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -14,10 +13,10 @@ import (
 )
 
 // plainNumber is what every version of YAML, and JSON, reads as the same decimal number.
-var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$`)
+var plainNumber = Expression(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$`)
 
 // numeric is what some version of YAML, or some reader, takes for a number.
-var numeric = regexp.MustCompile(`^[-+]?(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?$|^[-+]?0[xXoObB][0-9a-fA-F_]+$`)
+var numeric = Expression(`^[-+]?(\.[0-9_]+|[0-9][0-9_]*(\.[0-9_]*)?)([eE][-+]?[0-9_]+)?$|^[-+]?0[xXoObB][0-9a-fA-F_]+$`)
 
 // looksNumeric reports whether text is [numeric]. Most text is not, and its first byte says so without the expression.
 func looksNumeric(text string) bool {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
@@ -216,7 +216,7 @@ func (c *call) freshen(args []string) error {
 }
 
 // otherTags are tags that never name a device's state: history, device reports, and signatures.
-var otherTags = regexp.MustCompile(`\.v[1-9][0-9]*$|\.current$|^sha256-[0-9a-f]{64}`)
+var otherTags = strict.Expression(`\.v[1-9][0-9]*$|\.current$|^sha256-[0-9a-f]{64}`)
 
 func (c *call) newFreshener() (*freshener, error) {
 	f := &freshener{call: c, life: c.Duration("for").Truncate(time.Second), now: c.now().UTC().Truncate(time.Second)}

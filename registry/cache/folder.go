@@ -4,17 +4,17 @@ package cache
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // Folder is the directory of the files. "" stores nothing.
 type Folder string
 
 // names matches files, and unfinished files of an interrupted run.
-var names = regexp.MustCompile(`^([0-9a-f]{64}(\.json)?|new-[0-9]+)$`)
+var names = strict.Expression(`^([0-9a-f]{64}(\.json)?|new-[0-9]+)$`)
 
 // Read reads a file of at most limit bytes. Others may have written it: the caller checks it.
 func (d Folder) Read(name string, limit int64) ([]byte, error) {

@@ -5,10 +5,12 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -285,6 +287,65 @@ func TestCalls(t *testing.T) {
 			return true
 		})
 	}
+}
+
+// TestExpressions keeps packages from compiling regular expressions when a program starts, and compiles what they leave for later.
+func TestExpressions(t *testing.T) {
+	count := 0
+	for _, s := range sources(t) {
+		if s.test || top(s.dir) == "testenv" || s.dir == "cmd/testenv" {
+			continue
+		}
+		for _, d := range s.file.Decls {
+			if v, ok := d.(*ast.GenDecl); ok && v.Tok == token.VAR {
+				ast.Inspect(v, func(n ast.Node) bool {
+					if call, ok := n.(*ast.CallExpr); ok && types.ExprString(call.Fun) == "regexp.MustCompile" {
+						t.Errorf("%s: is compiled whenever a program starts: strict.Expression compiles it at its first use", s.set.Position(n.Pos()))
+					}
+					return true
+				})
+			}
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) == 0 || !slices.Contains([]string{"strict.Expression", "strict.Short"}, types.ExprString(call.Fun)) {
+				return true
+			}
+			count++
+			text, ok := s.text(call.Args[0])
+			if _, err := regexp.Compile(text); err != nil || !ok {
+				t.Errorf("%s: cannot be compiled: %v", s.set.Position(n.Pos()), err)
+			}
+			return true
+		})
+	}
+	if count == 0 {
+		t.Error("no expression was found")
+	}
+}
+
+// text is the value of a string of literals and of constants of the same file.
+func (s source) text(x ast.Expr) (string, bool) {
+	switch x := x.(type) {
+	case *ast.BasicLit:
+		text, err := strconv.Unquote(x.Value)
+		return text, err == nil
+	case *ast.BinaryExpr:
+		left, ok := s.text(x.X)
+		right, also := s.text(x.Y)
+		return left + right, ok && also
+	case *ast.Ident:
+		for _, d := range s.file.Decls {
+			if c, ok := d.(*ast.GenDecl); ok && c.Tok == token.CONST {
+				for _, spec := range c.Specs {
+					if v := spec.(*ast.ValueSpec); v.Names[0].Name == x.Name && len(v.Values) == 1 {
+						return s.text(v.Values[0])
+					}
+				}
+			}
+		}
+	}
+	return "", false
 }
 
 func TestLengths(t *testing.T) {

@@ -7,10 +7,10 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // Branch is a branch of a repository, followed in a folder of our own.
@@ -25,7 +25,7 @@ type Branch struct {
 	dir  string // our folder
 }
 
-var branchName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._/+@-]*$`)
+var branchName = strict.Expression(`^[A-Za-z0-9_][A-Za-z0-9._/+@-]*$`)
 
 // Follow begins to follow a branch of a repository: an address that git takes, or a directory in a checkout. subdir is the
 // directory to look at in it. dir is an empty folder, which the caller removes.
@@ -82,7 +82,7 @@ func (b *Branch) local(ctx context.Context, dir string) error {
 	return err
 }
 
-var commitFormat = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+var commitFormat = strict.Expression(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 
 // Newest asks the repository for the branch's newest commit.
 func (b *Branch) Newest(ctx context.Context) (string, error) {
@@ -105,7 +105,7 @@ func (b *Branch) address() string {
 	if b.Source != "" {
 		return b.Source
 	}
-	return secret.ReplaceAllString(b.url, "$1")
+	return secret.Regexp().ReplaceAllString(b.url, "$1")
 }
 
 // Open fetches the branch and writes the followed directory as it is in a commit into a new folder, which the caller

@@ -7,11 +7,11 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // Checkout is what git knows of a directory.
@@ -151,12 +151,12 @@ func (g Program) source(ctx context.Context, dir string) (string, error) {
 	return "", nil
 }
 
-var scpLike = regexp.MustCompile(`^(?:[^@/:\s]+@)?([A-Za-z0-9][A-Za-z0-9.-]+):([^:\s].*)$`)
+var scpLike = strict.Expression(`^(?:[^@/:\s]+@)?([A-Za-z0-9][A-Za-z0-9.-]+):([^:\s].*)$`)
 
 // Source is the address of a repository for people, the same whichever way it was cloned: https://HOST/PATH without user,
 // password, query and ".git". An SSH server on a port of its own stays ssh://. "" is a path of this machine, or no address.
 func Source(remote string) string {
-	if m := scpLike.FindStringSubmatch(remote); m != nil && !strings.Contains(remote, "://") {
+	if m := scpLike.Regexp().FindStringSubmatch(remote); m != nil && !strings.Contains(remote, "://") {
 		remote = "https://" + m[1] + "/" + strings.TrimPrefix(m[2], "/")
 	}
 	u, err := url.Parse(remote)

@@ -11,13 +11,13 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // Limits of one call.
@@ -108,11 +108,11 @@ func (b *bounded) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-var secret = regexp.MustCompile(`(://)[^/@\s'"]*@`)
+var secret = strict.Expression(`(://)[^/@\s'"]*@`)
 
 // said is the sentence in which git told why it ended.
 func said(text string) string {
-	text = secret.ReplaceAllString(text, "$1")
+	text = secret.Regexp().ReplaceAllString(text, "$1")
 	last := ""
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
@@ -151,7 +151,7 @@ func remote(err error, format string, args ...any) error {
 	if !errors.As(err, &s) {
 		return err
 	}
-	what := secret.ReplaceAllString(fmt.Sprintf(format, args...), "$1")
+	what := secret.Regexp().ReplaceAllString(fmt.Sprintf(format, args...), "$1")
 	for _, c := range causes {
 		if slices.ContainsFunc(c.words, func(w string) bool { return strings.Contains(s.said, w) }) {
 			return fault.WithHint(fmt.Errorf("%s: %s: %w", what, s.said, c.kind), c.hint)

@@ -5,10 +5,10 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 // NextPage returns the address of the page that follows a page of a list, from the answer's Link headers (RFC 8288): nil for
@@ -56,9 +56,9 @@ var errLink = fmt.Errorf("a Link header that cannot be read: %w", fault.ErrInval
 
 // The parts of a Link header: <TARGET>, then parameters ;NAME, ;NAME=TOKEN or ;NAME="STRING", in which a backslash escapes a character.
 var (
-	linkTarget    = regexp.MustCompile(`^<([^>]*)>`)
-	linkParameter = regexp.MustCompile(`(?s)^[ \t]*;([^=;,]*)(?:=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^";,][^;,]*)?))?`)
-	linkEscape    = regexp.MustCompile(`(?s)\\(.)`)
+	linkTarget    = strict.Expression(`^<([^>]*)>`)
+	linkParameter = strict.Expression(`(?s)^[ \t]*;([^=;,]*)(?:=[ \t]*(?:"((?:[^"\\]|\\.)*)"|([^";,][^;,]*)?))?`)
+	linkEscape    = strict.Expression(`(?s)\\(.)`)
 )
 
 // nextLink finds the target whose relation is "next". A link without a relation is used if there is no other: some
@@ -70,16 +70,16 @@ func nextLink(headers []string) (string, error) {
 			if rest = strings.TrimLeft(rest, " \t,"); rest == "" {
 				break
 			}
-			m := linkTarget.FindStringSubmatch(rest)
+			m := linkTarget.Regexp().FindStringSubmatch(rest)
 			if m == nil {
 				return "", errLink
 			}
 			target, rel := m[1], ""
 			rest = rest[len(m[0]):]
-			for m = linkParameter.FindStringSubmatch(rest); m != nil; m = linkParameter.FindStringSubmatch(rest) {
+			for m = linkParameter.Regexp().FindStringSubmatch(rest); m != nil; m = linkParameter.Regexp().FindStringSubmatch(rest) {
 				rest = rest[len(m[0]):]
 				if strings.EqualFold(strings.TrimSpace(m[1]), "rel") && rel == "" { // the first of several is used
-					rel = linkEscape.ReplaceAllString(m[2], "$1") + strings.TrimSpace(m[3])
+					rel = linkEscape.Regexp().ReplaceAllString(m[2], "$1") + strings.TrimSpace(m[3])
 				}
 			}
 			if rest = strings.TrimLeft(rest, " \t"); rest != "" && rest[0] != ',' {

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"regexp"
 	"strings"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 )
 
 const (
@@ -129,7 +129,7 @@ func refusal(err error) error {
 }
 
 // statusWords are how Google's libraries tell a status.
-var statusWords = regexp.MustCompile(`(?:status code|Received|cannot fetch token:) ([45])\d\d\b`)
+var statusWords = strict.Expression(`(?:status code|Received|cannot fetch token:) ([45])\d\d\b`)
 
 // statusOf is what a provider answered, as HTTP says it; 0: it does not tell.
 func statusOf(err error) int {
@@ -147,7 +147,7 @@ func statusOf(err error) int {
 		}
 		return http.StatusForbidden
 	}
-	switch words := statusWords.FindStringSubmatch(err.Error()); {
+	switch words := statusWords.Regexp().FindStringSubmatch(err.Error()); {
 	case words == nil:
 		return 0
 	case words[1] == "5":
