@@ -198,21 +198,29 @@ type keeper struct {
 
 // at reads the state of a tag, of generation n; 0: any. err: it could not be read; problem: it does not match its tag.
 func (k *keeper) at(ctx context.Context, tag string, n uint64) (d digest.Digest, x *artifacts.StateIndex, problem, err error) {
-	desc, err := k.repo.Resolve(ctx, tag)
+	desc, manifest, err := k.repo.Tagged(ctx, tag)
 	if Unfit(err) {
 		return "", nil, err, nil
 	}
 	if err != nil {
 		return "", nil, nil, err
 	}
-	x, problem, err = k.open(ctx, desc.Digest, n)
+	x, problem, err = k.read(desc.Digest, n, func() ([]byte, error) { return manifest, nil })
 	return desc.Digest, x, problem, err
 }
 
 // open reads a state of the device, of that generation; 0: any.
 func (k *keeper) open(ctx context.Context, d digest.Digest, n uint64) (x *artifacts.StateIndex, problem, err error) {
-	if x = k.opened[d]; x == nil {
+	return k.read(d, n, func() ([]byte, error) {
 		_, manifest, err := k.repo.Manifest(ctx, d)
+		return manifest, err
+	})
+}
+
+// read is open with what brings the manifest, if that was not read before.
+func (k *keeper) read(d digest.Digest, n uint64, bring func() ([]byte, error)) (x *artifacts.StateIndex, problem, err error) {
+	if x = k.opened[d]; x == nil {
+		manifest, err := bring()
 		if err == nil {
 			x, err = artifacts.OpenState(manifest)
 		}
