@@ -39,7 +39,9 @@ func TestWhatASourceSaysIsNeverFinal(t *testing.T) {
 						}
 						return nil
 					})
-					w.Publish(t, 6, anApp(1, "web:2"))
+					next := anApp(1, "web:2")
+					next.Components[0].Files = agenttest.Large()
+					w.Publish(t, 6, next)
 					want := codes.SourceUnreachable
 					if errors.Is(err, fault.ErrTooLarge) && part == "manifest "+agenttest.Repository {
 						want = codes.StateTooLarge

@@ -60,6 +60,14 @@ const (
 	MaxWindows  = 16 << 10 // bytes of a state's windows
 )
 
+// Limits on what a manifest has in the descriptor of its layer. Who reads the manifest reads that anyway, because both change together, and is
+// spared a request. A manifest may have MaxManifest bytes, of which 64 KiB are 85 in base64; a Compose Archive may be known from another
+// component or an earlier version, so that more than 16 KiB could cost more than a request.
+const (
+	maxInlineState   = 64 << 10 // bytes of a State Manifest: some 250 deployments
+	maxInlineArchive = 16 << 10 // bytes of a Compose Archive
+)
+
 // Blob is content with its name.
 type Blob struct {
 	Descriptor ocispec.Descriptor

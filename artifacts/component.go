@@ -67,7 +67,7 @@ func PackComponent(fsys fs.FS, o ComponentOptions) (*Artifact, error) {
 		archive.Descriptor.Annotations[k] = v
 	}
 	own[ocispec.AnnotationTitle], own[ocispec.AnnotationVersion] = o.Name, o.Version
-	return pack(TypeComponent, []Blob{archive}, o.Created, own, o.Annotations)
+	return pack(TypeComponent, []Blob{archive.inline(maxInlineArchive)}, o.Created, own, o.Annotations)
 }
 
 // tree reads everything below the root of fsys.

@@ -1,6 +1,7 @@
 package artifacts
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -26,6 +27,15 @@ func layer(mediaType, title string, data []byte) Blob {
 	}
 	if title != "" {
 		b.Descriptor.Annotations = map[string]string{ocispec.AnnotationTitle: title}
+	}
+	return b
+}
+
+// inline puts content of at most so many bytes into its descriptor too, so that it is read with the manifest. The blob is pushed all the same: tools
+// and earlier versions of Longshore read that, and a copy has to have it.
+func (b Blob) inline(limit int) Blob {
+	if len(b.Data) <= limit {
+		b.Descriptor.Data = b.Data
 	}
 	return b
 }
@@ -58,6 +68,7 @@ func pack(artifactType string, layers []Blob, created time.Time, own, given map[
 	a := &Artifact{Blobs: []Blob{{Descriptor: ocispec.Descriptor{MediaType: empty.MediaType, Digest: empty.Digest, Size: empty.Size}, Data: slices.Clone(empty.Data)}}}
 	for _, l := range layers {
 		m.Layers = append(m.Layers, l.Descriptor)
+		l.Descriptor.Data = nil
 		if !slices.ContainsFunc(a.Blobs, func(b Blob) bool { return b.Descriptor.Digest == l.Descriptor.Digest }) {
 			a.Blobs = append(a.Blobs, l)
 		}
@@ -80,7 +91,8 @@ type image struct {
 	annotations map[string]string
 }
 
-// open reads an image manifest of one artifact type. Data that descriptors carry inline is not looked at.
+// open reads an image manifest of one artifact type. Of what descriptors carry, it takes only what is of the first layer: that is always read
+// together with the manifest. Others are also read by their digest alone, for which they have to be kept as blobs.
 func open(data []byte, artifactType string) (*image, error) {
 	if len(data) > MaxManifest {
 		return nil, fmt.Errorf("read manifest: %d bytes, more than %d: %w", len(data), MaxManifest, fault.ErrTooLarge)
@@ -108,8 +120,12 @@ func open(data []byte, artifactType string) (*image, error) {
 	descriptor(config)
 	i := &image{annotations: root.Get("annotations").Texts()}
 	layers := root.Need("layers")
-	for _, l := range layers.Items() {
-		i.layers = append(i.layers, descriptor(l))
+	for n, l := range layers.Items() {
+		d := descriptor(l)
+		if n == 0 {
+			d.Data = inlined(l, d)
+		}
+		i.layers = append(i.layers, d)
 	}
 	if layers.Kind() == strict.List && len(i.layers) == 0 {
 		layers.Faultf("must have at least one layer")
@@ -153,6 +169,25 @@ func descriptor(n *strict.Node) ocispec.Descriptor {
 	return d
 }
 
+// inlined is what a descriptor carries; nil: nothing, or not what it names.
+func inlined(n *strict.Node, d ocispec.Descriptor) []byte {
+	text, _ := n.Get("data").Value().(string)
+	data, err := base64.StdEncoding.DecodeString(text)
+	if err != nil {
+		return nil
+	}
+	d.Data = data
+	return Carried(d)
+}
+
+// Carried is the content that a descriptor has in its field data; nil: none, or it is not what the descriptor names, and the blob has to be read.
+func Carried(d ocispec.Descriptor) []byte {
+	if d.Size <= 0 || int64(len(d.Data)) != d.Size || d.Digest.Validate() != nil || d.Digest.Algorithm().FromBytes(d.Data) != d.Digest {
+		return nil
+	}
+	return d.Data
+}
+
 // during puts what a function does before the error that it returns. It is deferred.
 func during(err *error, doing string, args ...any) {
 	if *err != nil {
@@ -176,8 +211,12 @@ func bounded(d ocispec.Descriptor, limit int64) error {
 	return nil
 }
 
-// fetch gets a blob and checks that it is what the descriptor names, whatever the caller's function did. A size of 0 is not known.
+// fetch gets a blob that its descriptor does not carry, and checks that it is what the descriptor names, whatever the caller's function did. A size
+// of 0 is not known.
 func fetch(blob func(ocispec.Descriptor) ([]byte, error), d ocispec.Descriptor) ([]byte, error) {
+	if data := Carried(d); data != nil {
+		return data, nil
+	}
 	data, err := blob(d)
 	if err != nil {
 		return nil, err

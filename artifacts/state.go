@@ -93,7 +93,7 @@ func PackState(o StateOptions) (_ *Artifact, err error) {
 	if !o.Expires.IsZero() {
 		own[AnnotationExpires] = o.Expires.UTC().Truncate(time.Second).Format(time.RFC3339)
 	}
-	return pack(TypeState, append([]Blob{layer(TypeState, "state.json", data)}, layers...), o.Created, own, o.Annotations)
+	return pack(TypeState, append([]Blob{layer(TypeState, "state.json", data).inline(maxInlineState)}, layers...), o.Created, own, o.Annotations)
 }
 
 // StateIndex is what the manifest of a device state says. Nothing in it is trusted before the manifest's signature is.

@@ -153,10 +153,10 @@ func TestStateBothWaysGiveTheSame(t *testing.T) {
 	if diff := cmp.Diff(one, two); diff != "" {
 		t.Errorf("Read and ReadBundle differ:\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{artifacts.TypeState, artifacts.TypeDeployment, artifacts.TypeDeployment}, single); diff != "" {
+	if diff := cmp.Diff([]string{artifacts.TypeDeployment, artifacts.TypeDeployment}, single); diff != "" {
 		t.Errorf("Read asked for:\n%s", diff)
 	}
-	if diff := cmp.Diff([]string{artifacts.TypeState, artifacts.TypeBundle}, bundled); diff != "" {
+	if diff := cmp.Diff([]string{artifacts.TypeBundle}, bundled); diff != "" {
 		t.Errorf("ReadBundle asked for:\n%s", diff)
 	}
 	if len(one.Deployments) != 2 || one.Deployments[0].Document.ID != idA || !bytes.Equal(one.Deployments[0].Bytes, document(idA, "press-07")) {
@@ -326,6 +326,7 @@ func TestReadStateRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	x.Manifest.Data = nil // as of a large one
 	for _, kind := range []string{artifacts.TypeState, artifacts.TypeDeployment, artifacts.TypeBundle} {
 		lie := func(d ocispec.Descriptor) ([]byte, error) {
 			b, err := from(a, nil)(d)
@@ -364,7 +365,7 @@ func TestBundleOnlyState(t *testing.T) {
 	}
 	var asked []string
 	s, err := x.Read(from(a, &asked))
-	if err != nil || len(s.Deployments) != 2 || len(asked) != 2 {
+	if err != nil || len(s.Deployments) != 2 || len(asked) != 1 {
 		t.Errorf("Read = %v, %v, asked for %v", s, err, asked)
 	}
 }
@@ -402,7 +403,8 @@ func FuzzOpenState(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if x, err := artifacts.OpenState(data); err == nil {
-			if _, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) { return nil, fault.ErrNotFound }); err == nil {
+			none := func(ocispec.Descriptor) ([]byte, error) { return nil, fault.ErrNotFound }
+			if _, err := x.Read(none); err == nil && (x.Bundle != nil || x.Manifest.Data == nil) {
 				t.Error("Read without any blob: no error")
 			}
 			again, err := artifacts.PackState(artifacts.StateOptions{Device: x.Device, Generation: x.Generation, Windows: x.Windows})

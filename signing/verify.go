@@ -12,6 +12,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 )
@@ -209,8 +210,8 @@ func readManifest(ctx context.Context, st Source, d ocispec.Descriptor) ([]byte,
 	if err := d.Digest.Validate(); err != nil {
 		return nil, nil, fmt.Errorf("%w: digest %.100q: %w", errMalformed, d.Digest, err)
 	}
-	data, err := d.Data, error(nil)
-	if !carries(d) {
+	data, err := artifacts.Carried(d), error(nil)
+	if data == nil {
 		if _, data, err = st.Manifest(ctx, d.Digest); err != nil {
 			return nil, nil, unread(err, "fetch manifest")
 		}
@@ -225,11 +226,6 @@ func readManifest(ctx context.Context, st Source, d ocispec.Descriptor) ([]byte,
 	return data, &m, nil
 }
 
-// carries reports whether a descriptor has its content in itself.
-func carries(d ocispec.Descriptor) bool {
-	return d.Size > 0 && int64(len(d.Data)) == d.Size && d.Digest.Algorithm().FromBytes(d.Data) == d.Digest
-}
-
 // readBlob returns the blob that a descriptor carries in itself, or fetches it, and checks that it is what was asked for.
 func readBlob(ctx context.Context, st Source, d ocispec.Descriptor, limit int64) ([]byte, error) {
 	if err := d.Digest.Validate(); err != nil {
@@ -238,8 +234,8 @@ func readBlob(ctx context.Context, st Source, d ocispec.Descriptor, limit int64)
 	if d.Size < 0 || d.Size > limit {
 		return nil, fmt.Errorf("%w: %d bytes, where at most %d can be", errMalformed, d.Size, limit)
 	}
-	if carries(d) {
-		return d.Data, nil
+	if data := artifacts.Carried(d); data != nil {
+		return data, nil
 	}
 	data, err := st.Blob(ctx, d, limit)
 	if err != nil {

@@ -75,15 +75,15 @@ func TestOneChangeAmongMany(t *testing.T) {
 				states++
 			}
 		}
-		if states != 2 {
-			t.Errorf("a fresh device asked for %d blobs of the state, want 2: manifest and bundle", states)
+		if states != 1 {
+			t.Errorf("a fresh device asked for %d blobs of the state, want 1: the bundle", states)
 		}
 		apps[7] = app(8, web("web:2"))
 		apps[7].Components[0].Version = "1.0.1"
 		w.Publish(t, 2, apps...)
 		w.Sync(t, r)
 		got = w.Registry.Requests()
-		want := map[string]int{"resolve": 1, "manifest": 2, "blob": 3} // state manifest, its document, the deployment; component and its archive
+		want := map[string]int{"resolve": 1, "manifest": 2, "blob": 1} // the state's manifest, with the State Manifest, and the deployment; the component's, with its archive
 		if k := kinds(got); k["resolve"] != want["resolve"] || k["manifest"] > want["manifest"] || k["blob"] > want["blob"] {
 			t.Errorf("requests for one change: %v", got)
 		}

@@ -258,7 +258,7 @@ func contentChecks() []refusal {
 			answerTo(w, "manifest "+components, fault.ErrNotFound)
 		}},
 		{codes.ComponentDigest, "archive tampered", func(t *testing.T, w *World) {
-			w.Publish(t, 6, Line("2"))
+			w.Publish(t, 6, withComponent(func(c *Comp) { c.Files = Large() }))
 			tamper(w, "blob "+components)
 		}},
 		{codes.ComponentUnsigned, "component not signed", func(t *testing.T, w *World) {

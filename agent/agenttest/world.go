@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math/rand/v2"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -217,11 +218,19 @@ type Comp struct {
 	Name     string
 	Version  string // "": 1.0.0
 	Services []Service
-	Compose  string       // compose.yaml as a whole, in place of Services, which then only name the images of the lock
-	Files    fstest.MapFS // further files of the archive
-	Extra    string       // YAML lines under "properties:", indented by ten
-	Unpinned bool         // named by tag only
-	NoLock   bool         // images named by tag only
+	Compose  string                       // compose.yaml as a whole, in place of Services, which then only name the images of the lock
+	Files    fstest.MapFS                 // further files of the archive
+	Extra    string                       // YAML lines under "properties:", indented by ten
+	Unpinned bool                         // named by tag only
+	NoLock   bool                         // images named by tag only
+	Forge    func(manifest []byte) []byte // what becomes of the manifest before it is pushed; nil: nothing
+}
+
+// Large are files with which a component's archive is too large for its manifest, and is fetched by itself.
+func Large() fstest.MapFS {
+	noise := make([]byte, 32<<10)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise) // never fails
+	return fstest.MapFS{"noise": {Data: noise}}
 }
 
 // Service is one service of a component's project.
@@ -294,6 +303,10 @@ func (w *World) Component(t *testing.T, c Comp) digest.Digest {
 	})
 	if err != nil {
 		t.Fatalf("pack component %s: %v\n%s", c.Name, err, text)
+	}
+	if c.Forge != nil {
+		a.Manifest = c.Forge(a.Manifest)
+		a.Descriptor.Digest, a.Descriptor.Size = digest.FromBytes(a.Manifest), int64(len(a.Manifest))
 	}
 	w.Registry.Push(components+c.Name, a, c.version())
 	return a.Descriptor.Digest

@@ -46,10 +46,13 @@ func (c *fetcher) manifest(ctx context.Context, repository string, d ocispec.Des
 	return got, data, c.passed(ctx, got, data, keep)
 }
 
-// blob brings a layer of an artifact.
+// blob brings a layer of an artifact: from its descriptor, where the manifest carries it.
 func (c *fetcher) blob(ctx context.Context, repository string, d ocispec.Descriptor, limit int64, keep bool) ([]byte, error) {
 	if err := hashable(d.Digest); err != nil {
 		return nil, fmt.Errorf("blob %s@%s: %w", repository, d.Digest, err)
+	}
+	if data := artifacts.Carried(d); data != nil {
+		return data, nil // it is kept with the manifest
 	}
 	if data, err := c.local(ctx, d.Digest); data != nil || err != nil {
 		return data, err

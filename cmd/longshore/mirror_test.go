@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -210,6 +211,9 @@ func TestMirrorOfManyUpToDate(t *testing.T) {
 func TestMirrorKeepsWhatItRead(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
 	s.env["XDG_CACHE_HOME"] = t.TempDir()
+	noise := make([]byte, 32<<10) // so that the archive is not in the manifest
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+	s.write("line-monitor/config/line.json", string(noise))
 	s.stock()
 	there := s.site(testenv.Distribution)
 	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -71,7 +72,9 @@ func component(t *testing.T, p *place, images ...artifacts.LockedImage) digest.D
 	if images != nil {
 		o.Lock = &artifacts.Lock{Images: images}
 	}
-	a, err := artifacts.PackComponent(fstest.MapFS{"compose.yaml": {Data: []byte("services: {}\n")}}, o)
+	noise := make([]byte, 32<<10) // so that the archive is not in the manifest
+	_, _ = rand.NewChaCha8([32]byte{}).Read(noise)
+	a, err := artifacts.PackComponent(fstest.MapFS{"compose.yaml": {Data: []byte("services: {}\n")}, "noise": {Data: noise}}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
