@@ -269,7 +269,9 @@ func (c command) run(ctx context.Context, root string, o Options, events io.Writ
 		proc.Env = append(proc.Env, "GOGC=400")
 	}
 	proc.Stderr = o.Out
-	proc.Cancel = func() error { return proc.Process.Signal(syscall.SIGINT) } // go test then ends its children
+	// go test does not pass a signal on to the test programs that it runs: they get it with it, as on Ctrl-C in a terminal.
+	proc.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	proc.Cancel = func() error { return syscall.Kill(-proc.Process.Pid, syscall.SIGINT) }
 	proc.WaitDelay = 10 * time.Second
 	out, err := proc.StdoutPipe()
 	if err != nil {

@@ -2,13 +2,20 @@ package suite
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
 	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -48,6 +55,64 @@ func TestRunNamesWhatFailed(t *testing.T) {
 	}
 	if err := check(t.Context(), dir, Options{Out: &out, NoLint: true, NoRace: true, Packages: []string{"./none/..."}}); err == nil {
 		t.Error("Run of no package = nil, want an error")
+	}
+}
+
+// The end of a run ends the test programs too.
+func TestRunIsInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	for name, text := range map[string]string{
+		"go.mod": "module github.com/longshore-dev/longshore\n\ngo 1.26\n",
+		"long_test.go": `package long
+
+import (
+	"os"
+	"strconv"
+	"testing"
+)
+
+func TestLong(t *testing.T) {
+	if err := os.WriteFile(os.Getenv("PIDFILE"), []byte(strconv.Itoa(os.Getpid())), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	select {}
+}
+`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	started := filepath.Join(dir, "pid")
+	t.Chdir(dir)
+	t.Setenv("GOFLAGS", "-mod=mod")
+	t.Setenv("PIDFILE", started)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- check(ctx, dir, Options{Out: io.Discard, NoLint: true, NoRace: true}) }()
+	var pid int
+	err := testenv.Await(t.Context(), time.Minute, func() (err error) {
+		text, err := os.ReadFile(started)
+		if err == nil {
+			pid, err = strconv.Atoi(string(text))
+		}
+		return err
+	})
+	cancel()
+	if errRun := <-ended; !errors.Is(errRun, context.Canceled) {
+		t.Errorf("Run = %v, want that it was canceled", errRun)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := testenv.Await(t.Context(), 10*time.Second, func() error {
+		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+			return fmt.Errorf("the test program %d after the run: %v", pid, err)
+		}
+		return nil
+	}); err != nil {
+		t.Error(err)
+		_ = syscall.Kill(pid, syscall.SIGKILL)
 	}
 }
 
