@@ -16,6 +16,11 @@ const (
 
 	// AnnotationPredicateType is, of a bundle's referrer, the type of its statement before it is fetched.
 	AnnotationPredicateType = "dev.sigstore.bundle.predicateType"
+	// AnnotationBundle is, of a signature's referrer, the bundle itself, as its layer has it: a registry shows it in the list of referrers. What
+	// it has there is a hint: a signature counts by its own bytes, and the manifest is read if these are not good.
+	AnnotationBundle = "dev.longshore.bundle"
+	// MaxAnnotatedBundle bounds a bundle in an annotation, because lists of referrers have all of them: a signature with a key has 0.6 KiB.
+	MaxAnnotatedBundle = 4 << 10
 	// PayloadType is the type of an envelope's payload: an in-toto statement.
 	PayloadType = "application/vnd.in-toto+json"
 

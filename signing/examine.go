@@ -244,6 +244,9 @@ func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
 		e.Beside = append(e.Beside, Remark{Where: where, Reason: fmt.Sprintf("a manifest of %d bytes", d.Size)})
 		return
 	}
+	if e.annotated(ctx, where, d) {
+		return
+	}
 	data, m, err := readManifest(ctx, e.st, d)
 	if err != nil {
 		e.missOrNote(where, err)
@@ -277,11 +280,32 @@ func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
 		case e.over:
 			return
 		case isBundleType(l.MediaType):
+			if text := m.Annotations[AnnotationBundle]; len(l.Data) == 0 && text != "" { // where the list does not show annotations
+				l.Data = []byte(text)
+			}
 			e.bundleLayer(ctx, where, d.Digest, m.Annotations[AnnotationPredicateType], l)
 		case l.MediaType == MediaTypeSimpleSigning: // cosign 2's experiment with referrers
 			e.legacyLayer(ctx, where, l)
 		}
 	}
+}
+
+// annotated reads the bundle that a list of referrers has of one in an annotation, and reports whether it is a good signature. Otherwise
+// nothing of it counts, and the manifest decides: the list has no digest, and a registry may have changed it.
+func (e *examination) annotated(ctx context.Context, where string, d ocispec.Descriptor) bool {
+	data := []byte(d.Annotations[AnnotationBundle])
+	if !isBundleType(d.ArtifactType) || len(data) == 0 || len(data) > MaxAnnotatedBundle {
+		return false
+	}
+	known, left, good := e.remarks(), e.budget, len(e.Good)
+	l := ocispec.Descriptor{MediaType: d.ArtifactType, Digest: digest.FromBytes(data), Size: int64(len(data)), Data: data}
+	e.bundleLayer(ctx, where, d.Digest, d.Annotations[AnnotationPredicateType], l)
+	if len(e.Good) > good {
+		return true
+	}
+	e.begin(known)
+	e.budget = left
+	return false
 }
 
 // bundleLayer reads a bundle. declared is the referrer's type of its statement: another

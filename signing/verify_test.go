@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -183,24 +184,113 @@ func TestUnreadableIsNotUnsigned(t *testing.T) {
 // does not count.
 func TestBundleInItsDescriptor(t *testing.T) {
 	for name, c := range map[string]struct {
-		edit  func(*ocispec.Descriptor)
+		data  func(bundle []byte) []byte
 		blobs int // that are fetched
 	}{
-		"as it is written": {func(*ocispec.Descriptor) {}, 0},
-		"without data":     {func(l *ocispec.Descriptor) { l.Data = nil }, 1},
-		"other data":       {func(l *ocispec.Descriptor) { l.Data[7]++ }, 1},
-		"longer data":      {func(l *ocispec.Descriptor) { l.Data = append(l.Data, ' ') }, 1},
+		"with data":    {slices.Clone[[]byte], 0},
+		"without data": {func([]byte) []byte { return nil }, 1},
+		"other data":   {func(b []byte) []byte { return append([]byte("x"), b[1:]...) }, 1},
+		"longer data":  {func(b []byte) []byte { return append(slices.Clone(b), ' ') }, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			st := signingtest.NewMemory()
 			subject := st.Artifact(t, "hello")
 			signed(t, newSigner(t, sign.Options{Format: FormatBundle}), st, subject)
-			st.EditLayers(t, subject, c.edit)
+			st.EditReferrers(t, subject, func(r *ocispec.Manifest) {
+				delete(r.Annotations, AnnotationBundle)
+				r.Layers[0].Data = c.data(st.Content[r.Layers[0].Digest])
+			})
 			clear(st.Asked)
 			if _, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)}); err != nil || st.Asked["blob"] != c.blobs {
 				t.Errorf("Verify = %v with %d blobs, want %d", err, st.Asked["blob"], c.blobs)
 			}
 		})
+	}
+}
+
+// TestBundleInAnAnnotation: a small bundle is in the list of referrers, and needs no request of its own. An annotation can only help: whatever a
+// registry makes of it, the signature is found, and said once what is wrong with it.
+func TestBundleInAnAnnotation(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit  func(t *testing.T, list map[string]string, subject digest.Digest) // of the entry in the list
+		reads int                                                               // of manifests; a blob never
+	}{
+		"as it is written": {func(*testing.T, map[string]string, digest.Digest) {}, 0},
+		"not shown":        {func(_ *testing.T, list map[string]string, _ digest.Digest) { clear(list) }, 1},
+		"without a type": {func(_ *testing.T, list map[string]string, _ digest.Digest) {
+			delete(list, AnnotationPredicateType)
+		}, 0},
+		"cut": {func(_ *testing.T, list map[string]string, _ digest.Digest) {
+			list[AnnotationBundle] = list[AnnotationBundle][:255]
+		}, 1},
+		"empty": {func(_ *testing.T, list map[string]string, _ digest.Digest) { list[AnnotationBundle] = "" }, 1},
+		"too long": {func(_ *testing.T, list map[string]string, _ digest.Digest) {
+			list[AnnotationBundle] += strings.Repeat(" ", MaxAnnotatedBundle)
+		}, 1},
+		"forged": {func(t *testing.T, list map[string]string, _ digest.Digest) {
+			list[AnnotationBundle] = string(forge(t, []byte(list[AnnotationBundle])))
+		}, 1},
+		"of another signer": {func(t *testing.T, list map[string]string, subject digest.Digest) {
+			list[AnnotationBundle] = string(bundleOf(t, otherSigner(t, sign.Options{}), subject, sign.Statement{Type: PredicateSign}))
+		}, 1},
+		"about another artifact": {func(t *testing.T, list map[string]string, _ digest.Digest) {
+			list[AnnotationBundle] = string(bundleOf(t, newSigner(t, sign.Options{}), digest.FromString("another"), sign.Statement{Type: PredicateSign}))
+		}, 1},
+		"another statement": {func(t *testing.T, list map[string]string, subject digest.Digest) {
+			list[AnnotationBundle] = string(attest(t, newSigner(t, sign.Options{}), subject, "https://example.com/scan-result/FAILED/v1"))
+		}, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := signingtest.NewMemory()
+			subject := st.Artifact(t, "hello")
+			made := signed(t, newSigner(t, sign.Options{Name: "release", Format: FormatBundle}), st, subject)
+			entry := &st.Listed[subject.Digest][0]
+			entry.Annotations = maps.Clone(entry.Annotations)
+			c.edit(t, entry.Annotations, subject.Digest)
+			clear(st.Asked)
+			e, err := Examine(t.Context(), st, subject, Query{PredicateType: PredicateSign, Verifiers: []Verifier{releaseKey(t)}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(made, e.Good); diff != "" || len(e.Bad)+len(e.Other)+len(e.Beside) > 0 || e.Unread != nil {
+				t.Errorf("good (-made +found):\n%s\nbad %v, other %v, beside %v, unread %v", diff, e.Bad, e.Other, e.Beside, e.Unread)
+			}
+			if st.Asked["manifest"] != c.reads || st.Asked["blob"] != 0 {
+				t.Errorf("%d manifests and %d blobs, want %d and none", st.Asked["manifest"], st.Asked["blob"], c.reads)
+			}
+			// What another key says of it is told once.
+			stranger, err := Examine(t.Context(), st, subject, Query{PredicateType: PredicateSign, Verifiers: Verifiers(otherSigner(t, sign.Options{}).Key())})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if name != "of another signer" && (len(stranger.Good) > 0 || len(stranger.Other) != 1 || len(stranger.Bad)+len(stranger.Beside) > 0) {
+				t.Errorf("for another key: good %v, other %v, bad %v, beside %v", stranger.Good, stranger.Other, stranger.Bad, stranger.Beside)
+			}
+		})
+	}
+}
+
+// A flood of signatures in annotations costs no more than one of manifests, and hides a good one no better.
+func TestAnnotationsAreBounded(t *testing.T) {
+	st := signingtest.NewMemory()
+	subject := st.Artifact(t, "hello")
+	signed(t, newSigner(t, sign.Options{}), st, subject)
+	good := st.Listed[subject.Digest][0]
+	strange := string(bundleOf(t, otherSigner(t, sign.Options{}), subject.Digest, sign.Statement{Type: PredicateSign}))
+	var list []ocispec.Descriptor
+	for n := range 2*MaxReferrers - 1 {
+		junk := st.Attach(t, subject, MediaTypeBundle, MediaTypeBundle, fmt.Append(nil, n))
+		junk.Annotations = map[string]string{AnnotationBundle: strange}
+		list = append(list, junk)
+	}
+	st.Listed[subject.Digest] = append(list[:MaxReferrers-1:MaxReferrers-1], good)
+	if _, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)}); err != nil {
+		t.Errorf("Verify = %v", err)
+	}
+	clear(st.Asked)
+	st.Listed[subject.Digest] = list
+	if _, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)}); !errors.Is(err, fault.ErrTooLarge) || st.Asked["manifest"] > MaxReferrers {
+		t.Errorf("Verify = %v after %d manifests", err, st.Asked["manifest"])
 	}
 }
 
@@ -219,6 +309,7 @@ func TestManifestInTheList(t *testing.T) {
 			subject := st.Artifact(t, "hello")
 			signed(t, newSigner(t, sign.Options{Format: FormatBundle}), st, subject)
 			entry := &st.Listed[subject.Digest][0]
+			entry.Annotations = nil
 			entry.Data = c.data(st.Content[entry.Digest])
 			clear(st.Asked)
 			if _, err := Verify(t.Context(), st, subject, []Verifier{releaseKey(t)}); err != nil || st.Asked["manifest"] != c.manifests {
@@ -302,6 +393,7 @@ func TestVerifyRefuses(t *testing.T) {
 		}, nil},
 		{"the store hands out other bytes", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {
 			signed(t, newSigner(t, sign.Options{}), st, d)
+			st.StripData(t, d)
 			st.Corrupt = func(_ digest.Digest, data []byte) []byte { data[len(data)/2]++; return data }
 		}, fault.ErrDigestMismatch},
 		{"legacy payload of 1 MiB", func(t *testing.T, st *signingtest.Memory, d ocispec.Descriptor) {

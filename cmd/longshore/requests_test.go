@@ -21,7 +21,7 @@ import (
 func TestRequestsOfAState(t *testing.T) {
 	for kind, want := range map[testenv.Kind][2]int{ // the first state of a device, and the next one
 		testenv.Distribution: {19, 22},
-		testenv.Referrers:    {13, 17},
+		testenv.Referrers:    {13, 16},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := newShell(t, kind)

@@ -14,7 +14,8 @@ import (
 )
 
 // maxInline is the largest bundle that is also in the descriptor of its layer, so that a device reads it with the manifest: a keyless
-// signature has 10 KiB. The field is "data" of the image specification's descriptors; the blob is there too.
+// signature has 10 KiB. The field is "data" of the image specification's descriptors; the blob is there too. A small signature is in an annotation
+// instead, which the list of referrers has as well.
 const maxInline = 16 << 10
 
 // writeBundle signs a statement and attaches it.
@@ -24,8 +25,14 @@ func (s *Signer) writeBundle(ctx context.Context, st signing.Store, subject ocis
 		return "", err
 	}
 	layer := descriptorOf(signing.MediaTypeBundle, data)
-	inline := layer
-	if len(data) <= maxInline {
+	inline, annotations := layer, map[string]string{
+		"dev.sigstore.bundle.content":   "dsse-envelope",
+		signing.AnnotationPredicateType: said.Type,
+	}
+	switch {
+	case said.Type == signing.PredicateSign && len(data) <= signing.MaxAnnotatedBundle:
+		annotations[signing.AnnotationBundle] = string(data)
+	case len(data) <= maxInline:
 		inline.Data = data
 	}
 	subject = ocispec.Descriptor{MediaType: subject.MediaType, Digest: subject.Digest, Size: subject.Size}
@@ -36,10 +43,7 @@ func (s *Signer) writeBundle(ctx context.Context, st signing.Store, subject ocis
 		Config:       descriptorOf(ocispec.MediaTypeEmptyJSON, ocispec.DescriptorEmptyJSON.Data),
 		Layers:       []ocispec.Descriptor{inline},
 		Subject:      &subject,
-		Annotations: map[string]string{
-			"dev.sigstore.bundle.content":   "dsse-envelope",
-			signing.AnnotationPredicateType: said.Type,
-		},
+		Annotations:  annotations,
 	}
 	if at := said.Annotations[signing.AnnotationTime]; at != "" && said.Type != signing.PredicateSign { // so that the newest can be looked at first
 		m.Annotations[ocispec.AnnotationCreated] = at

@@ -463,14 +463,15 @@ func TestCosignAttestationIsNoSignature(t *testing.T) {
 	}
 }
 
-// A registry that answers 503 for one referrer does not make a signed artifact unsigned.
+// A registry that answers 503 for one referrer, whose bundle is too large for the list, does not make a signed artifact unsigned.
 func TestRegistryFaultIsTemporary(t *testing.T) {
 	k := releasePair()
 	server := testenv.Registry(t, testenv.Referrers)
 	r := openRepository(t, server.Reference("faulty"))
 	r.Client = &http.Client{Transport: http.DefaultTransport}
 	subject := pushArtifact(t, r, "hello")
-	made, err := newSigner(t, k.hand, sign.Options{}).Sign(t.Context(), r, subject)
+	large := map[string]string{"note": strings.Repeat("x", signing.MaxAnnotatedBundle)}
+	made, err := newSigner(t, k.hand, sign.Options{Annotations: large}).Sign(t.Context(), r, subject)
 	if err != nil {
 		t.Fatal(err)
 	}

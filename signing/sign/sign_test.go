@@ -88,6 +88,7 @@ func TestSignOnce(t *testing.T) {
 			if len(st.Content) == before {
 				t.Error("a Sign with other claims wrote nothing")
 			}
+			st.StripData(t, subject)
 			st.Fail = func(op, _ string) error {
 				if op == "manifest" {
 					return fault.ErrTemporary

@@ -152,6 +152,42 @@ func TestImmutableTags(t *testing.T) {
 	}
 }
 
+// A registry shows a small signature in the list of referrers, of the API or under the tag, so that no other request is needed. One that does not is
+// read as before.
+func TestSignatureInTheList(t *testing.T) {
+	for _, kind := range []testenv.Kind{testenv.Referrers, testenv.Distribution, testenv.Lax} {
+		t.Run(string(kind), func(t *testing.T) {
+			server := testenv.Registry(t, kind)
+			r := open(t, server.Reference("signed"))
+			subject := pushArtifact(t, r, "hello")
+			signer := quickSigner(t, sign.Options{})
+			if _, err := signer.Sign(t.Context(), r, subject); err != nil {
+				t.Fatal(err)
+			}
+			verify := func(reads int) {
+				t.Helper()
+				server.Faults.Forget()
+				if _, err := signing.Verify(t.Context(), r, subject, signing.Verifiers(signer.Key())); err != nil {
+					t.Fatal(err)
+				}
+				manifests, blobs := server.Faults.Requests(http.MethodGet, "/manifests/sha256:"), server.Faults.Requests(http.MethodGet, "/blobs/")
+				if len(manifests) != reads || len(blobs) != 0 {
+					t.Errorf("asked for %d manifests and %d blobs, want %d and none", len(manifests), len(blobs), reads)
+				}
+			}
+			verify(0)
+			server.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/referrers/", Effect: testenv.Rewrite(func(_ http.Header, body []byte) []byte {
+				return bytes.ReplaceAll(body, []byte(signing.AnnotationBundle), []byte("com.example.anything"))
+			})})
+			if kind == testenv.Referrers {
+				verify(1)
+			} else {
+				verify(0) // the list is under the tag, and has the manifest too
+			}
+		})
+	}
+}
+
 // Signatures in another repository are where cosign puts and finds them with COSIGN_REPOSITORY. 2.6 knows it for its older
 // format only, and leaves bundles beside the artifact.
 func TestCosignRepository(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/signing"
 )
 
 // Memory is a repository in memory, with the faults of real ones on request.
@@ -197,14 +198,19 @@ func (m *Memory) Attach(t testing.TB, subject ocispec.Descriptor, artifactType, 
 	return d
 }
 
-// StripData replaces the referrers of a subject by ones whose descriptors carry no data, as cosign writes them.
+// StripData replaces the referrers of a subject by ones with neither data nor the bundle in an annotation, as cosign writes them.
 func (m *Memory) StripData(t testing.TB, subject ocispec.Descriptor) {
 	t.Helper()
-	m.EditLayers(t, subject, func(l *ocispec.Descriptor) { l.Data = nil })
+	m.EditReferrers(t, subject, func(r *ocispec.Manifest) {
+		delete(r.Annotations, signing.AnnotationBundle)
+		for i := range r.Layers {
+			r.Layers[i].Data = nil
+		}
+	})
 }
 
-// EditLayers replaces the referrers of a subject by ones with edited layers.
-func (m *Memory) EditLayers(t testing.TB, subject ocispec.Descriptor, edit func(*ocispec.Descriptor)) {
+// EditReferrers replaces the referrers of a subject by edited ones.
+func (m *Memory) EditReferrers(t testing.TB, subject ocispec.Descriptor, edit func(*ocispec.Manifest)) {
 	t.Helper()
 	listed := m.Listed[subject.Digest]
 	m.Listed[subject.Digest] = nil
@@ -213,15 +219,13 @@ func (m *Memory) EditLayers(t testing.TB, subject ocispec.Descriptor, edit func(
 		if err := json.Unmarshal(m.Content[old.Digest], &manifest); err != nil {
 			t.Fatal(err)
 		}
-		for i := range manifest.Layers {
-			edit(&manifest.Layers[i])
-		}
+		edit(&manifest)
 		data, err := json.Marshal(manifest)
 		if err != nil {
 			t.Fatal(err)
 		}
 		d := descriptor(old.MediaType, data)
-		d.ArtifactType, d.Annotations = old.ArtifactType, old.Annotations
+		d.ArtifactType, d.Annotations = old.ArtifactType, manifest.Annotations
 		if err := m.PushReferrer(t.Context(), d, data); err != nil {
 			t.Fatal(err)
 		}

@@ -260,6 +260,7 @@ func TestCountUnread(t *testing.T) {
 	a, b := KeySigner(keyNo(t, 0, "a")), KeySigner(keyNo(t, 1, "b"))
 	signNo(t, 0, sign.Options{}, st, subject)
 	signNo(t, 1, sign.Options{}, st, subject)
+	st.StripData(t, subject)
 	hidden := st.Listed[subject.Digest][1].Digest.String()
 	st.Fail = func(_, what string) error {
 		if what == hidden {
