@@ -161,7 +161,7 @@ func alternatives(all []string) string {
 func outputFlags(formats []string) []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "`FORMAT` of the result: " + alternatives(formats)},
-		&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print only the digest"},
+		&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print only the main value of the result, such as its digest, or nothing"},
 		&cli.BoolFlag{Name: "debug", Usage: "print requests and their results on stderr"},
 	}
 }
