@@ -46,11 +46,17 @@ type Blob struct {
 }
 
 func blobOf(d ocispec.Descriptor) Blob {
-	b := Blob{Digest: d.Digest, MediaType: d.MediaType, ArtifactType: d.ArtifactType, Size: d.Size, Annotations: d.Annotations}
+	b := Blob{Digest: d.Digest, MediaType: d.MediaType, ArtifactType: d.ArtifactType, Size: d.Size, Annotations: withoutBundle(d.Annotations)}
 	if p := d.Platform; p != nil {
 		b.Platform = platform(p.OS, p.Architecture, p.Variant)
 	}
 	return b
+}
+
+// withoutBundle drops the text of a signature, which is shown as its statement.
+func withoutBundle(annotations map[string]string) map[string]string {
+	delete(annotations, signing.AnnotationBundle)
+	return annotations
 }
 
 func platform(os, architecture, variant string) string {
@@ -81,7 +87,7 @@ func Inspect(ctx context.Context, src signing.Source, target string) (*Inspectio
 	}
 	i := &Inspection{
 		Digest: desc.Digest, Kind: o.Kind, MediaType: o.MediaType, ArtifactType: o.ArtifactType, Size: int64(len(manifest)),
-		ContentSize: o.Size(), Annotations: o.Annotations, Referrers: []Referrer{},
+		ContentSize: o.Size(), Annotations: withoutBundle(o.Annotations), Referrers: []Referrer{},
 	}
 	if o.Subject != nil {
 		b := blobOf(*o.Subject)

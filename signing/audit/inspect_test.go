@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 
@@ -139,6 +140,29 @@ func bundleWith(statement, hint string) []byte {
 		panic(err)
 	}
 	return b
+}
+
+// The text of a signature is not shown beside its statement, neither of itself nor in a list of referrers.
+func TestInspectOfASignature(t *testing.T) {
+	p := newPlace("registry.example/things")
+	bundle := bundleOf(signing.PredicateSign, "")
+	annotations := map[string]string{signing.AnnotationBundle: string(bundle), "a": "b"}
+	d := p.putManifest(t, "signature", ocispec.Manifest{
+		ArtifactType: signing.MediaTypeBundle, Layers: []ocispec.Descriptor{p.putBlob(signing.MediaTypeBundle, bundle)}, Annotations: annotations,
+	})
+	d.Annotations = annotations
+	list, err := json.Marshal(ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{d}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.put("list", ocispec.MediaTypeImageIndex, list)
+	want := map[string]string{"a": "b"}
+	if i, err := audit.Inspect(t.Context(), p, "signature"); err != nil || !maps.Equal(i.Annotations, want) || len(i.Statements) != 1 {
+		t.Errorf("signature = %+v, %v", i, err)
+	}
+	if i, err := audit.Inspect(t.Context(), p, "list"); err != nil || len(i.Manifests) != 1 || !maps.Equal(i.Manifests[0].Annotations, want) {
+		t.Errorf("list = %+v, %v", i, err)
+	}
 }
 
 // Things of others are shown, whatever they are, and what is broken about ours is told beside what can be shown.
