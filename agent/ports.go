@@ -50,6 +50,8 @@ type Containers interface {
 	// Create makes a container, not started. The project must be prepared, the image pulled. [workload.ErrImageGone]: one that it needs
 	// is not here any more.
 	Create(ctx context.Context, p *workload.Project, c workload.Container) error
+	// PrepareStart does what can be done of a created container's Start while another one runs that it replaces. Start does what is missing.
+	PrepareStart(ctx context.Context, p *workload.Project, c workload.Container) error
 	// Start runs a created or exited container, with its network, its configs and secrets and its hooks. One that cannot be
 	// started any more, as part of it is gone, may be removed: it is created anew. [workload.ErrImageGone]: as for Create.
 	Start(ctx context.Context, p *workload.Project, c workload.Container) error

@@ -112,7 +112,13 @@ func (l *loop) call(ctx context.Context, st plan.Step) error {
 	case plan.Prepare:
 		return rt.Prepare(ctx, st.Spec)
 	case plan.Create:
-		return rt.Create(ctx, st.Spec, st.Unit)
+		err := rt.Create(ctx, st.Spec, st.Unit)
+		if err == nil && st.Ahead {
+			if early := rt.PrepareStart(ctx, st.Spec, st.Unit); early != nil { // its start meets that again, or not
+				l.log.Debug("a start could not be prepared", "container", st.Container, "err", early)
+			}
+		}
+		return err
 	case plan.Start:
 		return rt.Start(ctx, st.Spec, st.Unit)
 	case plan.Stop:

@@ -224,6 +224,10 @@ func (r killRuntime) Create(ctx context.Context, p *workload.Project, c workload
 	return r.k.around("create", func() error { return r.Runtime.Create(ctx, p, c) })
 }
 
+func (r killRuntime) PrepareStart(ctx context.Context, p *workload.Project, c workload.Container) error {
+	return r.k.around("prepare start", func() error { return r.Runtime.PrepareStart(ctx, p, c) })
+}
+
 func (r killRuntime) Start(ctx context.Context, p *workload.Project, c workload.Container) error {
 	return r.k.around("start", func() error { return r.Runtime.Start(ctx, p, c) })
 }

@@ -96,12 +96,14 @@ func live(ctx context.Context, p *workload.Project, r *containerd.Runtime, tell 
 		do   func() error
 	}
 	steps := []step{{"prepare", func() error { return r.Prepare(ctx, p) }}}
-	for _, name := range []string{"create", "start", "probe", "stop", "start again", "remove"} {
+	for _, name := range []string{"create", "prepare start", "start", "probe", "stop", "start again", "remove"} {
 		for _, c := range p.Containers() {
 			var do func() error
 			switch name {
 			case "create":
 				do = func() error { return r.Create(ctx, p, c) }
+			case "prepare start":
+				do = func() error { return r.PrepareStart(ctx, p, c) }
 			case "probe":
 				do = func() error { return r.Probe(ctx, c.ID, workload.Probe{Exec: []string{"/toolbox", "env"}}) }
 			case "stop":
@@ -187,7 +189,7 @@ func TestKilledAnywhereConverges(t *testing.T) {
 	killed := map[string]int{}
 	for n := range rounds {
 		// Odd steps: the kills fall at all places of the life, and at all places of a step.
-		step, part := n*15/rounds, time.Duration(n*37%60)*time.Millisecond
+		step, part := n*17/rounds, time.Duration(n*37%60)*time.Millisecond
 		killed[sacrifice(t, o, step, part)]++
 		rt, nets, err := o.open(t.Context(), always{})
 		if err != nil {

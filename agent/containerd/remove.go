@@ -28,6 +28,7 @@ func (r *Runtime) remove(ctx context.Context, id string) error {
 	if err != nil && !gone {
 		return err
 	}
+	r.early.take(id)
 	if !gone {
 		if err := r.tasks.End(ctx, id); err != nil {
 			return err

@@ -71,6 +71,7 @@ type Runtime struct {
 	startLimit time.Duration // startLimit; shorter in tests
 
 	lastKnown lastKnown
+	early     early
 
 	life context.Context    //nolint:containedctx // of work that continues when its caller stops waiting
 	end  context.CancelFunc // ends life

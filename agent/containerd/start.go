@@ -38,6 +38,9 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 		c = rec.Container
 	}
 	status, err := r.tasks.Status(ctx, c.ID)
+	if early := r.early.take(c.ID); early != nil && err == nil && status == task.Status_CREATED && r.startEarly(ctx, c, ctr.Labels, *early) {
+		return r.postStart(ctx, c)
+	}
 	switch {
 	case errdefs.IsNotFound(err): // no task
 	case err != nil && tasks.IsShimTimeout(err) && ctx.Err() == nil, err == nil && status == task.Status_UNKNOWN: // it may be running
@@ -66,7 +69,7 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 	if err != nil {
 		return err
 	}
-	if err := r.prepareStart(before, p, c, at, layer, ctr, rec); err != nil {
+	if err := r.refresh(before, p, c, at, layer, ctr, rec); err != nil {
 		return err
 	}
 	if err := r.preStart(ctx, p, c, at, ctr.Labels); err != nil {
@@ -85,11 +88,16 @@ func (r *Runtime) start(ctx context.Context, p *workload.Project, c workload.Con
 		}
 		return err
 	}
+	r.started(c, ctr.Labels, pid)
+	return r.postStart(ctx, c)
+}
+
+// started is what follows when a container's process runs.
+func (r *Runtime) started(c workload.Container, labels map[string]string, pid uint32) {
 	if err := r.volumes.UnmountSources(c); err != nil {
 		r.log.Warn("a container's sources stay mounted in the agent's run directory", "container", c.ID, "error", err)
 	}
-	r.logs.Watch(replicaOf(ctr.Labels), c.Service.Log, c.ID, pid)
-	return r.postStart(ctx, c)
+	r.logs.Watch(replicaOf(labels), c.Service.Log, c.ID, pid)
 }
 
 // removeBroken removes a container that can no longer be started, so that it is created again.
@@ -98,8 +106,8 @@ func (r *Runtime) removeBroken(ctx context.Context, id string, why error) error 
 	return failure.As(fault.ErrTemporary, errors.Join(fmt.Errorf("it is broken and will be created again: %w", why), r.remove(ctx, id)))
 }
 
-// prepareStart creates the container's mounts, and updates its specification where something changed since it was created.
-func (r *Runtime) prepareStart(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
+// refresh creates the container's mounts, and updates its specification where something changed since it was created.
+func (r *Runtime) refresh(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
 	ctr containers.Container, rec records.Record,
 ) error {
 	if err := r.guard.Permit(ctx, p, c.Service); err != nil {

@@ -33,6 +33,7 @@ type Step struct {
 	Container string // id; "" for Prepare and Teardown
 	Restart   bool   // Stop: to be started again
 	Run       string // with Again: the run that is to end
+	Ahead     bool   // Create: also do what can be done of its start, while the one that it replaces still runs
 	repeated  bool   // Start: it ran before
 	Spec      *workload.Project
 	Unit      workload.Container
@@ -245,7 +246,7 @@ func (pl *planner) component(v *view) {
 		case !x.there && (len(x.old) > 0 && x.act != actCreate && x.act != actSurge || v.missing(&x.c.Service) || v.waitsForVolume(&x.c.Service)):
 			continue
 		case !x.there:
-			st.Verb = Create
+			st.Verb, st.Ahead = Create, x.act == actCreate
 		case x.o.Status != workload.Created, !x.ended() && x.act != actSurge, !v.ready(x.c, pl.s), len(x.c.Service.Ports) > 0 && pl.going:
 			continue
 		default:

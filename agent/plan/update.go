@@ -157,6 +157,8 @@ func (pl *planner) replace(v *view, x *slot, beside bool) {
 		x.act = actActivate
 	case !beside && !x.there && !edited && !pl.creation(v, x).Waits && !v.waitsForVolume(&x.c.Service) && v.coexist(&x.c.Service):
 		x.act = actCreate
+	case !beside && x.there && pl.s.Busy[x.c.ID] == Create: // what can be done of its start is being done
+		x.act = actCreate
 	case !beside:
 		x.act = actClear
 	case !runs || !x.well:

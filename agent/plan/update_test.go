@@ -314,6 +314,28 @@ func TestStopFirstKeepsWhatRuns(t *testing.T) {
 	}
 }
 
+// While the start of the new container is being prepared, the old one runs on; only what comes before its stop is prepared.
+func TestStopFirstPreparesTheStart(t *testing.T) {
+	d, v1, v2 := stopFirst(t, func(*workload.Project, *workload.Service) {})
+	fresh := v2.Containers[0].ID
+	d.want = desired(2, deployment("d", v2))
+	d.until(t, func() bool { _, ok := d.containers[fresh]; return ok }, func(st Step) bool {
+		if st.Verb == Create && !st.Ahead {
+			t.Errorf("%s: its start is not prepared", st.Key())
+		}
+		return false
+	})
+	d.sup.Busy[fresh] = Create
+	for _, st := range Make(d.now, d.target(), d.observe(), d.sup, numbers).Steps {
+		t.Errorf("%s while the start is being prepared", st.Key())
+	}
+	delete(d.sup.Busy, fresh)
+	d.until(t, func() bool { return d.containers[fresh].Status == workload.Running }, nil)
+	if diff := cmp.Diff([]string{"create web-1.v2", "stop web-1.v1", "start web-1.v2"}, d.short(v1, v2)); diff != "" {
+		t.Errorf("steps (-want +got):\n%s", diff)
+	}
+}
+
 // A removal that fails keeps the new container neither from starting nor from getting the requests.
 func TestStopFirstWaitsForNoRemoval(t *testing.T) {
 	d, v1, v2 := stopFirst(t, func(*workload.Project, *workload.Service) {})

@@ -256,6 +256,11 @@ func (m *Memory) Create(ctx context.Context, p *workload.Project, c workload.Con
 	return nil
 }
 
+// PrepareStart does nothing: the start of a container takes no time.
+func (m *Memory) PrepareStart(ctx context.Context, _ *workload.Project, _ workload.Container) error {
+	return ctx.Err()
+}
+
 // Start runs a container.
 func (m *Memory) Start(ctx context.Context, _ *workload.Project, unit workload.Container) error {
 	id := unit.ID

@@ -107,21 +107,28 @@ func isLeftover(err error, pause time.Duration) bool {
 
 // begin creates a task and starts it. It removes a task that did not start.
 func (t *Tasks) begin(ctx context.Context, group, id string, layer []mount.Mount, streams IO) (pid uint32, err error) {
-	turn, err := t.shims.enter(ctx, group)
-	if err != nil {
+	if err := t.Create(ctx, group, id, layer, streams); err != nil {
 		return 0, err
 	}
+	return t.Start(ctx, id)
+}
+
+// discard removes a task that could not be created or started.
+func (t *Tasks) discard(ctx context.Context, id string) {
+	ctx, cancel := deadline.ForCleanup(ctx)
+	defer cancel()
+	if err := t.End(ctx, id); err != nil {
+		t.log.Warn("clean up after a container that did not start", "container", id, "error", err)
+	}
+}
+
+// Create creates a task that [Tasks.Start] starts; [Tasks.Run] does both. Nothing is left of a task that could not be created.
+func (t *Tasks) Create(ctx context.Context, group, id string, layer []mount.Mount, streams IO) error {
+	turn, err := t.shims.enter(ctx, group)
+	if err != nil {
+		return err
+	}
 	defer turn.leave()
-	defer func() {
-		if err == nil {
-			return
-		}
-		ctx, cancel := deadline.ForCleanup(ctx)
-		defer cancel()
-		if cerr := t.End(ctx, id); cerr != nil {
-			t.log.Warn("clean up after a container that did not start", "container", id, "error", cerr)
-		}
-	}()
 	stop := t.leaveEarly(id, turn)
 	_, err = t.client.Create(ctx, &api.CreateTaskRequest{
 		ContainerID: id, Rootfs: mount.ToProto(layer),
@@ -129,14 +136,21 @@ func (t *Tasks) begin(ctx context.Context, group, id string, layer []mount.Mount
 	})
 	stop()
 	if err != nil {
-		return 0, errgrpc.ToNative(err)
+		t.discard(ctx, id)
+		return errgrpc.ToNative(err)
 	}
 	turn.created()
+	return nil
+}
+
+// Start starts a created task, and returns its process. Nothing is left of a task that could not be started.
+func (t *Tasks) Start(ctx context.Context, id string) (pid uint32, err error) {
 	// An agent that is stopped at this moment would otherwise end a container that has just come up.
-	ctx, begun := deadline.Finishing(ctx)
+	starting, begun := deadline.Finishing(ctx)
 	defer begun()
-	res, err := t.client.Start(ctx, &api.StartRequest{ContainerID: id})
+	res, err := t.client.Start(starting, &api.StartRequest{ContainerID: id})
 	if err != nil {
+		t.discard(ctx, id)
 		return 0, errgrpc.ToNative(err)
 	}
 	return res.Pid, nil

@@ -1,0 +1,128 @@
+package containerd
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"sync"
+
+	"github.com/containerd/errdefs"
+
+	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/runspec"
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// early are the tasks that PrepareStart created for a Start to come, by container. They are known to this process only: the Start of another
+// one ends a task that was not started, and creates it again.
+type early struct {
+	mu    sync.Mutex
+	tasks map[string]earlyTask
+}
+
+// earlyTask is what a task was created with.
+type earlyTask struct {
+	at    Attachment
+	netns os.FileInfo // nil: the device's own
+}
+
+func (e *early) put(id string, t earlyTask) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.tasks == nil {
+		e.tasks = map[string]earlyTask{}
+	}
+	e.tasks[id] = t
+}
+
+// take returns a task once; nil: there is none.
+func (e *early) take(id string) *earlyTask {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t, ok := e.tasks[id]
+	delete(e.tasks, id)
+	if !ok {
+		return nil
+	}
+	return &t
+}
+
+// PrepareStart does what can be done of a created container's Start while the container that it replaces still runs: all but the start of its
+// process, for which runc needs most of the time. A container is left as it is if that could differ afterwards: with init containers,
+// devices or namespaces of others, and with paths of the device or of a volume, which the other one may still replace.
+func (r *Runtime) PrepareStart(ctx context.Context, p *workload.Project, c workload.Container) error {
+	return r.change(ctx, "prepare the start of", c.ID, func(ctx context.Context, _ string) error { return r.createTask(ctx, p, c) })
+}
+
+func (r *Runtime) createTask(ctx context.Context, p *workload.Project, c workload.Container) error {
+	if len(c.Service.PreStart) > 0 || runspec.BuiltAtStart(c.Service) || slices.ContainsFunc(c.Service.Mounts, func(m workload.Mount) bool {
+		return m.Kind == workload.MountBind || m.Subpath != ""
+	}) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.startLimit)
+	defer cancel()
+	ctr, rec, err := r.records.Own(ctx, c.ID)
+	if err != nil || c.Hash != rec.Container.Hash {
+		return err
+	}
+	if _, err := r.tasks.Status(ctx, c.ID); !errdefs.IsNotFound(err) {
+		return err
+	}
+	layer, err := r.snapshots().Mounts(ctx, ctr.SnapshotKey)
+	if err != nil {
+		return err
+	}
+	at, err := r.attach(ctx, ctr.Labels[owned.LabelProject], c)
+	if err != nil {
+		return err
+	}
+	netns, err := netnsOf(at)
+	if err != nil {
+		return err
+	}
+	if err := r.refresh(ctx, p, c, at, layer, ctr, rec); err != nil {
+		return err
+	}
+	streams, err := r.taskIO(c.Service, c.ID, ctr.Labels)
+	if err != nil {
+		return err
+	}
+	if err := r.tasks.Create(ctx, runspec.Group(p.Name, c.Service), c.ID, layer, streams); err != nil {
+		return err
+	}
+	r.early.put(c.ID, earlyTask{at, netns})
+	return nil
+}
+
+// startEarly starts a task that PrepareStart created; false: it could not be, or its networks are others now, and everything is to be done again.
+func (r *Runtime) startEarly(ctx context.Context, c workload.Container, labels map[string]string, t earlyTask) bool {
+	ctx, cancel := context.WithTimeout(ctx, r.startLimit)
+	defer cancel()
+	at, err := r.attach(ctx, labels[owned.LabelProject], c)
+	if err == nil {
+		var netns os.FileInfo
+		if netns, err = netnsOf(at); err == nil && (at != t.at || netns != nil && !os.SameFile(netns, t.netns)) {
+			err = errors.New("its networks were made again")
+		}
+	}
+	var pid uint32
+	if err == nil {
+		pid, err = r.tasks.Start(ctx, c.ID)
+	}
+	if err != nil {
+		r.log.Debug("a task that was created early is created again", "container", c.ID, "error", err)
+		return false
+	}
+	r.started(c, labels, pid)
+	return true
+}
+
+// netnsOf is the network namespace of an attachment; nil: the device's own.
+func netnsOf(at Attachment) (os.FileInfo, error) {
+	if at.NetNS == "" {
+		return nil, nil
+	}
+	return os.Stat(at.NetNS)
+}

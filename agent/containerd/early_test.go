@@ -1,0 +1,152 @@
+package containerd_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// taskPID is the process that runc has created for a container, also before its program starts; "": there is none.
+func (r *rig) taskPID(id string) string {
+	r.t.Helper()
+	out, err := r.daemon.Ctr(r.t.Context(), "-n", r.o.Namespace, "tasks", "ls")
+	if err != nil {
+		r.t.Fatal(out, err)
+	}
+	for line := range strings.Lines(out) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == id {
+			return f[1]
+		}
+	}
+	return ""
+}
+
+// replaced are a container that runs and its replacement, whose start is prepared.
+func (r *rig) replaced(img workload.Image, edit func(*workload.Service)) (p *workload.Project, old, next workload.Container) {
+	r.t.Helper()
+	s := server(img)
+	edit(&s)
+	p = project("early", s)
+	old = r.up(p)[0]
+	r.serving(old.ID)
+	p.Services[0].Command = []string{"serve", "8080", "second"}
+	next = r.created(p)[0]
+	for range 2 {
+		if err := r.PrepareStart(r.t.Context(), p, next); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	if o := r.seen(next.ID); o.Status != workload.Created || o.PID != 0 {
+		r.t.Fatalf("after PrepareStart: %+v, want created and no process", o)
+	}
+	if got := r.get(old.ID, "/"); got != "hello\n" {
+		r.t.Fatalf("the container that is replaced says %q", got)
+	}
+	return p, old, next
+}
+
+// The task of a replacement is created while the old container runs; its Start only starts the process.
+func TestPreparedStart(t *testing.T) {
+	r := newRig(t)
+	p, old, next := r.replaced(r.pulled(nil), func(*workload.Service) {})
+	pid := r.taskPID(next.ID)
+	if pid == "" {
+		t.Fatal("no task was created")
+	}
+	if err := r.Stop(t.Context(), old.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.start(next); err != nil {
+		t.Fatal(err)
+	}
+	r.serving(next.ID)
+	if got := r.get(next.ID, "/"); got != "second\n" {
+		t.Errorf("GET / = %q, want second", got)
+	}
+	if got := r.taskPID(next.ID); got != pid {
+		t.Errorf("the process is %s, want %s, which was prepared", got, pid)
+	}
+	if err := r.PrepareStart(t.Context(), p, next); err != nil || r.taskPID(next.ID) != pid {
+		t.Errorf("PrepareStart of a running container = %v, process %s, want %s", err, r.taskPID(next.ID), pid)
+	}
+	if err := r.Remove(t.Context(), old.ID); err != nil {
+		t.Fatal(err)
+	}
+	r.serving(next.ID)
+}
+
+// A prepared start that another agent finds, or whose network has been made again, or of which nothing is left, is done anew.
+func TestPreparedStartThatDoesNotHold(t *testing.T) {
+	r := newRig(t)
+	img := r.pulled(nil)
+	for name, spoil := range map[string]func(p *workload.Project, next workload.Container){
+		"the agent was restarted": func(p *workload.Project, next workload.Container) {
+			if err := r.reopened(r.o).Start(t.Context(), p, next); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"another network": func(_ *workload.Project, next workload.Container) {
+			if err := r.nets.Detach(t.Context(), next.ID); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"no task": func(_ *workload.Project, next workload.Container) {
+			if err := r.Stop(t.Context(), next.ID); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"another container": func(p *workload.Project, next workload.Container) {
+			if err := r.Remove(t.Context(), next.ID); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.Create(t.Context(), p, next); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p, old, next := r.replaced(img, func(*workload.Service) {})
+			pid := r.taskPID(next.ID)
+			if err := r.Stop(t.Context(), old.ID); err != nil {
+				t.Fatal(err)
+			}
+			spoil(p, next)
+			if err := r.start(next); err != nil {
+				t.Fatal(err)
+			}
+			r.serving(next.ID)
+			if got := r.get(next.ID, "/"); got != "second\n" {
+				t.Errorf("GET / = %q, want second", got)
+			}
+			if got := r.taskPID(next.ID); got == pid {
+				t.Errorf("the process %s is the one that was prepared", got)
+			}
+			for _, c := range []workload.Container{old, next} {
+				if err := r.Remove(t.Context(), c.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := r.Teardown(t.Context(), p.Name); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// What the old container may still change is looked at when it has ended.
+func TestStartThatIsNotPrepared(t *testing.T) {
+	r := newRig(t)
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, _, next := r.replaced(r.pulled(nil), func(s *workload.Service) {
+		s.Mounts = []workload.Mount{{Kind: workload.MountBind, Source: filepath.Join(dir, "f"), Target: "/f"}}
+	})
+	if pid := r.taskPID(next.ID); pid != "" {
+		t.Errorf("a task was created, process %s", pid)
+	}
+}
