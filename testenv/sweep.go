@@ -32,14 +32,15 @@ func sweep(dir string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 2*sweepLimit)
-	defer cancel()
 	var errs []error
 	tasks, err := filepath.Glob(filepath.Join(dir, "*", "*", "io.containerd.runtime.v2.task", "*", "*"))
 	errs = append(errs, err)
 	more, err := filepath.Glob(filepath.Join(dir, "*", "io.containerd.runtime.v2.task", "*", "*"))
 	errs = append(errs, err)
 	tasks = append(tasks, more...)
+	// On a busy machine runc needs a second for each container.
+	ctx, cancel := context.WithTimeout(context.Background(), 2*sweepLimit+time.Duration(len(tasks))*time.Second)
+	defer cancel()
 	errs = append(errs, killMarked(ctx, dir, "containerd")) // first: it would react to what follows
 	for _, task := range tasks {
 		namespace, id := filepath.Base(filepath.Dir(task)), filepath.Base(task)
