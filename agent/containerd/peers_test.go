@@ -110,7 +110,7 @@ func BenchmarkServiceToHTTP200(b *testing.B) {
 	all := []contender{
 		{"ours", func(n int) time.Duration { return r.benchOurs(img, n) }},
 		{"floor", func(n int) time.Duration { return r.benchFloor(c, img, n) }},
-		{"confined-floor", func(n int) time.Duration { return r.benchFloor(c, img, n, seccomp.WithDefaultProfile()) }},
+		{"confined", func(n int) time.Duration { return r.benchFloor(c, img, n, seccomp.WithDefaultProfile()) }},
 	}
 	if n, _ := r.peers(b, false); n != nil {
 		up := []string{"run", "-d", "--name", "one", "-p", fmt.Sprintf("127.0.0.1:%d:8080", firstPort), n.Image, "serve", "8080", "hello"}

@@ -84,7 +84,7 @@ func runtimeRows() []row {
 			theirs: "the Go client's floor", target: "≤ 1.1 × the floor", ratio: 1.1,
 		},
 		{
-			name: "the same, beside the floor with a system call filter", bench: driver + "BenchmarkServiceToHTTP200", unit: "ours-ms", peerUnit: "confined-floor-ms",
+			name: "the same, beside the floor with a system call filter", bench: driver + "BenchmarkServiceToHTTP200", unit: "ours-ms", peerUnit: "confined-ms",
 			theirs: "the Go client's floor with containerd's own filter",
 		},
 		{
