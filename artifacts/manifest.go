@@ -31,8 +31,8 @@ func layer(mediaType, title string, data []byte) Blob {
 	return b
 }
 
-// inline puts content of at most so many bytes into its descriptor too, so that it is read with the manifest. The blob is pushed all the same: tools
-// and earlier versions of Longshore read that, and a copy has to have it.
+// inline puts content of at most so many bytes into its descriptor too, so that it is read with the manifest. The blob is pushed all the same:
+// other tools read that, and a copy has to have it.
 func (b Blob) inline(limit int) Blob {
 	if len(b.Data) <= limit {
 		b.Descriptor.Data = b.Data

@@ -3,6 +3,7 @@ package audit
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -55,8 +56,9 @@ func blobOf(d ocispec.Descriptor) Blob {
 
 // withoutBundle drops the text of a signature, which is shown as its statement.
 func withoutBundle(annotations map[string]string) map[string]string {
-	delete(annotations, signing.AnnotationBundle)
-	return annotations
+	shown := maps.Clone(annotations) // the list that they are of may be read again
+	delete(shown, signing.AnnotationBundle)
+	return shown
 }
 
 func platform(os, architecture, variant string) string {
