@@ -72,6 +72,7 @@ type examination struct {
 
 	layer ocispec.Descriptor // the last one that was fetched
 	data  []byte
+	read  []string // what became good signatures: digests of manifests, and with them bundles that lists had of them
 }
 
 // budget bounds the reads for one subject: without it the limits of single reads would add up to gigabytes, at each try.
@@ -212,7 +213,7 @@ func (e *examination) list(ctx context.Context, listed []ocispec.Descriptor) {
 		listed = listed[:limit]
 	}
 	for _, d := range listed {
-		if slices.ContainsFunc(e.Good, func(s Signature) bool { return s.Format == FormatBundle && s.Digest == d.Digest }) {
+		if slices.Contains(e.read, d.Digest.String()) || slices.Contains(e.read, inList(d)) {
 			continue // read from another place already
 		}
 		if e.referrer(ctx, d); e.over {
@@ -238,8 +239,13 @@ func (e *examination) likeliness(d ocispec.Descriptor) int {
 	}
 }
 
+// inList is a bundle in a list with the manifest that the list has it of: another place may have another bundle of that, and be right.
+func inList(d ocispec.Descriptor) string {
+	return d.Digest.String() + " " + d.Annotations[AnnotationBundle]
+}
+
 func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
-	where := "referrer " + d.Digest.String()
+	where, good := "referrer "+d.Digest.String(), len(e.Good)
 	if d.Size > maxManifestBytes {
 		e.Beside = append(e.Beside, Remark{Where: where, Reason: fmt.Sprintf("a manifest of %d bytes", d.Size)})
 		return
@@ -288,6 +294,9 @@ func (e *examination) referrer(ctx context.Context, d ocispec.Descriptor) {
 			e.legacyLayer(ctx, where, l)
 		}
 	}
+	if len(e.Good) > good {
+		e.read = append(e.read, d.Digest.String())
+	}
 }
 
 // annotated reads the bundle that a list of referrers has of one in an annotation, and reports whether it is a good signature. Otherwise
@@ -301,6 +310,7 @@ func (e *examination) annotated(ctx context.Context, where string, d ocispec.Des
 	l := ocispec.Descriptor{MediaType: d.ArtifactType, Digest: digest.FromBytes(data), Size: int64(len(data)), Data: data}
 	e.bundleLayer(ctx, where, d.Digest, d.Annotations[AnnotationPredicateType], l)
 	if len(e.Good) > good {
+		e.read = append(e.read, inList(d))
 		return true
 	}
 	e.begin(known)

@@ -35,7 +35,7 @@ type Signature struct {
 	Verification
 	By          string            // the name of the trustee
 	Format      Format            // FormatBundle or FormatLegacy
-	Digest      digest.Digest     // of the referrer's manifest; of the payload when Format is FormatLegacy
+	Digest      digest.Digest     // of the referrer's manifest, as its list names it; of the payload when Format is FormatLegacy
 	Time        time.Time         // when, as the signer claims, in UTC; zero when it did not tell
 	Annotations map[string]string // what else was signed with the digest
 	Predicate   json.RawMessage   // what a statement says; nil of a signature

@@ -270,6 +270,72 @@ func TestBundleInAnAnnotation(t *testing.T) {
 	}
 }
 
+// mirrored is a repository with lists of referrers from mirrors before its own.
+type mirrored struct {
+	*signingtest.Memory
+	mirrors [][]ocispec.Descriptor
+}
+
+func (m mirrored) EachReferrers(ctx context.Context, subject ocispec.Descriptor, enough func([]ocispec.Descriptor) bool) error {
+	for _, list := range m.mirrors {
+		if enough(list) {
+			return nil
+		}
+	}
+	list, err := m.Referrers(ctx, subject)
+	if err == nil {
+		enough(list)
+	}
+	return err
+}
+
+func (m mirrored) EachResolve(ctx context.Context, tag string, enough func(ocispec.Descriptor) bool) error {
+	d, err := m.Resolve(ctx, tag)
+	if err == nil {
+		enough(d)
+	}
+	return err
+}
+
+// A mirror that shows one signature in the place of another does not hide that one in the registry itself.
+func TestMirrorSwapsAnnotations(t *testing.T) {
+	st := signingtest.NewMemory()
+	subject := st.Artifact(t, "hello")
+	other := otherSigner(t, sign.Options{Name: "other"})
+	signed(t, newSigner(t, sign.Options{Name: "release"}), st, subject)
+	signed(t, other, st, subject)
+	lie := slices.Clone(st.Listed[subject.Digest])
+	lie[1].Annotations = lie[0].Annotations
+	verifiers := append(Verifiers(other.Key()), releaseKey(t))
+	for name, c := range map[string]struct {
+		mirrors [][]ocispec.Descriptor
+		good    int
+	}{
+		"one that lies":      {[][]ocispec.Descriptor{lie}, 3},
+		"one that is honest": {[][]ocispec.Descriptor{st.Listed[subject.Digest]}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clear(st.Asked)
+			e, err := Examine(t.Context(), mirrored{st, c.mirrors}, subject, Query{
+				PredicateType: PredicateSign, Verifiers: verifiers, Enough: func([]Signature) bool { return false },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			by := map[string]bool{}
+			for _, s := range e.Good {
+				by[s.By] = true
+			}
+			if len(by) != 2 || len(e.Good) != c.good || e.Unread != nil || len(e.Bad)+len(e.Other) > 0 {
+				t.Errorf("good %+v, unread %v, bad %v, other %v; want both signers, %d signatures", e.Good, e.Unread, e.Bad, e.Other, c.good)
+			}
+			if n := st.Asked["manifest"] + st.Asked["blob"]; n > 0 {
+				t.Errorf("%d requests beside lists", n)
+			}
+		})
+	}
+}
+
 // A flood of signatures in annotations costs no more than one of manifests, and hides a good one no better.
 func TestAnnotationsAreBounded(t *testing.T) {
 	st := signingtest.NewMemory()
