@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -127,6 +129,24 @@ func TestDependentsFollow(t *testing.T) {
 				t.Errorf("steps (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// An update of both starts each of them once, in whichever order their tasks are created.
+func TestUpdateOfDependents(t *testing.T) {
+	for _, names := range [][2]string{{"a", "b"}, {"b", "a"}} {
+		version := func(image string) Component {
+			return component("d", "app", service(names[0], image), service(names[1], image, workload.Dependency{Service: names[0], Condition: workload.Started, Restart: true}))
+		}
+		v1, v2 := version("1"), version("2")
+		d := newDevice()
+		d.run(t, desired(1, deployment("d", v1)))
+		d.log = nil
+		d.run(t, desired(2, deployment("d", v2)))
+		started := slices.DeleteFunc(d.short(v1, v2), func(step string) bool { return !strings.HasPrefix(step, "start ") })
+		if diff := cmp.Diff([]string{"start " + names[0] + "-1.v2", "start " + names[1] + "-1.v2"}, started); diff != "" {
+			t.Errorf("starts (-want +got):\n%s\nlog %v", diff, d.short(v1, v2))
+		}
 	}
 }
 

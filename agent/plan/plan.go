@@ -246,7 +246,7 @@ func (pl *planner) component(v *view) {
 		case !x.there && (len(x.old) > 0 && x.act != actCreate && x.act != actSurge || v.missing(&x.c.Service) || v.waitsForVolume(&x.c.Service)):
 			continue
 		case !x.there:
-			st.Verb, st.Ahead = Create, x.act == actCreate
+			st.Verb, st.Ahead = Create, x.act == actCreate && !v.restartsWith(&x.c.Service)
 		case x.o.Status != workload.Created, !x.ended() && x.act != actSurge, !v.ready(x.c, pl.s), len(x.c.Service.Ports) > 0 && pl.going:
 			continue
 		default:

@@ -59,11 +59,12 @@ type model struct {
 	projects   map[string]bool
 	broken     map[string]bool // images whose containers exit at once
 	pid        uint32
+	early      map[string]uint32 // processes that a start ahead made, by container
 	log        []string
 }
 
 func newModel() *model {
-	return &model{containers: map[string]workload.Observation{}, projects: map[string]bool{}}
+	return &model{containers: map[string]workload.Observation{}, projects: map[string]bool{}, early: map[string]uint32{}}
 }
 
 func (m *model) observe() workload.Observed {
@@ -104,6 +105,10 @@ func (m *model) apply(s Step) error {
 			Service: u.Name, Replica: s.Unit.Replica, Hash: s.Unit.Hash, Status: workload.Created, Active: active,
 			Image: u.Image.Name(),
 		}
+		if delete(m.early, c.ID); s.Ahead {
+			m.pid++
+			m.early[c.ID] = m.pid
+		}
 	case Start:
 		if !ok {
 			return fmt.Errorf("start %s: not there", s.Container)
@@ -118,8 +123,12 @@ func (m *model) apply(s Step) error {
 				return fmt.Errorf("start %s: %s is %s", s.Container, o.ID, o.Status)
 			}
 		}
-		m.pid++
-		c.Status, c.PID, c.Run, c.Began = workload.Running, m.pid, fmt.Sprint(m.pid), time.Duration(m.pid)
+		pid := m.early[c.ID]
+		if delete(m.early, c.ID); pid == 0 {
+			m.pid++
+			pid = m.pid
+		}
+		c.Status, c.PID, c.Run, c.Began = workload.Running, pid, fmt.Sprint(pid), time.Duration(pid)
 		if m.broken[c.Image] {
 			c.Status, c.PID, c.Run, c.End, c.Began, c.ExitCode = workload.Exited, 0, "", "end of "+c.Run, 0, 1
 		}

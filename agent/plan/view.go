@@ -394,6 +394,18 @@ func (v *view) dependencyRestarted(x *slot, s *Supervision) bool {
 	return later && v.ready(x.c, s)
 }
 
+// restartsWith reports whether a service is restarted with another one, or another one with it. That is decided by which process began later,
+// and one that is created ahead of its start begins before it.
+func (v *view) restartsWith(s *workload.Service) bool {
+	for i := range v.slots {
+		x := &v.slots[i].c.Service
+		if slices.ContainsFunc(x.DependsOn, func(d workload.Dependency) bool { return d.Restart && (d.Service == s.Name || x.Name == s.Name) }) {
+			return true
+		}
+	}
+	return false
+}
+
 // source names the component of a trouble.
 func (v *view) source() string { return cmp.Or(v.c.Name, v.d.Name) }
 
