@@ -36,6 +36,14 @@ func (e *early) put(id string, t earlyTask) {
 	e.tasks[id] = t
 }
 
+// has reports whether a container has such a task.
+func (e *early) has(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, ok := e.tasks[id]
+	return ok
+}
+
 // take returns a task once; nil: there is none.
 func (e *early) take(id string) *earlyTask {
 	e.mu.Lock()
@@ -50,7 +58,7 @@ func (e *early) take(id string) *earlyTask {
 
 // PrepareStart does what can be done of a created container's Start while the container that it replaces still runs: all but the start of its
 // process, for which runc needs most of the time. A container is left as it is if that could differ afterwards: with init containers,
-// devices or namespaces of others, and with paths of the device or of a volume, which the other one may still replace.
+// devices or namespaces of others, and with paths of the device or within a volume, which the other one may still replace.
 func (r *Runtime) PrepareStart(ctx context.Context, p *workload.Project, c workload.Container) error {
 	return r.change(ctx, "prepare the start of", c.ID, func(ctx context.Context, _ string) error { return r.createTask(ctx, p, c) })
 }
@@ -68,6 +76,9 @@ func (r *Runtime) createTask(ctx context.Context, p *workload.Project, c workloa
 		return err
 	}
 	if _, err := r.tasks.Status(ctx, c.ID); !errdefs.IsNotFound(err) {
+		return err
+	}
+	if nested, err := runspec.Nested(ctr.Spec, r.o.DataDir); nested || err != nil {
 		return err
 	}
 	layer, err := r.snapshots().Mounts(ctx, ctr.SnapshotKey)

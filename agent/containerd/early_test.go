@@ -1,12 +1,18 @@
 package containerd_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 // taskPID is the process that runc has created for a container, also before its program starts; "": there is none.
@@ -131,6 +137,92 @@ func TestPreparedStartThatDoesNotHold(t *testing.T) {
 			}
 			if err := r.Teardown(t.Context(), p.Name); err != nil {
 				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// A task that ended before its container was started is no run of the container: one that is not to be restarted starts all the same.
+func TestPreparedTaskThatEnds(t *testing.T) {
+	r := newRig(t)
+	_, old, next := r.replaced(r.pulled(nil), func(s *workload.Service) { s.Restart.Policy = workload.RestartNo })
+	pid, err := strconv.Atoi(r.taskPID(next.ID))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, time.Minute, "the task ends", func() error {
+		out, err := r.daemon.Ctr(t.Context(), "-n", r.o.Namespace, "tasks", "ls")
+		for line := range strings.Lines(out) {
+			if f := strings.Fields(line); len(f) > 2 && f[0] == next.ID && f[2] == "STOPPED" {
+				return err
+			}
+		}
+		return errors.Join(err, errors.New(out))
+	})
+	if o := r.seen(next.ID); o.Status != workload.Created {
+		t.Errorf("%+v, want created", o)
+	}
+	if err := r.Stop(t.Context(), old.ID); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.start(next); err != nil {
+		t.Fatal(err)
+	}
+	r.serving(next.ID)
+}
+
+// The old container may replace what is in its volumes until it has ended: the new one has its files and its working directory there all the same.
+func TestPlacesInAVolume(t *testing.T) {
+	r := newRig(t)
+	s := server(r.pulled(nil))
+	s.Mounts = []workload.Mount{{Kind: workload.MountVolume, Source: "state", Target: "/state"}}
+	p := project("early", s)
+	p.Volumes = []workload.Volume{{Name: "state"}}
+	before := p.Services[0]
+	for name, edit := range map[string]func(*workload.Service){
+		"a file":            func(s *workload.Service) { s.Files = []workload.File{file("site", "/state/line/site.conf", "new\n")} },
+		"working directory": func(s *workload.Service) { s.WorkingDir = "/state/line" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p.Services[0] = before
+			old := r.up(p)[0]
+			r.serving(old.ID)
+			line := filepath.Join(r.o.DataDir, "volumes", p.Name, "state", "_data", "line")
+			fill := func() {
+				if err := errors.Join(os.RemoveAll(line), os.Mkdir(line, 0o755), os.WriteFile(filepath.Join(line, "site.conf"), []byte("old\n"), 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			fill()
+			edit(&p.Services[0])
+			next := r.created(p)[0]
+			if err := r.PrepareStart(t.Context(), p, next); err != nil {
+				t.Fatal(err)
+			}
+			fill()
+			if err := r.Stop(t.Context(), old.ID); err != nil {
+				t.Fatal(err)
+			}
+			if err := r.start(next); err != nil {
+				t.Fatal(err)
+			}
+			r.serving(next.ID)
+			want := map[string]string{"/state/line/site.conf": "new\n"}
+			if next.Service.WorkingDir != "" {
+				want = map[string]string{"site.conf": "old\n"}
+			}
+			for path, text := range want {
+				if got := r.get(next.ID, "/file?path="+path); got != text {
+					t.Errorf("%s is %q, want %q", path, got, text)
+				}
+			}
+			for _, c := range []workload.Container{old, next} {
+				if err := r.Remove(t.Context(), c.ID); err != nil {
+					t.Fatal(err)
+				}
 			}
 		})
 	}

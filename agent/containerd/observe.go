@@ -61,6 +61,7 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 		case ok && (t == nil || t.Status == task.Status_UNKNOWN):
 			mute[b.ID] = true
 			o = r.lastKnown.recall(o)
+		case r.early.has(b.ID): // it stays created, whatever became of the task: nothing ran in it
 		case t != nil:
 			if describe(&o, t); o.Status == workload.Exited && o.ExitCode != 0 {
 				o.Lack = r.lack(b)

@@ -229,6 +229,19 @@ func BuiltAtStart(s workload.Service) bool {
 		len(s.Devices)+len(s.CDI)+len(s.GPUs) > 0 || s.Resources.Blkio != nil || s.Security != nil && s.Security.Privileged
 }
 
+// Nested reports whether a mount or the working directory of a specification has its place within something that is mounted from below dir.
+func Nested(spec typeurl.Any, dir string) (bool, error) {
+	var s oci.Spec
+	if err := typeurl.UnmarshalTo(spec, &s); err != nil {
+		return false, err
+	}
+	below := func(dir, path string) bool { return strings.HasPrefix(filepath.Clean(path), filepath.Clean(dir)+"/") }
+	return slices.ContainsFunc(s.Mounts, func(m specs.Mount) bool {
+		return below(dir, m.Source) && (below(m.Destination, s.Process.Cwd) ||
+			slices.ContainsFunc(s.Mounts, func(o specs.Mount) bool { return below(m.Destination, o.Destination) }))
+	}), nil
+}
+
 // Rejoin updates the path of a container's network namespace in its specification, and the sources of the networks' files: by the path
 // in the container, "" where there is none.
 func Rejoin(old typeurl.Any, netns string, files map[string]string) (typeurl.Any, error) {
