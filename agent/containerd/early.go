@@ -14,6 +14,10 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
+// maxEarly is how many created tasks may wait for their starts, up to those that are being created: an update of a whole device would have one
+// for each container, and runc's process holds 4 MiB in each.
+const maxEarly = 8
+
 // early are the tasks that PrepareStart created for a Start to come, by container. They are known to this process only: the Start of another
 // one ends a task that was not started, and creates it again.
 type early struct {
@@ -44,6 +48,13 @@ func (e *early) has(id string) bool {
 	return ok
 }
 
+// full reports whether no more tasks may wait.
+func (e *early) full() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.tasks) >= maxEarly
+}
+
 // take returns a task once; nil: there is none.
 func (e *early) take(id string) *earlyTask {
 	e.mu.Lock()
@@ -64,7 +75,7 @@ func (r *Runtime) PrepareStart(ctx context.Context, p *workload.Project, c workl
 }
 
 func (r *Runtime) createTask(ctx context.Context, p *workload.Project, c workload.Container) error {
-	if len(c.Service.PreStart) > 0 || runspec.BuiltAtStart(c.Service) || slices.ContainsFunc(c.Service.Mounts, func(m workload.Mount) bool {
+	if r.early.full() || len(c.Service.PreStart) > 0 || runspec.BuiltAtStart(c.Service) || slices.ContainsFunc(c.Service.Mounts, func(m workload.Mount) bool {
 		return m.Kind == workload.MountBind || m.Subpath != ""
 	}) {
 		return nil

@@ -142,6 +142,35 @@ func TestPreparedStartThatDoesNotHold(t *testing.T) {
 	}
 }
 
+// However many containers are replaced at a time, a few of the new ones have a process before their start.
+func TestPreparedStartsAreFew(t *testing.T) {
+	r := newRig(t)
+	s := server(r.pulled(nil))
+	s.Replicas = 10
+	p := project("early", s)
+	all := r.created(p)
+	tasks := func() (n int) {
+		for _, c := range all {
+			if err := r.PrepareStart(t.Context(), p, c); err != nil {
+				t.Fatal(err)
+			}
+			if r.taskPID(c.ID) != "" {
+				n++
+			}
+		}
+		return n
+	}
+	if n := tasks(); n != 8 {
+		t.Errorf("%d tasks wait, want 8", n)
+	}
+	if err := r.start(all[0]); err != nil {
+		t.Fatal(err)
+	}
+	if n := tasks(); n != 9 {
+		t.Errorf("%d tasks beside the one that was started, want 8", n-1)
+	}
+}
+
 // A task that ended before its container was started is no run of the container: one that is not to be restarted starts all the same.
 func TestPreparedTaskThatEnds(t *testing.T) {
 	r := newRig(t)
