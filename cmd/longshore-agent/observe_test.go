@@ -274,11 +274,11 @@ func TestExecCommand(t *testing.T) {
 		code := run(t.Context(), append([]string{"longshore-agent", "exec", "--config", file}, args...), strings.NewReader(in), &out, &errs)
 		return code, out.String(), errs.String()
 	}
-	code, out, errs := exec("input ", "-i", "-u", "7", "-w", "/w", "-e", "A=1", "-e", "B=2", "line/web-2", "--", "sh", "-c", "exit", "42")
+	code, out, errs := exec("input ", "-i", "-u", "7", "-w", "/w", "-e", "A=1,2", "-eB= 2 ", "line/web-2", "--", "sh", "-c", "exit", "42")
 	if code != 42 || out != "input in line-x-web-2-aabbccdd" || errs != "to stderr" {
 		t.Errorf("exec = %d, %q, %q", code, out, errs)
 	}
-	if asked.User != "7" || asked.WorkingDir != "/w" || !slices.Equal(asked.Environment, []string{"A=1", "B=2"}) || !slices.Equal(asked.Argv, []string{"sh", "-c", "exit", "42"}) || asked.TTY {
+	if asked.User != "7" || asked.WorkingDir != "/w" || !slices.Equal(asked.Environment, []string{"A=1,2", "B= 2 "}) || !slices.Equal(asked.Argv, []string{"sh", "-c", "exit", "42"}) || asked.TTY {
 		t.Errorf("asked for %+v", asked)
 	}
 	for _, tc := range []struct {

@@ -18,13 +18,12 @@ import (
 // app is the tree of commands.
 func (p *program) app() *cli.App {
 	return &cli.App{
-		Name:                      "longshore",
-		Usage:                     "publish signed releases for devices to a container registry",
-		Description:               "A release goes from a Compose project to a device in three steps:\n\n   longshore key generate release\n   longshore component push DIRECTORY HOST/PATH:VERSION\n   longshore state push --device ID --key release.key --component HOST/PATH:VERSION HOST/STATES\n\n" + outcome.Help,
-		Writer:                    p.stdout,
-		ErrWriter:                 p.stderr,
-		DisableSliceFlagSeparator: true,
-		HideHelp:                  true, Flags: []cli.Flag{helpFlag()},
+		Name:        "longshore",
+		Usage:       "publish signed releases for devices to a container registry",
+		Description: "A release goes from a Compose project to a device in three steps:\n\n   longshore key generate release\n   longshore component push DIRECTORY HOST/PATH:VERSION\n   longshore state push --device ID --key release.key --component HOST/PATH:VERSION HOST/STATES\n\n" + outcome.Help,
+		Writer:      p.stdout,
+		ErrWriter:   p.stderr,
+		HideHelp:    true, Flags: []cli.Flag{helpFlag()},
 		Commands: p.library("",
 			loginCommand(),
 			logoutCommand(),

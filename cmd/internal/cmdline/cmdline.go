@@ -23,7 +23,7 @@ const Verbatim = "verbatim"
 
 // Arrange brings a command line, without the program's name, into the order that the flag package wants: the command, its
 // flags, its arguments. It lets flags stand anywhere, and fills in from the environment what is not there: a flag beats
-// its variable. env is nil when the flags know their variables themselves.
+// its variable. env is nil when there are no variables.
 func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
 	var path, rest []string
 	var command *cli.Command
@@ -221,7 +221,10 @@ func fromEnvironment(path string, c *cli.Command, given []string, env Environmen
 		}
 		values := []string{value}
 		if d, ok := f.(cli.DocGenerationSliceFlag); ok && d.IsSliceFlag() {
-			values = strings.Split(strings.TrimSpace(value), "\n")
+			values = strings.Split(strings.Trim(value, "\r\n"), "\n")
+			for i, v := range values {
+				values[i] = strings.TrimLeft(strings.TrimSuffix(v, "\r"), " \t")
+			}
 		}
 		for _, v := range values {
 			out = append(out, "--"+f.Names()[0]+"="+v)
