@@ -30,10 +30,9 @@ const impatience = 3
 
 func (p *program) execCommand() *cli.Command {
 	return &cli.Command{
-		Name:                   "exec",
-		Usage:                  "run a command in a container",
-		ArgsUsage:              "TARGET [--] COMMAND [ARGUMENT ...]",
-		UseShortOptionHandling: true,
+		Name:      "exec",
+		Usage:     "run a command in a container",
+		ArgsUsage: "TARGET [--] COMMAND [ARGUMENT ...]",
 		Description: "Flags come before TARGET; everything after it is the command. Signals are forwarded to the command; it is killed when this\n" +
 			"program is killed, and at the third interrupt.\n" + targetHelp + "\n" +
 			"Exit code: that of the command, 128 plus the signal number if a signal ended it; 125 if it could not be run, 127 if the container has\n" +

@@ -122,14 +122,45 @@ func split(c *cli.Command, args []string, verbatim bool) (flags, arguments []str
 			arguments = append(arguments, a)
 			continue
 		}
-		flags = append(flags, a)
-		f := FlagNamed(c, a)
-		if f != nil && takesValue(f) && !strings.Contains(a, "=") && i+1 < len(args) {
+		flags = append(flags, apart(c, a)...)
+		last := flags[len(flags)-1]
+		f := FlagNamed(c, last)
+		if f != nil && takesValue(f) && !strings.Contains(last, "=") && i+1 < len(args) {
 			i++
 			flags = append(flags, args[i])
 		}
 	}
 	return flags, arguments
+}
+
+// apart parts short flags that are written together, the last also with its value: "-it", "-n20", "-ojson". Every other word stays as it
+// is, also one that is near a long flag with one dash.
+func apart(c *cli.Command, written string) (out []string) {
+	letters, short := strings.CutPrefix(written, "-")
+	if !short || strings.HasPrefix(letters, "-") || len(letters) < 2 || FlagNamed(c, written) != nil || nearFlag(c, written) != "" {
+		return []string{written}
+	}
+	for i := range letters {
+		one := "-" + letters[i:i+1]
+		switch f := FlagNamed(c, one); {
+		case f == nil:
+			return []string{written}
+		case takesValue(f) && i+1 < len(letters):
+			return append(out, one+"="+strings.TrimPrefix(letters[i+1:], "="))
+		}
+		out = append(out, one)
+	}
+	return out
+}
+
+// nearFlag is the long flag that a word, which is none, may have meant.
+func nearFlag(c *cli.Command, written string) string {
+	var names []string
+	for _, f := range c.Flags {
+		names = append(names, f.Names()[0])
+	}
+	name, _, _ := strings.Cut(strings.TrimLeft(written, "-"), "=")
+	return strict.Nearest(name, names)
 }
 
 // checkFlags finds what the flag package would refuse in its own words.
@@ -138,14 +169,10 @@ func checkFlags(path string, c *cli.Command, given []string) error {
 		written, value, has := strings.Cut(given[i], "=")
 		f := FlagNamed(c, written)
 		switch {
-		case isHelp(written), f == nil && !has && together(c, written):
+		case isHelp(written):
 			continue
 		case f == nil:
-			var names []string
-			for _, f := range c.Flags {
-				names = append(names, f.Names()[0])
-			}
-			if near := strict.Nearest(strings.TrimLeft(written, "-"), names); near != "" {
+			if near := nearFlag(c, written); near != "" {
 				return outcome.Usagef(path, "%s: there is no flag %s, did you mean --%s?", path, written, near)
 			}
 			return outcome.Usagef(path, "%s: there is no flag %s", path, written)
@@ -162,20 +189,6 @@ func checkFlags(path string, c *cli.Command, given []string) error {
 		}
 	}
 	return nil
-}
-
-// together reports whether a word is several short flags without values of a command that takes them so: "-it".
-func together(c *cli.Command, written string) bool {
-	letters, short := strings.CutPrefix(written, "-")
-	if !c.UseShortOptionHandling || !short || len(letters) < 2 {
-		return false
-	}
-	for _, letter := range letters {
-		if f := FlagNamed(c, "-"+string(letter)); f == nil || takesValue(f) {
-			return false
-		}
-	}
-	return true
 }
 
 // FlagNamed finds the flag that a word of the command line means: "--key=k", "-o".
