@@ -45,7 +45,7 @@ func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
 			continue
 		}
 		if next == nil {
-			return nil, unknownCommand(path, commands, a)
+			return nil, unknownCommand(app, path, commands, a)
 		}
 		path, command, commands = append(path, next.Name), next, next.Subcommands
 		if len(commands) == 0 {
@@ -86,7 +86,7 @@ func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
 
 func isHelp(a string) bool { return a == "--help" || a == "-help" || a == "-h" }
 
-func unknownCommand(path []string, commands []*cli.Command, name string) error {
+func unknownCommand(app *cli.App, path []string, commands []*cli.Command, name string) error {
 	var names []string
 	for _, c := range commands {
 		if !c.Hidden {
@@ -96,7 +96,21 @@ func unknownCommand(path []string, commands []*cli.Command, name string) error {
 	if near := strict.Nearest(name, names); near != "" {
 		return outcome.Usagef(strings.Join(path, " "), "%q is no command, did you mean %q?", strings.Join(append(path, name), " "), near)
 	}
+	if others := ending(app.Commands, "", name); len(others) > 0 {
+		return outcome.Usagef(strings.Join(path, " "), "%q is no command, these are: %s", strings.Join(append(path, name), " "), strings.Join(others, ", "))
+	}
 	return outcome.Usagef(strings.Join(path, " "), "%q is no command: it is one of %s", strings.Join(append(path, name), " "), strings.Join(names, ", "))
+}
+
+// ending are the commands, with their groups, that end with a name.
+func ending(commands []*cli.Command, group, name string) (out []string) {
+	for _, c := range commands {
+		if c.Name == name && !c.Hidden && len(c.Subcommands) == 0 {
+			out = append(out, group+c.Name)
+		}
+		out = append(out, ending(c.Subcommands, group+c.Name+" ", name)...)
+	}
+	return out
 }
 
 // Find finds a command by one of its names.
