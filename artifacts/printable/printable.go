@@ -8,6 +8,7 @@
 package printable
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -83,6 +84,7 @@ type Writer struct {
 
 	mu   sync.Mutex
 	rest []byte // the beginning of a character, or a carriage return
+	err  error  // the first of Write
 }
 
 // NewWriter makes a [Writer] to another one. Flush it at the end.
@@ -100,21 +102,24 @@ func (w *Writer) Write(p []byte) (int, error) {
 	w.rest = append([]byte(nil), rest...)
 	if len(out) > 0 {
 		if _, err := w.to.Write(out); err != nil {
+			w.err = cmp.Or(w.err, err)
 			return 0, err
 		}
 	}
 	return len(p), nil
 }
 
-// Flush writes what waits for the rest of its character.
+// Flush writes what waits for the rest of its character. It returns the first error since the last Flush, also one that whoever called
+// Write has ignored.
 func (w *Writer) Flush() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out := finish(nil, w.rest)
-	if w.rest = nil; len(out) == 0 {
-		return nil
+	err, out := w.err, finish(nil, w.rest)
+	w.err, w.rest = nil, nil
+	if err != nil || len(out) == 0 {
+		return err
 	}
-	_, err := w.to.Write(out)
+	_, err = w.to.Write(out)
 	return err
 }
 

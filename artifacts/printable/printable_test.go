@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"testing"
 	"testing/iotest"
@@ -44,6 +45,25 @@ func TestText(t *testing.T) {
 		t.Error("Raw is not what is below")
 	}
 }
+
+// An error of a write that was ignored is not lost.
+func TestFlushTellsIgnoredErrors(t *testing.T) {
+	full := errors.New("no space left on device")
+	w := printable.NewWriter(writerFunc(func([]byte) (int, error) { return 0, full }))
+	fmt.Fprintln(w, "one")
+	fmt.Fprintln(w, "two")
+	if err := w.Flush(); !errors.Is(err, full) {
+		t.Errorf("Flush = %v, want %v", err, full)
+	}
+	if err := w.Flush(); err != nil {
+		t.Errorf("second Flush = %v", err)
+	}
+}
+
+// writerFunc is a function that writes.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // JSON that passes through a writer says the same as before.
 func TestDocuments(t *testing.T) {

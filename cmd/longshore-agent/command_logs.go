@@ -72,8 +72,8 @@ func (p *program) logs(c *cli.Context) error {
 	if c.Context.Err() != nil {
 		err = nil // interrupted: that is how following ends
 	}
-	if w, ok := shown.(*printable.Writer); ok {
-		err = errors.Join(err, w.Flush())
+	if last := printable.Flush(shown); err == nil {
+		err = last
 	}
 	return errors.Join(err, out.Close())
 }

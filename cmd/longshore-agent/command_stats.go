@@ -69,6 +69,7 @@ func (p *program) stats(c *cli.Context) error {
 				fmt.Fprint(printable.Raw(p.stdout), "\x1b[H\x1b[J") // from the top again
 			}
 			writeStats(p.stdout, now)
+			err = printable.Flush(p.stdout)
 		}
 		if err != nil {
 			return err

@@ -30,6 +30,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -236,6 +237,25 @@ func TestLogsAreEscaped(t *testing.T) {
 	f, file := fakeAgent(t)
 	f.output = "ready\r\n\x1b[31mred\x1b]0;owned\a \u202etxt.exe \x9b2J\n"
 	code, out, errs := command(t, "logs", "--config", file, "db")
+// Output that cannot be written is an error of every command.
+func TestOutputIsFull(t *testing.T) {
+	_, file := fakeAgent(t)
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for _, args := range [][]string{
+		{"status"}, {"ps"}, {"changes"}, {"volumes", "list"}, {"stats"}, {"stats", "--no-stream"}, {"events"}, {"metrics"}, {"logs", "db"}, {"ps", "-o", "yaml"},
+	} {
+		var errs bytes.Buffer
+		args = append(append([]string{"longshore-agent"}, args...), "--config", file)
+		if code := run(t.Context(), args, strings.NewReader(""), full, &errs); code != outcome.Other || strings.Count(errs.String(), "no space left on device") != 1 {
+			t.Errorf("%v on a full disk = %d\n%s", args, code, errs.String())
+		}
+	}
+}
+
 	if want := "ready\n" + `\u001b[31mred\u001b]0;owned\u0007 \u202etxt.exe \x9b2J` + "\n"; code != 0 || out != want {
 		t.Errorf("logs = %d %q, want %q\n%s", code, out, want, errs)
 	}
