@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -164,10 +165,36 @@ func (p *program) prompt(question string) ([]byte, error) {
 		err := fmt.Errorf("%s%w: there is no terminal", question, fault.ErrUnauthenticated)
 		return nil, fault.WithHint(err, "set LONGSHORE_KEY_PASSWORD, or use --key-password-file")
 	}
+	before, err := term.GetState(int(f.Fd()))
+	if err != nil {
+		return nil, err
+	}
 	fmt.Fprint(p.stderr, question)
-	secret, err := term.ReadPassword(int(f.Fd()))
+	secret, err := interruptible(p, func() ([]byte, error) { return term.ReadPassword(int(f.Fd())) })
+	if errors.Is(err, context.Canceled) {
+		_ = term.Restore(int(f.Fd()), before) // the program ends: there is no better error than the interrupt
+	}
 	fmt.Fprintln(p.stderr)
 	return secret, err
+}
+
+// interruptible is what read returns, or context.Canceled after Ctrl-C: a read of a terminal does not end then.
+func interruptible[T any](p *program, read func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	given := make(chan answer, 1)
+	go func() {
+		value, err := read()
+		given <- answer{value, err}
+	}()
+	select {
+	case a := <-given:
+		return a.value, a.err
+	case <-p.interrupted:
+		return *new(T), context.Canceled
+	}
 }
 
 // ask asks the user for something that is not secret; "" without a terminal.
@@ -177,19 +204,21 @@ func (p *program) ask(question string) (string, error) {
 		return "", nil
 	}
 	fmt.Fprint(p.stderr, question)
-	var line []byte
-	for b := make([]byte, 1); len(line) < maxSecret; { // not more than the line: the password may follow
-		n, err := f.Read(b)
-		if n == 1 && b[0] != '\n' {
-			line = append(line, b[0])
-			continue
+	return interruptible(p, func() (string, error) {
+		var line []byte
+		for b := make([]byte, 1); len(line) < maxSecret; { // not more than the line: the password may follow
+			n, err := f.Read(b)
+			if n == 1 && b[0] != '\n' {
+				line = append(line, b[0])
+				continue
+			}
+			if err != nil && err != io.EOF {
+				return "", fmt.Errorf("read stdin: %w", err)
+			}
+			break
 		}
-		if err != nil && err != io.EOF {
-			return "", fmt.Errorf("read stdin: %w", err)
-		}
-		break
-	}
-	return strings.TrimSpace(string(line)), nil
+		return strings.TrimSpace(string(line)), nil
+	})
 }
 
 // registryPassword is the password of a registry; stdin is read only once.

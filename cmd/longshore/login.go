@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -92,8 +93,11 @@ func (c *call) login(args []string) error {
 			return c.misused("use --username")
 		}
 		typed, err := c.prompt("password of " + user + " at " + args[0] + ": ")
-		if err != nil {
+		if errors.Is(err, fault.ErrUnauthenticated) {
 			return c.misused("there is no terminal to ask for the password: use --password-stdin")
+		}
+		if err != nil {
+			return err
 		}
 		secret = string(typed)
 	}

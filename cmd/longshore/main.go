@@ -23,6 +23,7 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once what does not heed the first
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.LookupEnv)
 	stop()
 	os.Exit(code)
@@ -35,7 +36,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 func (p *program) run(ctx context.Context, args []string) int {
 	logrus.SetOutput(io.Discard) // compose-go logs variables without a value there; our own message has file and line
-	p.args = args
+	p.args, p.interrupted = args, ctx.Done()
 	return cmdline.Run(ctx, p.app(), args, cmdline.Options{Environment: p.environment, Offer: p.offer, Debug: &p.debug})
 }
 
@@ -44,6 +45,7 @@ type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	args           []string                    // as typed
+	interrupted    <-chan struct{}             // closed by Ctrl-C; nil: never
 	lookup         func(string) (string, bool) // the environment
 	now            func() time.Time
 	unlock         func(private, password []byte) (sign.PrivateKey, error)

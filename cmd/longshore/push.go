@@ -91,7 +91,7 @@ func (p *program) input(file string, limit int64) ([]byte, error) {
 	if file != "-" {
 		return bounded.File(os.Open, file, limit)
 	}
-	data, err := bounded.Read(p.stdin, limit)
+	data, err := interruptible(p, func() ([]byte, error) { return bounded.Read(p.stdin, limit) })
 	if err != nil {
 		err = fmt.Errorf("stdin: %w", err)
 	}

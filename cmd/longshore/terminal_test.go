@@ -2,11 +2,14 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -40,6 +43,53 @@ func testTerminal(t *testing.T) (terminal, person *os.File) {
 // ownTerminal makes a process's standard input its terminal.
 func ownTerminal() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Setctty: true}
+}
+
+// Ctrl-C ends every question, although it ends no read of a terminal, and leaves the terminal as it was.
+func TestInterruptedQuestion(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	delete(s.env, "COSIGN_PASSWORD")
+	for _, tc := range []struct {
+		name   string
+		silent bool // what is typed does not show
+		args   []string
+	}{
+		{"a key's password", true, []string{"key", "generate", "new"}},
+		{"a registry's password", true, []string{"login", "-u", "robot", host}},
+		{"a user name", false, []string{"login", host}},
+		{"a document", false, []string{"check", "-"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			terminal, _ := testTerminal(t)
+			echoes := func() bool {
+				mode, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
+				return err == nil && mode.Lflag&unix.ECHO != 0
+			}
+			var out, errs bytes.Buffer
+			p := testProgram(&out, &errs)
+			p.stdin, p.lookup = terminal, s.lookup
+			ctx, cancel := context.WithCancel(t.Context())
+			ended := make(chan int, 1)
+			go func() { ended <- p.run(ctx, tc.args) }()
+			if tc.silent {
+				testenv.Eventually(t, time.Minute, "the question", func() error {
+					if echoes() {
+						return errors.New("the terminal still shows what is typed")
+					}
+					return nil
+				})
+			}
+			cancel()
+			select {
+			case code := <-ended:
+				if code != outcome.Interrupted || !strings.Contains(errs.String(), "interrupted") || !echoes() {
+					t.Errorf("exit %d, echo %v\n%s", code, echoes(), errs.String())
+				}
+			case <-time.After(time.Minute):
+				t.Fatal("it does not end")
+			}
+		})
+	}
 }
 
 // At a terminal a trust change, and a signature on a proposed one, are shown and asked for first: nothing is pushed or signed without a yes.
