@@ -30,8 +30,8 @@ func completionCommand() command {
 	return command{
 		name: "completion", args: "bash|zsh|fish", min: 1, max: 1,
 		usage: "print a shell completion script",
-		about: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit. fish: install it in " +
-			"~/.config/fish/completions. Devices, groups and labels are completed from the fleet in the current directory or the " +
+		about: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit, or install it as " +
+			"_longshore in a directory of fpath. fish: install it in ~/.config/fish/completions. Devices, groups and labels are completed from the fleet in the current directory or the " +
 			"one that the command names, tags from the registry; values that take too long to look up are left out.",
 		examples: []string{"bash > /etc/bash_completion.d/longshore", "zsh > ~/.longshore-completion.zsh"},
 		run: func(c *call, args []string) error {

@@ -156,6 +156,10 @@ func TestCompletionInShells(t *testing.T) {
 		}
 		check(t, typed(t, env, person("bindkey -e; autoload -U compinit && compinit -u -D; source <(longshore completion zsh)"), "zsh", "-f", "-i"))
 	})
+	t.Run("zsh with the script in fpath", func(t *testing.T) {
+		functions := "mkdir -p functions; longshore completion zsh >functions/_longshore; fpath=($PWD/functions $fpath)"
+		check(t, typed(t, env, person("bindkey -e; "+functions+"; autoload -U compinit && compinit -u -D"), "zsh", "-f", "-i"))
+	})
 	t.Run("fish", func(t *testing.T) {
 		if err := testenv.InstallDebian(t.Context(), os.Stderr, "fish"); err != nil {
 			testenv.Unavailable(t, "fish: %v", err)

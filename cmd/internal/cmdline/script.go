@@ -38,13 +38,14 @@ const (
 }
 complete -o bashdefault -o default -F _FUNCTION PROGRAM
 `
+	// zsh runs a file of fpath as the function _PROGRAM, which completes at once; a file that is sourced only registers.
 	zshScript = `#compdef PROGRAM
 _FUNCTION() {
   local -a found
   found=("${(@f)$(PROGRAM __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
   if [[ -n "$found" ]]; then compadd -a found; else _files; fi
 }
-compdef _FUNCTION PROGRAM
+if [[ $funcstack[1] == _PROGRAM ]]; then _FUNCTION "$@"; else compdef _FUNCTION PROGRAM; fi
 `
 	fishScript = `function __FUNCTION
   set -l words (commandline -opc) (commandline -ct)
@@ -60,8 +61,8 @@ func ScriptCommand(w io.Writer, about string) *cli.Command {
 		Name:      "completion",
 		Usage:     "print a shell completion script",
 		ArgsUsage: "bash|zsh|fish",
-		Description: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit. fish: install it in\n" +
-			"~/.config/fish/completions." + about,
+		Description: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit, or install it as _\n" +
+			"and the program's name in a directory of fpath. fish: install it in ~/.config/fish/completions." + about,
 		Action: func(c *cli.Context) error { return WriteScript(w, c.App.Name, c.Args().Slice()) },
 	}
 }
