@@ -268,14 +268,14 @@ func TestListenTakesOverADeadSocketOnly(t *testing.T) {
 }
 
 func FuzzControl(f *testing.F) {
-	for _, s := range []string{"/v1/status", "/v1/logs?tail=5&follow=true", "/v1/logs?tail=-1", "/v1/logs?x=1", "/v1/logs?target=a&target=b&since=x", "/v1/events?since=2026-11-20T12:00:00Z", "/v1/stats?target=", "/v1/metrics", "/v1/containers", "/v1/exec", "/v1/logs?%zz", "/../v1/status", "/v1/sync"} {
+	for _, s := range []string{"/v1/status", "/v1/logs?tail=5&follow=true", "/v1/logs?tail=-1", "/v1/logs?tail=-2", "/v1/logs?x=1", "/v1/logs?target=a&target=b&since=x", "/v1/events?since=2026-11-20T12:00:00Z", "/v1/stats?target=", "/v1/metrics", "/v1/containers", "/v1/exec", "/v1/logs?%zz", "/../v1/status", "/v1/sync"} {
 		f.Add("GET", s)
 		f.Add("POST", s)
 	}
 	h := control.Handler(device{
 		sync: func(context.Context) (status.SyncResult, error) { return status.SyncResult{}, nil },
 		logs: func(_ context.Context, r status.LogRequest) (io.ReadCloser, error) {
-			if r.Tail < 0 || len(r.Targets) > 256 || slices.ContainsFunc(r.Targets, func(s string) bool { return s == "" || len(s) > 512 }) {
+			if r.Tail < workload.NoTail || len(r.Targets) > 256 || slices.ContainsFunc(r.Targets, func(s string) bool { return s == "" || len(s) > 512 }) {
 				panic("unchecked request")
 			}
 			return io.NopCloser(strings.NewReader("x")), nil

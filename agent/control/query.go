@@ -83,14 +83,14 @@ func (q *query) flag(name string) bool {
 	return b
 }
 
-func (q *query) number(name string, most int) int {
+func (q *query) number(name string, least, most int) int {
 	s := q.text(name)
 	if s == "" {
 		return 0
 	}
 	n, err := strconv.Atoi(s)
-	if err != nil || n < 0 || n > most {
-		q.fail("%s=%q: a number from 0 to %d", name, s, most)
+	if err != nil || n < least || n > most {
+		q.fail("%s=%q: a number from %d to %d", name, s, least, most)
 		return 0
 	}
 	return n
@@ -119,14 +119,14 @@ func (q *query) end() error {
 func logRequest(raw string) (status.LogRequest, error) {
 	q := newQuery(raw)
 	r := status.LogRequest{Targets: q.targets(), Prefix: q.flag("prefix"), LogOptions: workload.LogOptions{
-		Follow: q.flag("follow"), Tail: q.number("tail", maxTail), Since: q.time("since"), Until: q.time("until"), Stamps: q.flag("stamps"),
+		Follow: q.flag("follow"), Tail: q.number("tail", workload.NoTail, maxTail), Since: q.time("since"), Until: q.time("until"), Stamps: q.flag("stamps"),
 	}}
 	return r, q.end()
 }
 
 func logQuery(r status.LogRequest) string {
 	q := url.Values{"target": r.Targets}
-	set(q, "tail", strconv.Itoa(r.Tail), r.Tail > 0)
+	set(q, "tail", strconv.Itoa(r.Tail), r.Tail != 0)
 	set(q, "follow", "true", r.Follow)
 	set(q, "prefix", "true", r.Prefix)
 	set(q, "stamps", "true", r.Stamps)

@@ -523,7 +523,9 @@ func (m *Memory) Logs(ctx context.Context, id string, o workload.LogOptions) (io
 	}
 	lines := strings.SplitAfter(c.output.String(), "\n")
 	lines = lines[:len(lines)-1]
-	if o.Tail > 0 && len(lines) > o.Tail {
+	if o.Tail == workload.NoTail {
+		lines = nil
+	} else if o.Tail > 0 && len(lines) > o.Tail {
 		lines = lines[len(lines)-o.Tail:]
 	}
 	if o.Stamps {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -30,7 +31,7 @@ func (p *program) logsCommand() *cli.Command {
 		Flags: []cli.Flag{
 			configFlag(),
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "continue until interrupted", EnvVars: env("FOLLOW")},
-			&cli.IntFlag{Name: "tail", Aliases: []string{"n"}, Usage: "only the last `N` lines of each container, N × 16 KiB at most; 0 means all", EnvVars: env("TAIL")},
+			&cli.StringFlag{Name: "tail", Aliases: []string{"n"}, Usage: "only the last `N` lines of each container, N × 16 KiB at most; 0: none, all: every line that is kept", Value: "all", EnvVars: env("TAIL")},
 			&cli.StringFlag{Name: "since", Usage: "only output since `TIME`: 10m (ago), or 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
 			&cli.StringFlag{Name: "until", Usage: "only output until `TIME`", EnvVars: env("UNTIL")},
 			&cli.BoolFlag{Name: "timestamps", Aliases: []string{"t"}, Usage: "start each line with its time, as far as known", EnvVars: env("TIMESTAMPS")},
@@ -42,14 +43,14 @@ func (p *program) logsCommand() *cli.Command {
 }
 
 func (p *program) logs(c *cli.Context) error {
-	if c.Int("tail") < 0 {
-		return outcome.Usagef(c.Command.Name, "--tail: %d is less than nothing", c.Int("tail"))
+	tail, err := tailLines(c)
+	if err != nil {
+		return err
 	}
 	r := status.LogRequest{Targets: c.Args().Slice(), Prefix: c.Bool("prefix"), LogOptions: workload.LogOptions{
-		Follow: c.Bool("follow"), Tail: c.Int("tail"), Stamps: c.Bool("timestamps"),
+		Follow: c.Bool("follow"), Tail: tail, Stamps: c.Bool("timestamps"),
 	}}
 	now := time.Now()
-	var err error
 	if r.Since, err = moment(c, "since", now); err != nil {
 		return err
 	}
@@ -76,6 +77,22 @@ func (p *program) logs(c *cli.Context) error {
 		err = last
 	}
 	return errors.Join(err, out.Close())
+}
+
+// tailLines reads --tail, which means what it means to docker, podman and nerdctl.
+func tailLines(c *cli.Context) (int, error) {
+	s := c.String("tail")
+	if s == "all" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(s)
+	switch {
+	case err != nil || n < 0:
+		return 0, outcome.Usagef(c.Command.Name, "--tail: %q is neither a number of lines nor all", s)
+	case n == 0:
+		return workload.NoTail, nil
+	}
+	return n, nil
 }
 
 // moment reads a flag that is a time or a span before now.

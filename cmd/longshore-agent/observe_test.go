@@ -194,6 +194,7 @@ func TestObservingCommands(t *testing.T) {
 		{"stats of nothing", "", []string{"stats", "--no-stream", "nothing"}, 4, "no container or service"},
 		{"stats in another format", "", []string{"stats", "-o", "xml"}, 2, "--output"},
 		{"events as JSON", "events.golden", []string{"events", "-o", "json"}, 0, ""},
+		{"logs with a tail that is no number", "", []string{"logs", "--tail", "many"}, 2, "neither a number of lines nor all"},
 		{"events as YAML", "", []string{"events", "-o", "yaml"}, 2, "text or json"},
 		{"metrics", "metrics.golden", []string{"metrics"}, 0, ""},
 		{"exec without a command", "", []string{"exec", "web"}, 2, "a container and a command"},

@@ -60,7 +60,7 @@ func openLog(ctx context.Context, state *logState, file string, o workload.LogOp
 	}
 	l.cur = cur
 	err = l.openRotated()
-	if err == nil && o.Tail > 0 {
+	if err == nil && o.Tail != 0 {
 		err = l.seekTail(o.Tail)
 	}
 	if err == nil && !o.Since.IsZero() {
@@ -112,6 +112,9 @@ func (l *logReader) drop(n int) error {
 // seekTail moves the files to the start of the last lines. These are at most maxStampedLine bytes each on average: the front of a
 // longer tail is cut off.
 func (l *logReader) seekTail(lines int) error {
+	if lines == workload.NoTail {
+		return l.seekEnd()
+	}
 	t := tailSearch{lines: lines, bytes: int64(lines) * maxStampedLine, final: true}
 	if l.cur != nil {
 		pos, err := t.in(l.cur)
@@ -133,6 +136,18 @@ func (l *logReader) seekTail(lines int) error {
 		}
 	}
 	return nil
+}
+
+// seekEnd moves behind all that is there.
+func (l *logReader) seekEnd() error {
+	if l.cur != nil {
+		info, err := l.cur.Stat()
+		if err != nil {
+			return err
+		}
+		l.at += info.Size()
+	}
+	return l.drop(0)
 }
 
 // seekTime moves the files to the start of the output since a time, or a bit before.

@@ -140,6 +140,8 @@ func TestTail(t *testing.T) {
 		"all":                     {nil, "a\nb\n", 0, "a\nb\n"},
 		"last line":               {nil, "a\nb\n", 1, "b\n"},
 		"open last line":          {nil, "a\nb", 1, "b"},
+		"nothing":                 {nil, "a\nb\n", workload.NoTail, ""},
+		"nothing of several":      {[]string{"3\n", "1\n2\n"}, "4\n", workload.NoTail, ""},
 		"more than there is":      {nil, "a\nb\n", 9, "a\nb\n"},
 		"empty":                   {nil, "", 3, ""},
 		"over a rotation":         {[]string{"1\n2\n"}, "3\n", 2, "2\n3\n"},
@@ -163,6 +165,23 @@ func TestTail(t *testing.T) {
 				t.Errorf("tail %d = %q, want %q", tc.tail, got, tc.want)
 			}
 		})
+	}
+}
+
+// A follower that wants nothing of what is there gets what comes.
+func TestFollowWithoutTail(t *testing.T) {
+	r, file := logRig(t, t.TempDir(), Limits{})
+	w := newAppender(t, file)
+	w.lines(3)
+	l, err := openLog(t.Context(), r.files.get(file), file, workload.LogOptions{Follow: true, Tail: workload.NoTail}, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	w.lines(1)
+	got := make([]byte, len(numbered(4, 4)))
+	if _, err := io.ReadFull(l, got); err != nil || string(got) != numbered(4, 4) {
+		t.Errorf("followed %q, %v, want %q", got, err, numbered(4, 4))
 	}
 }
 
