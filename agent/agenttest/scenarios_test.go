@@ -73,6 +73,7 @@ func Run(t *testing.T, s Setup) {
 		{"a refused state changes nothing", refused},
 		{"a newer generation supersedes", supersede},
 		{"logs", logs},
+		{"restart by hand", restartByHand},
 	} {
 		scenes = append(scenes, scene{sc.name, func(t *testing.T) { s.scenario(t, sc.run) }})
 	}
@@ -383,6 +384,30 @@ func logs(t *testing.T, w *World) {
 	for _, q := range []status.LogRequest{{Targets: []string{"none"}}, {Targets: []string{line + "/none"}}} {
 		if _, err := r.Logs(t.Context(), q); err == nil {
 			t.Errorf("logs %+v: no error", q)
+		}
+	}
+}
+
+func restartByHand(t *testing.T, w *World) {
+	w.Publish(t, 1, Line("1"))
+	r := w.Start(t)
+	w.Sync(t, r)
+	names := []string{line + "/broker", line + "/sensor", line + "/web"}
+	before := w.allRun(t, names...)
+	done, err := r.Restart(t.Context(), []string{"web", line + "/sensor"}, "user ana (1000)")
+	if err != nil || len(done) != 2 {
+		t.Fatalf("restarted %+v, %v", done, err)
+	}
+	after := w.allRun(t, names...)
+	for _, name := range names {
+		if again := after[name].Run != before[name].Run; again != (name != line+"/broker") || after[name].ID != before[name].ID {
+			t.Errorf("%s: restarted %v, container %s, before %s", name, again, after[name].ID, before[name].ID)
+		}
+	}
+	expect(t, "sync", w.Sync(t, r).Outcome, status.SyncUnchanged)
+	for _, targets := range [][]string{{"none"}, {line + "/none"}, nil} {
+		if done, err := r.Restart(t.Context(), targets, "user ana (1000)"); err == nil {
+			t.Errorf("restarted %v: %+v", targets, done)
 		}
 	}
 }

@@ -77,6 +77,11 @@ func (c *Client) Stats(ctx context.Context, targets []string) ([]status.Usage, e
 	return ask[[]status.Usage](ctx, c, http.MethodGet, "/v1/stats?"+url.Values{"target": targets}.Encode(), nil)
 }
 
+// Restart stops and starts containers, and waits until they have started.
+func (c *Client) Restart(ctx context.Context, targets []string) ([]status.Container, error) {
+	return ask[[]status.Container](ctx, c, http.MethodPost, "/v1/restart?"+url.Values{"target": targets}.Encode(), nil)
+}
+
 // Volumes lists the named volumes on the disk, with their sizes.
 func (c *Client) Volumes(ctx context.Context) ([]status.Volume, error) {
 	return ask[[]status.Volume](ctx, c, http.MethodGet, "/v1/volumes", nil)

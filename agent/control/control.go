@@ -13,6 +13,7 @@
 //	GET  /v1/image?repository=&digest=
 //	                                 200 agent.ImageVerdict
 //	GET  /v1/containers              200 [agent.ContainerStatus]
+//	POST /v1/restart?target=         200 [agent.ContainerStatus], when they were started again
 //	GET  /v1/stats?target=           200 [agent.ContainerUsage]
 //	GET  /v1/metrics                 200 text, as Prometheus reads it
 //	GET  /v1/events?kind=&since=&follow=   200 agent.Event, one a line, as long as they come
@@ -23,10 +24,11 @@
 // A second socket, of [ListenGroup], is for the people at the device: it answers status, sync, changes, decisions, rollback and hold. What
 // containers wrote is not in its messages.
 //
-// target may be repeated. 64 answers that take a while may be in progress: logs, events, exec, sync, stats. Errors are {"error": "...", "hint": "..."} with 400, 403, 404, 409, 422, 500, 501 or 503.
+// target may be repeated. 64 answers that take a while may be in progress: logs, events, exec, sync, stats, restart. Errors are {"error": "...", "hint": "..."} with 400, 403, 404, 409, 422, 500, 501 or 503.
 package control
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -63,6 +65,7 @@ type Device interface {
 	Events(ctx context.Context, r status.EventRequest, tell func(status.Event) error) error
 	Volumes(ctx context.Context) ([]status.Volume, error)
 	RemoveVolume(ctx context.Context, name string) (status.Volume, error)
+	Restart(ctx context.Context, targets []string, by string) ([]status.Container, error)
 	Exec(ctx context.Context, id string, o agent.ExecOptions) (int, error)
 	VerifyImage(ctx context.Context, repository string, d digest.Digest) agent.ImageVerdict
 }
@@ -186,6 +189,16 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 			return
 		}
 		answer(w)(d.RemoveVolume(r.Context(), name))
+	})
+	session("POST /v1/restart", func(w http.ResponseWriter, r *http.Request) {
+		q := newQuery(r.URL.RawQuery)
+		targets := q.targets()
+		by, err := peer(r.Context())
+		if err := cmp.Or(q.end(), err); err != nil {
+			refuse(w, err)
+			return
+		}
+		answer(w)(d.Restart(r.Context(), targets, by))
 	})
 	session("GET /v1/stats", func(w http.ResponseWriter, r *http.Request) {
 		q := newQuery(r.URL.RawQuery)

@@ -79,6 +79,17 @@ func (d device) RemoveVolume(_ context.Context, name string) (status.Volume, err
 	return status.Volume{Name: name}, fmt.Errorf("volume %s is in use: %w", name, fault.ErrConflict)
 }
 
+func (d device) Restart(_ context.Context, targets []string, by string) ([]status.Container, error) {
+	if !strings.HasPrefix(by, "user ") {
+		return nil, fmt.Errorf("%q restarts: %w", by, fault.ErrInvalid)
+	}
+	var out []status.Container
+	for _, t := range targets {
+		out = append(out, status.Container{Service: t})
+	}
+	return out, nil
+}
+
 func (d device) Exec(ctx context.Context, id string, o agent.ExecOptions) (int, error) {
 	return d.exec(ctx, id, o)
 }
@@ -145,6 +156,9 @@ func TestRoundTrip(t *testing.T) {
 	r, err := c.Sync(t.Context())
 	if diff := cmp.Diff(status.SyncResult{Outcome: "refused", Code: "generation-rollback", Generation: 3}, r); diff != "" || err != nil {
 		t.Errorf("Sync: %v\n%s", err, diff)
+	}
+	if done, err := c.Restart(t.Context(), []string{"a b&c", "web"}); err != nil || len(done) != 2 || done[0].Service != "a b&c" {
+		t.Errorf("Restart = %+v, %v", done, err)
 	}
 	rc, err := c.Logs(t.Context(), status.LogRequest{Targets: []string{"a b&c", "web"}, Prefix: true, LogOptions: workload.LogOptions{
 		Tail: 5, Follow: true, Since: time.Unix(1, 0).UTC(), Stamps: true,

@@ -67,7 +67,7 @@ type Steps struct {
 //   - A container starts when what it depends on has met its condition; a component when the one before it is up.
 //     After a reboot the order is the same, but a component that fails does not keep later ones from starting.
 //   - A container that exits is restarted as its restart policy says, once its dependencies have met their conditions again; one
-//     that is unhealthy, or whose dependency was restarted, is stopped for a restart; a paused one is resumed.
+//     that is unhealthy, whose dependency was restarted, or that somebody restarts, is stopped for a restart; a paused one is resumed.
 func Make(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Policy) Steps {
 	if d == nil {
 		return Steps{}
@@ -259,6 +259,7 @@ func (pl *planner) component(v *view) {
 // supervise adds the steps to keep an existing container running.
 func (pl *planner) supervise(v *view, x *slot) {
 	s := pl.s.Containers[x.c.ID]
+	run, byHand := pl.s.ByHand[x.c.ID]
 	st := Step{Verb: Start, Project: v.c.Project.Name, Container: x.c.ID, Spec: v.c.Project, Unit: *x.c}
 	switch {
 	case x.o.Status == workload.Paused:
@@ -272,7 +273,7 @@ func (pl *planner) supervise(v *view, x *slot) {
 		if st.repeated = true; v.ready(x.c, pl.s) {
 			pl.do(st)
 		}
-	case x.o.Status == workload.Running && (v.dependencyRestarted(x, pl.s) || s.Health == HealthUnhealthy && tries(x.c, s.Restarts)):
+	case x.o.Status == workload.Running && (byHand && run == s.Run || v.dependencyRestarted(x, pl.s) || s.Health == HealthUnhealthy && tries(x.c, s.Restarts)):
 		if pl.stopSharers(v, x.o) {
 			return
 		}

@@ -55,6 +55,7 @@ type Supervision struct {
 	Begun        map[string]installation // by component key: when its installation began, while it lasts
 	Up           map[string]string       // by component key: the identity that was up once; timeouts are for installations
 	Restarting   map[string]string       // by container id: the run that was stopped to be started again; saved before the stop
+	ByHand       map[string]string       // by container id: the run that somebody wants to end and to be started again
 	FailedBefore map[string]uint64       // failing containers of a last good revision, by id: since which generation; saved
 	Generation   uint64                  // that is applied
 	Missing      map[string]Trouble      // by image name: why it cannot be loaded
@@ -72,7 +73,19 @@ func NewSupervision() *Supervision {
 	return &Supervision{
 		Containers: map[string]Supervised{}, Prepared: map[string]string{}, Retries: map[string]Retry{},
 		Busy: map[string]Verb{}, Begun: map[string]installation{}, Up: map[string]string{}, Restarting: map[string]string{},
+		ByHand: map[string]string{},
 	}
+}
+
+// RestartNow has the next plan stop a container that runs, and start it again; one that has exited is due now.
+func (s *Supervision) RestartNow(id string, now time.Time) {
+	c := s.Containers[id]
+	if !c.Exited {
+		s.ByHand[id] = c.Run
+		return
+	}
+	c.NextStart = now
+	s.Containers[id] = c
 }
 
 // Supervised is what is remembered of one container.
@@ -200,6 +213,11 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 	for id := range s.Containers {
 		if !needed[id] {
 			delete(s.Containers, id)
+		}
+	}
+	for id, run := range s.ByHand {
+		if s.Containers[id].Run != run {
+			delete(s.ByHand, id)
 		}
 	}
 	for id := range s.Restarting {

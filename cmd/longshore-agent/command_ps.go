@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 func (p *program) psCommand() *cli.Command {
@@ -39,6 +40,29 @@ func (p *program) psCommand() *cli.Command {
 			}
 			return all, err
 		}, func(w io.Writer, all []status.Container) { writeContainers(w, all, time.Now()) }),
+	}
+}
+
+func (p *program) restartCommand() *cli.Command {
+	return &cli.Command{
+		Name:      "restart",
+		Usage:     "stop containers and start them again",
+		ArgsUsage: "TARGET ...",
+		Description: "Waits until the containers have started. Each gets its stop signal and its stop_grace_period; one that has exited is started at\n" +
+			"once. Services with depends_on and restart: true are restarted too. It is no change of the device: windows and approvals do not\n" +
+			"apply.\n" + targetHelp + "\n\n" +
+			"Examples:\n  longshore-agent restart line-monitor/web\n  longshore-agent restart line-monitor",
+		Flags: []cli.Flag{configFlag(), outputFlag()},
+		Action: shows(p, clientOf, func(c *cli.Context, agent *control.Client) ([]status.Container, error) {
+			if !c.Args().Present() {
+				return nil, outcome.Usagef(c.Command.Name, "name the containers to restart")
+			}
+			return agent.Restart(c.Context, c.Args().Slice())
+		}, func(w io.Writer, all []status.Container) {
+			for _, c := range all {
+				fmt.Fprintf(w, "restarted   %s\n", c.Path())
+			}
+		}),
 	}
 }
 

@@ -59,7 +59,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			[]*cli.Command{p.initCommand(), p.enrollCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(), p.changesCommand()},
 			p.decisionCommands(), p.rollbackCommands(),
 			[]*cli.Command{
-				p.psCommand(), p.logsCommand(), p.execCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(), p.volumesCommand(),
+				p.psCommand(), p.logsCommand(), p.execCommand(), p.restartCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(), p.volumesCommand(),
 				p.capabilitiesCommand(), p.keyCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.panelPINCommand(), p.unitCommand(), p.containerdConfigCommand(),
 				p.completionCommand(), cmdline.Version(p.stdout),
 			}),

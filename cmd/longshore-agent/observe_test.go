@@ -111,6 +111,10 @@ func (f *fake) Events(_ context.Context, _ status.EventRequest, tell func(status
 	)
 }
 
+func (f *fake) Restart(_ context.Context, targets []string, _ string) ([]status.Container, error) {
+	return status.SelectAll(f.containers, targets)
+}
+
 func (f *fake) Exec(ctx context.Context, id string, o agent.ExecOptions) (int, error) {
 	return f.exec(ctx, id, o)
 }
@@ -190,11 +194,11 @@ func TestObservingCommands(t *testing.T) {
 		{"logs of nothing", "", []string{"logs", "nothing"}, 4, "ps -a"},
 		{"logs since nonsense", "", []string{"logs", "--since", "yesterday"}, 2, "--since"},
 		{"logs with a bad tail", "", []string{"logs", "--tail", "-1"}, 2, "--tail"},
+		{"logs with a tail that is no number", "", []string{"logs", "--tail", "many"}, 2, "neither a number of lines nor all"},
 		{"stats", "stats.golden", []string{"stats", "--no-stream"}, 0, ""},
 		{"stats of nothing", "", []string{"stats", "--no-stream", "nothing"}, 4, "no container or service"},
 		{"stats in another format", "", []string{"stats", "-o", "xml"}, 2, "--output"},
 		{"events as JSON", "events.golden", []string{"events", "-o", "json"}, 0, ""},
-		{"logs with a tail that is no number", "", []string{"logs", "--tail", "many"}, 2, "neither a number of lines nor all"},
 		{"events as YAML", "", []string{"events", "-o", "yaml"}, 2, "text or json"},
 		{"metrics", "metrics.golden", []string{"metrics"}, 0, ""},
 		{"exec without a command", "", []string{"exec", "web"}, 2, "a container and a command"},
@@ -233,11 +237,6 @@ func TestObservingCommands(t *testing.T) {
 	}
 }
 
-// What containers write does not reach a terminal as commands for it, unless that is asked for.
-func TestLogsAreEscaped(t *testing.T) {
-	f, file := fakeAgent(t)
-	f.output = "ready\r\n\x1b[31mred\x1b]0;owned\a \u202etxt.exe \x9b2J\n"
-	code, out, errs := command(t, "logs", "--config", file, "db")
 // Output that cannot be written is an error of every command.
 func TestOutputIsFull(t *testing.T) {
 	_, file := fakeAgent(t)
@@ -257,6 +256,11 @@ func TestOutputIsFull(t *testing.T) {
 	}
 }
 
+// What containers write does not reach a terminal as commands for it, unless that is asked for.
+func TestLogsAreEscaped(t *testing.T) {
+	f, file := fakeAgent(t)
+	f.output = "ready\r\n\x1b[31mred\x1b]0;owned\a \u202etxt.exe \x9b2J\n"
+	code, out, errs := command(t, "logs", "--config", file, "db")
 	if want := "ready\n" + `\u001b[31mred\u001b]0;owned\u0007 \u202etxt.exe \x9b2J` + "\n"; code != 0 || out != want {
 		t.Errorf("logs = %d %q, want %q\n%s", code, out, want, errs)
 	}

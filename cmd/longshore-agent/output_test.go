@@ -47,6 +47,7 @@ func TestHelp(t *testing.T) {
 // outputs are the commands whose result does not depend on the machine, as text and in the other formats that they have.
 var outputs = []string{
 	"status", "status -o json", "status -o yaml", "sync", "sync -o json", "ps -o json", "ps -o yaml", "stats --no-stream -o json", "events", "verify-image --help",
+	"restart", "restart shop/db line/web-1", "restart nothing",
 	"changes", "changes -o json", "approve vision", "approve", "approve --all", "reject vision", "reject vision --reason noise", "postpone vision", "postpone vision --for 8h",
 	"rollback", "rollback --to 41 --reason noise -o json", "release", "release -o json",
 	"volumes list", "volumes list -o json", "volumes remove shop/orders line/data gone", "volumes remove",

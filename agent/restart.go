@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// errRestarted ends the wait for containers.
+var errRestarted = errors.New("all containers were restarted")
+
+// Restart stops the containers that targets mean, as [status.Select] takes them, starts them again, and waits until they have started. One that
+// does not run is started at once. by is who wants it. fault.ErrConflict: a container is not created yet, is about to be removed, or was removed
+// meanwhile.
+func (a *Agent) Restart(ctx context.Context, targets []string, by string) ([]status.Container, error) {
+	if len(targets) == 0 {
+		return nil, fmt.Errorf("restart: no container is named: %w", fault.ErrInvalid)
+	}
+	chosen, err := status.SelectAll(a.Containers(), targets)
+	if err != nil {
+		return nil, fmt.Errorf("restart: %w", err)
+	}
+	var before uint64 // the number of the newest event: the clock may jump
+	if err := a.Events(ctx, status.EventRequest{}, func(e status.Event) error { before = e.Sequence; return nil }); err != nil {
+		return nil, err
+	}
+	waits := map[string]bool{}
+	if _, err := ask(ctx, a, func(l *loop) (struct{}, error) { return struct{}{}, l.restart(chosen, waits, by) }); err != nil {
+		return nil, err
+	}
+	err = a.Events(ctx, status.EventRequest{Follow: true}, func(e status.Event) error {
+		switch {
+		case e.Sequence <= before || !waits[e.Container]:
+			return nil
+		case e.Kind == status.EventRemoved:
+			return fmt.Errorf("restart: %s was removed meanwhile: %w", e.Container, fault.ErrConflict)
+		case e.Kind == status.EventStarted || e.Kind == status.EventRestarted:
+			delete(waits, e.Container)
+		}
+		if len(waits) == 0 {
+			return errRestarted
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errRestarted):
+		return chosen, nil
+	case err == nil && ctx.Err() == nil:
+		err = errStopped
+	}
+	return nil, errors.Join(err, ctx.Err())
+}
+
+// restart has the next plan restart containers; waits are their ids.
+func (l *loop) restart(chosen []status.Container, waits map[string]bool, by string) error {
+	for _, c := range chosen {
+		if _, _, needed := l.targetResolved.Container(c.ID); needed == nil || c.State == status.Missing || c.State == workload.Created {
+			return fmt.Errorf("restart: %s is about to be created, started or removed: %w", c.Path(), fault.ErrConflict)
+		}
+	}
+	for _, c := range chosen {
+		waits[c.ID] = true
+		l.sup.RestartNow(c.ID, l.o.Now())
+		l.log.Info("restart by hand", "container", c.ID, "by", by)
+	}
+	return nil
+}
