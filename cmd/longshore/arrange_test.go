@@ -52,6 +52,7 @@ func TestArrange(t *testing.T) {
 		{"version", "--version", "", "version --"},
 		{"version as JSON", "--version -o json", "", "version -o json --"},
 		{"help of a command", "sign --help", "", "sign --help --"},
+		{"help behind arguments", "sign REF --key k --help", "", "sign --key k --help --"},
 		{"nothing", "", "", ""},
 	}
 	for _, c := range cases {
@@ -82,6 +83,9 @@ func FuzzArrange(f *testing.F) {
 			return
 		}
 		for _, a := range args {
+			if slices.Contains([]string{"--help", "-help", "-h"}, a) {
+				return // arguments go
+			}
 			together := len(a) > 2 && a[0] == '-' && a[1] != '-'
 			if !together && !slices.Contains([]string{"--", "--version", "-v"}, a) && !slices.Contains(got, a) && cmdline.Find(app.Commands, a) == nil {
 				t.Errorf("arrange(%q) = %q: %q is lost", args, got, a)

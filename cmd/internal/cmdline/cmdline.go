@@ -70,7 +70,10 @@ func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
 	if err := checkFlags(strings.Join(path, " "), command, flags); err != nil {
 		return nil, err
 	}
-	if command.ArgsUsage == "" && len(arguments) > 0 && !slices.ContainsFunc(flags, isHelp) {
+	if slices.ContainsFunc(flags, isHelp) {
+		arguments = nil // to the library they would be topics
+	}
+	if command.ArgsUsage == "" && len(arguments) > 0 {
 		name := strings.Join(path, " ")
 		return nil, outcome.Usagef(name, "%s takes no argument, got %q", name, arguments[0])
 	}
