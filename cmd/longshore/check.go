@@ -291,6 +291,9 @@ func detect(name string, data []byte) (string, error) {
 		return kind, nil
 	}
 	root, err := parseAny(name, data)
+	if err != nil && (bytes.HasPrefix(data, []byte("services:")) || bytes.Contains(data, []byte("\nservices:"))) {
+		return kindCompose, nil // whose anchors and numbers other documents may not have
+	}
 	if err != nil {
 		return "", err
 	}

@@ -27,6 +27,8 @@ func TestCheckForms(t *testing.T) {
 	}
 	s.do(outcome.OK, "check", "--kind", "problem", "problem.yaml")
 	s.do(outcome.OK, "check", "--kind", "capabilities", "device.yaml")
+	s.write("docker-compose.yml", "x-all: &all {restart: always}\nservices:\n  web: {<<: *all, image: caddy, configs: [{source: c, mode: 0440}]}\nconfigs: {c: {content: text}}\n")
+	s.do(outcome.OK, "check", "docker-compose.yml")
 	for _, arch := range []string{"riscv64", "other"} {
 		s.write("wrong.yaml", hosting(arch))
 		s.refuses(outcome.Misused, []string{"wrong.yaml:1:", "properties.cpus[0].architecture", arch}, "check", "wrong.yaml")
