@@ -66,7 +66,7 @@ func (l *loop) startAdmission(now time.Time) bool {
 		return false
 	}
 	m := &l.admission
-	seen, open, news := plan.ByID(l.seen), false, false
+	seen, open, news := plan.ByID(l.sight.seen), false, false
 	var projects []*workload.Project
 	owned := map[digest.Digest]bool{}
 	for i := range l.targetDesired.Deployments {

@@ -8,30 +8,35 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/currentstate"
 	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/loading"
+	"github.com/longshore-dev/longshore/agent/outbox"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/window"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // Agent keeps one device at its desired state. Make it with [New], run it with [Agent.Run], once; the other methods may be
 // called from any goroutine while it runs.
 type Agent struct {
-	o          Options
-	intake     *intake.Intake
-	clock      *clock.Clock
-	times      *intake.Times    // what was proven of the time
-	inbox      chan func(*loop) // to the loop, which owns all that changes
-	mismatches chan string      // of mirrors, which the loop has not seen yet
-	status     atomic.Pointer[status.Status]
-	progress   progress // of the images of the accepted generation
-	refilling  progress // of those that were lost
-	events     *status.Ring
-	tables     atomic.Pointer[[]status.Container]
-	counts     counts
-	sender     sender
-	publisher  publisher
-	started    atomic.Bool
-	done       chan struct{} // closed when Run returns
+	o           Options
+	intake      *intake.Intake
+	clock       *clock.Clock
+	times       *intake.Times // what was proven of the time
+	windowTimes window.Times
+	inbox       chan func(*loop) // to the loop, which owns all that changes
+	mismatches  chan string      // of mirrors, which the loop has not seen yet
+	status      atomic.Pointer[status.Status]
+	progress    loading.Progress // of the images of the accepted generation
+	refilling   loading.Progress // of those that were lost
+	events      *status.Ring
+	tables      atomic.Pointer[[]status.Container]
+	counts      counts
+	sender      *outbox.Sender
+	publisher   *currentstate.Sender
+	started     atomic.Bool
+	done        chan struct{} // closed when Run returns
 }
 
 // New checks the options. It asks neither the network nor the runtime.
@@ -44,6 +49,7 @@ func New(o Options) (*Agent, error) {
 		start := o.Now()
 		a.clock = clock.New(o.Now, func() time.Duration { return o.Now().Sub(start) })
 	}
+	a.windowTimes = window.Times{Believed: a.clock, Device: o.Now}
 	a.clock.Prove(clock.Proof{Kind: clock.Build, Time: o.Built})
 	a.times = intake.NewTimes(a.clock)
 	if err := a.times.Recall(o.Store); err != nil {
@@ -58,8 +64,15 @@ func New(o Options) (*Agent, error) {
 	if err != nil {
 		return nil, fmt.Errorf("agent: %w", err)
 	}
-	a.progress.clock, a.refilling.clock = o.Now, o.Now
-	a.sender.wake, a.publisher.wake = make(chan struct{}, 1), make(chan struct{}, 1)
+	a.progress.Now, a.refilling.Now = o.Now, o.Now
+	a.sender = outbox.New(outbox.Options{
+		Store: o.Store, Reporter: o.Reporter, ReportInterval: o.ReportInterval, FullInterval: o.FullInterval,
+		Downtime: a.downtime, Recap: a.recap, Logger: o.Logger, Now: o.Now, Random: o.Random,
+	})
+	a.publisher = currentstate.New(currentstate.Options{
+		Publisher: o.Publisher, Interval: o.PublishInterval, Make: a.makeCurrentState,
+		Downtime: a.downtime, Logger: o.Logger, Now: o.Now, Random: o.Random,
+	})
 	a.status.Store(&status.Status{Device: string(o.Device), Repository: o.Repository, Tag: o.Tag, Manager: o.Manager, Version: o.Version, Epoch: o.Store.Epoch(), Phase: status.PhaseEmpty, Security: []status.SecurityEvent{}, KeptVolumes: []status.Volume{}})
 	return a, nil
 }
@@ -86,12 +99,12 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) Status() status.Status {
 	s := *a.status.Load()
 	s.Now = a.o.Now()
-	s.Loading = a.progress.status()
+	s.Loading = a.progress.Status()
 	if s.Progress = s.Progress.Loads(s.Loading); s.Loading == nil {
-		s.Loading = a.refilling.status()
+		s.Loading = a.refilling.Status()
 	}
-	a.outbox(&s)
-	a.publisher.status(a, &s)
+	a.sender.Status(&s)
+	a.publisher.Status(&s)
 	return s
 }
 

@@ -24,7 +24,6 @@ type LockReader interface {
 }
 
 const (
-	lockEvery = 5 * time.Second // between two looks at update locks while a change waits
 	lockLimit = 30 * time.Second
 	ownerAway = time.Minute // without a container, until a component has left its lock behind: one that is replaced is away for a moment
 )
@@ -85,36 +84,18 @@ func (l *loop) saveWaits() {
 // keepsWaits reports whether it matters how long changes have waited.
 func (l *loop) keepsWaits() bool { return l.o.Approvals.AutomaticAfter > 0 && len(l.gate.records) > 0 }
 
-// gated reports whether anything on this device may hold back a change.
-func (l *loop) gated() bool {
-	if slices.ContainsFunc(l.o.Approvals.Kinds, func(k plan.Kind) bool { return k != plan.TrustPolicy }) || l.hasChangeWindow() {
-		return true
+// facts are what decides at a time which changes wait.
+func (l *loop) facts(now time.Time) *approval.Facts {
+	g := &l.gate
+	f := &approval.Facts{
+		Now: now, Target: l.target, Desired: l.targetDesired, Accepted: l.acceptedDesired, Chosen: l.held() && l.target.Digest == l.hold.State,
+		Good: l.good, Bad: l.bad, Observed: l.sight.seen.Containers, Looked: l.sight.known, Policy: l.o.Approvals, Admits: l.admission.admits,
+		Records: g.records, Counted: g.countedAt, Locks: g.locks, LocksOf: g.looked, LocksAt: g.lookedAt, Waits: g.waits,
 	}
-	return len(l.lockable()) > 0 || l.gate.refuses()
-}
-
-// refuses reports whether a change was rejected or postponed. Such a decision counts also without windows, locks and an approval policy.
-func (g *gate) refuses() bool {
-	for _, r := range g.records {
-		if d := r.Decision; r.Trust == nil && r.Begun.IsZero() && d != nil && d.Verdict != store.Approved {
-			return true
-		}
+	if l.hasChangeWindow() {
+		f.Window = l.changeWindow
 	}
-	return false
-}
-
-// lockable are the revisions that run and may have an update lock.
-func (l *loop) lockable() []*plan.Deployment {
-	var out []*plan.Deployment
-	for _, g := range l.good {
-		for i := range g.Deployment.All() {
-			if p := g.Deployment.Components[i].Project; slices.ContainsFunc(p.Volumes, func(v workload.Volume) bool { return v.Name == approval.LockVolume }) {
-				out = append(out, g.Deployment)
-				break
-			}
-		}
-	}
-	return out
+	return f
 }
 
 // gateChanges decides which changes wait. It saves which begin before they do.
@@ -123,9 +104,10 @@ func (l *loop) gateChanges(now time.Time) {
 	if l.targetDesired == nil && l.acceptedDesired == nil {
 		return
 	}
-	if !l.gated() {
+	f := l.facts(now)
+	if !f.Gated() {
 		g.changes, g.at = nil, time.Time{}
-		l.keepChanges(now, g.trustOnly(), nil) // the same change may come again, and wait then
+		l.keepChanges(now, approval.TrustOnly(g.records), nil) // the same change may come again, and wait then
 		if len(g.waits) > 0 {
 			g.waits = nil
 			l.rebuild()
@@ -135,79 +117,22 @@ func (l *loop) gateChanges(now time.Time) {
 	if g.built == l.rebuilt && (g.at.IsZero() || now.Before(g.at)) {
 		return
 	}
-	target := l.openChanges(l.targetDesired)
-	records, waits := g.trustOnly(), map[string]plan.Wait{}
-	for id, r := range g.records {
-		if l.removedFor(r) {
-			records[id] = r
-		}
+	d := f.Decide()
+	g.at = d.At
+	for _, id := range d.LocksAgain {
+		delete(g.looked, id)
+		g.lockAt, g.reread = now, g.reading
 	}
-	var fresh []store.Change
-	var automatic []plan.Change
-	g.at = time.Time{}
-	for i, c := range slices.Concat(target, l.openChanges(l.acceptedDesired)) {
-		if _, both := records[c.ID]; both && i >= len(target) {
-			continue
-		}
-		r, ok := g.records[c.ID]
-		if !ok {
-			r = store.Change{ID: c.ID, Deployment: c.Deployment, Since: now}
-		}
-		was := r
-		if r.Begun.IsZero() {
-			if d := l.gateQuestion(c, r, now).Automatic(); d != nil && !l.unfinished(c) {
-				r.Decision, automatic = d, append(automatic, c)
-			}
-			w, applied := l.waitOf(c, r, now), i < len(target)
-			if w == nil && applied && g.waits[c.Deployment].Code != "" && l.lockedBy(c.Deployment) { // a lock may be newer than the last look
-				delete(g.looked, c.ID)
-				g.lockAt, g.reread, w = now, g.reading, &plan.Wait{}
-			}
-			if w == nil && applied && l.canBegin(c) {
-				r.Begun, r.For = now, l.target.Digest
-			}
-			if w != nil && applied {
-				waits[c.Deployment] = *w
-			}
-			if w != nil && !w.Until.IsZero() && (g.at.IsZero() || w.Until.Before(g.at)) {
-				g.at = w.Until
-			}
-		}
-		records[c.ID] = r
-		if !ok || r != was {
-			fresh = append(fresh, r)
-		}
-	}
-	if !l.keepChanges(now, records, fresh, automatic...) { // nothing begins
+	if !l.keepChanges(now, d.Records, d.Fresh, d.Automatic...) { // nothing begins
 		return
 	}
-	g.changes = target
-	if l.acceptedDesired != nil {
-		g.changes = l.openChanges(l.acceptedDesired)
-	}
-	l.tellChanges(waits)
-	if !maps.Equal(waits, g.waits) {
-		g.waits = waits
+	g.changes = d.Changes
+	l.tellChanges(d.Waits)
+	if !maps.Equal(d.Waits, g.waits) {
+		g.waits = d.Waits
 		l.rebuild()
 	}
 	g.built = l.rebuilt
-}
-
-// removedFor reports whether a record is of a removal that the target asked for and that is complete: it says that the target is under way.
-func (l *loop) removedFor(r store.Change) bool {
-	_, good := l.good[r.Deployment]
-	return r.Trust == nil && !good && l.target != nil && !r.Begun.IsZero() && r.For == l.target.Digest && l.targetDesired.Deployment(r.Deployment) == nil
-}
-
-// trustOnly are the records of changes of the trust policy.
-func (g *gate) trustOnly() map[digest.Digest]store.Change {
-	out := map[digest.Digest]store.Change{}
-	for id, r := range g.records {
-		if r.Trust != nil {
-			out[id] = r
-		}
-	}
-	return out
 }
 
 // keepChanges remembers exactly these records, of which some are fresh, and that some changes were approved automatically; false: they could not be
@@ -224,8 +149,8 @@ func (l *loop) keepChanges(now time.Time, records map[digest.Digest]store.Change
 		})
 		if err != nil {
 			l.log.Error("cannot save which changes wait; nothing is changed until it can", "err", err)
-			l.unsaved, l.saveAt = err, now.Add(saveRetry)
-			l.gate.at = l.saveAt
+			l.saving.err, l.saving.at = err, now.Add(saveRetry)
+			l.gate.at = l.saving.at
 			return false
 		}
 	}
@@ -244,73 +169,6 @@ func setChanges(tx *store.Tx, all []store.Change) error {
 	return errors.Join(errs...)
 }
 
-// underWay are the changes that have begun on a device that holds none back, when a state with windows comes, which does.
-func (l *loop) underWay(now time.Time, coming *store.State) []store.Change {
-	if coming.Windows == "" || l.gated() {
-		return nil
-	}
-	var out []store.Change
-	for _, c := range l.openChanges(l.targetDesired) {
-		if l.canBegin(c) {
-			out = append(out, store.Change{ID: c.ID, Deployment: c.Deployment, Since: now, Begun: now, For: l.target.Digest})
-		}
-	}
-	return out
-}
-
-// waitOf is why a change is not made now; nil: nothing holds it back. Without a code it is a moment, until the locks were read.
-func (l *loop) waitOf(c plan.Change, r store.Change, now time.Time) *plan.Wait {
-	if l.unfinished(c) {
-		return nil
-	}
-	w := l.gateQuestion(c, r, now).Wait()
-	if w == nil && l.lockedBy(c.Deployment) && (!l.gate.looked[c.ID] || now.Sub(l.gate.lookedAt) > 2*lockEvery) {
-		return &plan.Wait{}
-	}
-	return w
-}
-
-// unfinished reports whether a deployment is on the device of which there is no revision that could be kept: it never ran completely, or the
-// documents of the one that did are damaged and nothing of it runs. Nothing holds its change back, unless it is on its way off the device.
-func (l *loop) unfinished(c plan.Change) bool {
-	good, ran := l.good[c.Deployment]
-	return good.Deployment == nil && !l.leaves(c.Deployment) && slices.ContainsFunc(l.seen.Containers, func(o workload.Observation) bool { return o.Deployment == c.Deployment }) &&
-		!(ran && slices.ContainsFunc(l.seen.Containers, func(o workload.Observation) bool {
-			return o.Deployment == c.Deployment && o.Status == workload.Running
-		}))
-}
-
-// leaves reports whether a deployment may still have containers that a rollback by hand removes: neither the target nor the good revisions
-// contain it.
-func (l *loop) leaves(id string) bool {
-	_, ran := l.good[id]
-	return !ran && l.targetDesired != nil && l.targetDesired.Deployment(id) == nil &&
-		(!l.observed || slices.ContainsFunc(l.seen.Containers, func(o workload.Observation) bool { return o.Deployment == id }))
-}
-
-// canBegin reports whether a change that nothing holds back is made now: one that has to wait for the device's admission has not begun, and
-// its window may close again.
-func (l *loop) canBegin(c plan.Change) bool {
-	d := l.targetDesired.Deployment(c.Deployment)
-	return d == nil || l.admission.admits(d)
-}
-
-// openChanges lists what a state changes, but for what was found bad already.
-func (l *loop) openChanges(d *plan.Desired) []plan.Change {
-	return slices.DeleteFunc(plan.Changes(d, l.good), func(c plan.Change) bool {
-		x := d.Deployment(c.Deployment)
-		_, bad := l.bad[digestOf(x)]
-		return bad
-	})
-}
-
-func digestOf(d *plan.Deployment) digest.Digest {
-	if d == nil {
-		return ""
-	}
-	return d.Digest
-}
-
 func keys(m map[digest.Digest]store.Change) map[digest.Digest]bool {
 	out := map[digest.Digest]bool{}
 	for k := range m {
@@ -319,26 +177,13 @@ func keys(m map[digest.Digest]store.Change) map[digest.Digest]bool {
 	return out
 }
 
-// gateQuestion is what may hold back a change.
-func (l *loop) gateQuestion(c plan.Change, r store.Change, now time.Time) approval.Question {
-	if l.held() && l.target.Digest == l.hold.State { // somebody at the device decided
-		return approval.Question{}
-	}
-	q := approval.Question{Now: now, Change: c, Record: r, Policy: l.o.Approvals, Locks: l.gate.locks[c.Deployment], Counted: l.gate.countedAt}
-	if l.hasChangeWindow() {
-		q.Closed, q.ClockUnknown, q.Opens = l.changeWindow(now)
-		q.Opens = q.Opens.Round(time.Second).UTC()
-	}
-	return q
-}
-
 // tellChanges reports which changes begin to wait, and for what.
 func (l *loop) tellChanges(waits map[string]plan.Wait) {
 	for id, w := range waits {
 		if old, ok := l.gate.waits[id]; ok && old.Code == w.Code || w.Code == "" {
 			continue
 		}
-		name := status.NameOf(l.reportedStatus, id)
+		name := status.NameOf(l.told.statuses, id)
 		l.log.Info("a change waits", "deployment", name, "code", w.Code, "why", w.Message)
 		l.events.Emit(status.Event{Kind: status.EventChange, Deployment: name, Code: w.Code, Message: w.Message})
 	}
@@ -360,7 +205,7 @@ func (l *loop) waitsFor() (deployment string, w plan.Wait, ok bool) {
 // readLocks reads the update locks of applications whose change waits, beside the loop.
 func (l *loop) readLocks(now time.Time) {
 	g := &l.gate
-	if g.reading || now.Before(g.lockAt) || !l.observed || l.blind != nil {
+	if g.reading || now.Before(g.lockAt) || !l.sight.known || l.sight.blind != nil {
 		return
 	}
 	type place struct {
@@ -370,7 +215,7 @@ func (l *loop) readLocks(now time.Time) {
 	}
 	var places []place
 	asked := map[digest.Digest]bool{}
-	for _, d := range l.lockable() {
+	for _, d := range l.facts(now).Lockable() {
 		i := slices.IndexFunc(g.changes, func(c plan.Change) bool { return c.Deployment == d.ID && g.records[c.ID].Begun.IsZero() })
 		if i < 0 {
 			continue
@@ -387,7 +232,7 @@ func (l *loop) readLocks(now time.Time) {
 	maps.DeleteFunc(g.away, func(project string, _ time.Duration) bool {
 		return !slices.ContainsFunc(places, func(p place) bool { return p.project == project })
 	})
-	g.reading, g.lockAt = true, now.Add(lockEvery)
+	g.reading, g.lockAt = true, now.Add(approval.LockEvery)
 	known := g.future
 	l.background(func() {
 		future := map[string]futureLock{}
@@ -444,7 +289,7 @@ func (l *loop) tellIgnored(locks map[ignoredLock]bool) {
 		if x.reason != "" {
 			why += "; " + x.reason
 		}
-		name := status.NameOf(l.reportedStatus, x.deployment)
+		name := status.NameOf(l.told.statuses, x.deployment)
 		l.log.Warn("an update lock is ignored", "deployment", name, "why", why)
 		l.events.Emit(status.Event{Kind: status.EventChange, Deployment: name, Component: x.component, Message: why})
 	}
@@ -454,7 +299,7 @@ func (l *loop) tellIgnored(locks map[ignoredLock]bool) {
 // gone reports whether a project has had no container for [ownerAway].
 func (l *loop) gone(project string) bool {
 	g, now := &l.gate, l.clock.Elapsed()
-	if slices.ContainsFunc(l.seen.Containers, func(c workload.Observation) bool { return c.Project == project }) {
+	if slices.ContainsFunc(l.sight.seen.Containers, func(c workload.Observation) bool { return c.Project == project }) {
 		delete(g.away, project)
 		return false
 	}
@@ -467,19 +312,15 @@ func (l *loop) gone(project string) bool {
 	return now-g.away[project] >= ownerAway
 }
 
-// lockedBy reports whether a deployment may have an update lock.
-func (l *loop) lockedBy(deployment string) bool {
-	return slices.ContainsFunc(l.lockable(), func(d *plan.Deployment) bool { return d.ID == deployment })
-}
-
 // removalWaits reports whether the removal of a deployment has to wait.
 func (l *loop) removalWaits(id string) bool {
-	if !l.gated() {
+	f := l.facts(l.o.Now())
+	if !f.Gated() {
 		return false
 	}
 	for _, c := range l.gate.changes {
 		if r := l.gate.records[c.ID]; c.Deployment == id {
-			return r.Begun.IsZero() && l.waitOf(c, r, l.o.Now()) != nil
+			return r.Begun.IsZero() && f.Wait(c, r) != nil
 		}
 	}
 	return l.gate.built == -1 // not looked at yet
@@ -530,7 +371,7 @@ func (l *loop) changeStatus(c plan.Change) status.Change {
 		out.Bytes += y.Bytes
 	}
 	if r.Begun.IsZero() {
-		if w := l.waitOf(c, r, l.o.Now()); w != nil && w.Code != "" {
+		if w := l.facts(l.o.Now()).Wait(c, r); w != nil && w.Code != "" {
 			out.Waiting = &status.Waiting{Code: w.Code, Message: w.Message, Until: w.Until}
 		}
 	}

@@ -19,7 +19,7 @@ func (l *loop) countBoot() error {
 	}
 	var updates []plan.Change
 	begun := false
-	for _, c := range l.openChanges(l.targetDesired) {
+	for _, c := range l.facts(l.o.Now()).Open(l.targetDesired) {
 		if r, known := l.gate.records[c.ID]; known && r.Begun.IsZero() {
 			continue
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/machine"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
@@ -47,10 +48,10 @@ func plugged(w *agenttest.World, b *box) {
 func reportedCapabilities(w *agenttest.World) func() []string {
 	var mu sync.Mutex
 	var all []string
-	w.Fleet.Fail(func(r agent.Report) error {
+	w.Fleet.Fail(func(r store.Report) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if r.Kind == agent.ReportCapabilities {
+		if r.Kind == store.KindCapabilities {
 			all = append(all, string(r.Body))
 		}
 		return nil

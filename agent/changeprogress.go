@@ -36,12 +36,12 @@ func (l *loop) foundLong(now time.Time, at *store.Progress) found {
 	if x := foundIn(at); x == (found{}) || now.Sub(at.Since) >= foundAfter {
 		return x
 	}
-	return l.foundTold
+	return l.told.found
 }
 
 // foundDue is when reports are to say something else of it; zero: they need not.
 func (l *loop) foundDue() time.Time {
-	if x := foundIn(l.progressed); x == (found{}) || x == l.foundTold {
+	if x := foundIn(l.progressed); x == (found{}) || x == l.told.found {
 		return time.Time{}
 	}
 	return l.progressed.Since.Add(foundAfter)
@@ -53,10 +53,10 @@ func (l *loop) standing(now time.Time, a plan.Assessment) *store.Progress {
 		Now: now, Accepted: l.accepted, Committed: l.committed, Found: l.found.digest, Verifying: l.found.verifying,
 		Unloaded: l.acceptedResolved != nil, Whole: l.pull.has(l, l.acceptedResolved), Settled: a.Settled, Stage: a.Stage, Damaged: l.damaged,
 	}
-	if x := l.progress.status(); len(l.pull.troubles) == 0 && (x == nil || x.Done == x.Total) {
+	if x := l.progress.Status(); len(l.pull.troubles) == 0 && (x == nil || x.Done == x.Total) {
 		s.Intact = true
 	}
-	if s.Whole && l.finishesFirst(now) {
+	if s.Whole && l.facts(now).FinishesFirst() {
 		s.First = l.target.Generation
 	}
 	if l.held() {
@@ -120,7 +120,7 @@ func (l *loop) reportedProgress() *status.Progress {
 	for i := range p.History {
 		p.History[i].Message = ""
 	}
-	if x := l.loaded; p.Phase == store.PhaseDownloading && p.Generation == x.generation {
+	if x := l.told.loaded; p.Phase == store.PhaseDownloading && p.Generation == x.generation {
 		p.Done, p.Total = x.done, x.total
 	}
 	return p
@@ -135,7 +135,7 @@ type loaded struct {
 
 // loadedMore is what reports are to say of it now: something new with each tenth. Bytes come all the time, and reports must not.
 func (l *loop) loadedMore(at *store.Progress) loaded {
-	said, x := l.loaded, l.progress.status()
+	said, x := l.told.loaded, l.progress.Status()
 	if at == nil || at.Phase != store.PhaseDownloading || x == nil || x.Generation != at.Generation || x.Total <= 0 || l.o.Reporter == nil && l.o.Publisher == nil {
 		return said
 	}

@@ -24,7 +24,7 @@ const (
 // are damaged, what they refer to is not known, so nothing is removed.
 func (l *loop) collect() {
 	if !l.garbage || l.poll.busy || l.poll.collecting || l.pull.digest != "" || l.refill.digest != "" || l.acceptedResolved != nil || l.targetResolved == nil ||
-		l.blind != nil || l.looking != nil || l.unsaved != nil || l.damaged != nil || l.o.Now().Before(l.collectAt) || len(l.sup.Busy) > 0 || l.admission.busy {
+		l.sight.blind != nil || l.sight.looking != nil || l.saving.err != nil || l.damaged != nil || l.o.Now().Before(l.collectAt) || len(l.sup.Busy) > 0 || l.admission.busy {
 		return
 	}
 	l.garbage = false
@@ -39,7 +39,7 @@ func (l *loop) collect() {
 // they are loaded, and after a start of the agent the runtime does not know yet which are needed. Documents stay.
 func (l *loop) makeRoom() {
 	now := l.o.Now()
-	if !l.pull.full && !l.refill.full || l.poll.busy || l.poll.collecting || l.blind != nil || l.looking != nil || !l.observed || l.damaged != nil || now.Before(l.pull.roomAt) || len(l.sup.Busy) > 0 {
+	if !l.pull.full && !l.refill.full || l.poll.busy || l.poll.collecting || l.sight.blind != nil || l.sight.looking != nil || !l.sight.known || l.damaged != nil || now.Before(l.pull.roomAt) || len(l.sup.Busy) > 0 {
 		return
 	}
 	l.pull.full, l.refill.full, l.pull.roomAt = false, false, now.Add(collectRetry)
@@ -81,7 +81,7 @@ func (l *loop) needed() retained {
 	if l.targetDesired != nil {
 		w.loaded = *l.targetDesired
 	}
-	for _, c := range l.seen.Containers { // what is there may still be needed to stop or restart it
+	for _, c := range l.sight.seen.Containers { // what is there may still be needed to stop or restart it
 		if repository, d, ok := strings.Cut(c.Image, "@"); ok {
 			w.images = append(w.images, workload.Image{Repository: repository, Digest: digest.Digest(d)})
 		}

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -108,7 +109,7 @@ func TestCurrentStateIsPublished(t *testing.T) {
 			t.Errorf("component %+v, want the image %s once", c, image.Digest)
 		}
 		var about struct {
-			Extra agent.Extra `json:"x-longshore-extensions"`
+			Extra status.Extra `json:"x-longshore-extensions"`
 		}
 		if err := json.Unmarshal(last.Capabilities, &about); err != nil || about.Extra.CommittedGeneration != 1 {
 			t.Errorf("capabilities %s: %v", last.Capabilities, err)
@@ -249,7 +250,7 @@ func TestTransitionsAreInTheReport(t *testing.T) {
 					if x.Deployment != line.DeploymentID() || x.Sequence >= newest.Sequence || (x.Error != nil) != (x.State == margo.StateFailed) || i > 0 && x.At.Before(turned.List[i-1].At) {
 						t.Errorf("transition %+v", x)
 					}
-					if both && !slices.ContainsFunc(e.taken, func(r agent.Report) bool { return r.Sequence == x.Sequence && r.Kind == store.KindStatus }) {
+					if both && !slices.ContainsFunc(e.taken, func(r store.Report) bool { return r.Sequence == x.Sequence && r.Kind == store.KindStatus }) {
 						t.Errorf("the endpoint has no report %d", x.Sequence)
 					}
 				}

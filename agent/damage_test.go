@@ -290,7 +290,7 @@ func TestDamagedRecordsDoNotKeepTheAgentFromStarting(t *testing.T) {
 		w.Sync(t, r)
 		w.Publish(t, 4, anApp(1, "web:1"))
 		w.Sync(t, r)
-		w.Fleet.Fail(func(agent.Report) error { return fault.ErrTemporary })
+		w.Fleet.Fail(func(store.Report) error { return fault.ErrTemporary })
 		w.Publish(t, 3, anApp(1, "web:1"))
 		w.Sync(t, r)
 		before := w.Observe(t)

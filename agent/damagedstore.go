@@ -16,12 +16,12 @@ func (l *loop) floorUnknown() bool { return l.replaced != nil && !l.replaced.Kno
 // findFloor takes over from the labels of the containers which generation was accepted at least before the database was
 // damaged, and reports the damage.
 func (l *loop) findFloor() {
-	if !l.floorUnknown() || l.unsaved != nil && l.o.Now().Before(l.saveAt) {
+	if !l.floorUnknown() || l.saving.err != nil && l.o.Now().Before(l.saving.at) {
 		return
 	}
 	old, next := l.replaced, *l.replaced
 	next.Known = true
-	for _, c := range l.seen.Containers {
+	for _, c := range l.sight.seen.Containers {
 		next.Floor = max(next.Floor, c.Generation)
 	}
 	l.replaced = &next
@@ -31,7 +31,7 @@ func (l *loop) findFloor() {
 	})
 	if err != nil {
 		l.replaced = old
-		l.unsaved, l.saveAt = err, l.o.Now().Add(saveRetry)
+		l.saving.err, l.saving.at = err, l.o.Now().Add(saveRetry)
 		l.log.Error("cannot save which generation was accepted before the database was damaged; nothing is accepted until it can", "err", err)
 		return
 	}

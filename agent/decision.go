@@ -11,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/currentstate"
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
@@ -111,9 +112,7 @@ func reportedDecisions(tx *store.Tx) ([]artifacts.CurrentDecision, error) {
 	all = slices.DeleteFunc(all, func(d store.Decided) bool { return d.Verdict == "" })
 	var out []artifacts.CurrentDecision
 	for _, d := range all[max(0, len(all)-maxReported):] {
-		out = append(out, artifacts.CurrentDecision{
-			At: d.At.UTC(), Verdict: string(d.Verdict), Deployment: d.Deployment, Generation: d.Generation, Digest: d.Digest, By: d.By, Via: d.Via, Reason: status.Cut(d.Reason, maxSentence),
-		})
+		out = append(out, currentstate.Decision(d))
 	}
 	return out, err
 }

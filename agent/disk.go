@@ -34,7 +34,7 @@ type disks struct {
 
 // lookAtDisks measures beside the loop.
 func (l *loop) lookAtDisks(now time.Time) {
-	if l.disks.busy || l.blind != nil || now.Before(l.disks.at) {
+	if l.disks.busy || l.sight.blind != nil || now.Before(l.disks.at) {
 		return
 	}
 	l.disks.busy, l.disks.at = true, now.Add(cmp.Or(l.o.LookEvery, diskEvery))
@@ -87,7 +87,7 @@ func (l *loop) leaving() []plan.Deployment {
 // removeEarly takes down what the accepted state removes for good before its images are here, where they find no room although
 // all that is not needed was collected, and where that gives back what is lacking. It would go in any case, a moment later.
 func (l *loop) removeEarly(now time.Time) {
-	if !l.pull.full || !now.Before(l.pull.roomAt) || l.disks.weighs || l.disks.removalUseless || l.poll.collecting || l.blind != nil || l.acceptedResolved == nil {
+	if !l.pull.full || !now.Before(l.pull.roomAt) || l.disks.weighs || l.disks.removalUseless || l.poll.collecting || l.sight.blind != nil || l.acceptedResolved == nil {
 		return
 	}
 	leaving := slices.DeleteFunc(l.leaving(), func(d plan.Deployment) bool { return l.removalWaits(d.ID) })
@@ -145,7 +145,7 @@ func (l *loop) remove(all []plan.Deployment, gives int64) {
 // is reported but their removal.
 func (l *loop) recallEarly() {
 	for _, d := range l.leaving() {
-		if s, ok := l.reportedStatus[d.ID]; !ok || s.State == margo.StateRemoving {
+		if s, ok := l.told.statuses[d.ID]; !ok || s.State == margo.StateRemoving {
 			if l.disks.removedFirst == nil {
 				l.disks.removedFirst = map[string]bool{}
 			}

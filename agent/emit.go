@@ -23,9 +23,9 @@ func (l *loop) about(id string, e status.Event) status.Event {
 		e.Deployment, e.Component, e.Service, e.Replica = d.Name, c.Name, x.Service.Name, x.Replica
 		return e
 	}
-	for _, o := range l.seen.Containers {
+	for _, o := range l.sight.seen.Containers {
 		if o.ID == id {
-			e.Deployment, e.Component, e.Service, e.Replica = status.NameOf(l.reportedStatus, o.Deployment), o.Component, o.Service, o.Replica
+			e.Deployment, e.Component, e.Service, e.Replica = status.NameOf(l.told.statuses, o.Deployment), o.Component, o.Service, o.Replica
 		}
 	}
 	return e
@@ -54,7 +54,7 @@ func (l *loop) emitRollBack(b store.Bad) {
 		return
 	}
 	l.events.Emit(status.Event{
-		Kind: status.EventRolledBack, Deployment: status.NameOf(l.reportedStatus, b.DeploymentID), Component: b.Source, Generation: l.good[b.DeploymentID].Record.Generation,
+		Kind: status.EventRolledBack, Deployment: status.NameOf(l.told.statuses, b.DeploymentID), Component: b.Source, Generation: l.good[b.DeploymentID].Record.Generation,
 		Code: codes.Code(b.Code), Message: b.Message,
 	})
 }
@@ -70,8 +70,8 @@ func (l *loop) did(st plan.Step, begun time.Time) {
 	}
 	l.events.Emit(l.about(st.Container, status.Event{Kind: kind, Since: begun}))
 	if kind == status.EventStopped || kind == status.EventRemoved { // its end is reported: the next look must not take it for one of its own
-		for i := range l.seen.Containers {
-			if o := &l.seen.Containers[i]; o.ID == st.Container {
+		for i := range l.sight.seen.Containers {
+			if o := &l.sight.seen.Containers[i]; o.ID == st.Container {
 				o.Status, o.End = workload.Exited, endReported
 			}
 		}

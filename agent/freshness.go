@@ -8,6 +8,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/retry"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 )
@@ -199,7 +200,7 @@ func (l *loop) staleProblems(now time.Time, add func(code codes.Code, message, d
 		case f.Withheld && l.poll.problem == nil:
 			what += "; the source answers and has no newer one: it is not renewed, or it is withheld"
 		}
-		add(codes.StateStale, what, "runs it on, takes nothing older; next look "+until(l.poll.due(l).Sub(now)), "", l.unfreshSince(f))
+		add(codes.StateStale, what, "runs it on, takes nothing older; next look "+retry.In(l.poll.due(l).Sub(now)), "", l.unfreshSince(f))
 	}
 	if x := l.doubt; x != nil {
 		says := "the clock says " + x.Clock.UTC().Format(time.RFC3339)

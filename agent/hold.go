@@ -9,6 +9,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/agent/approval"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
@@ -113,10 +114,10 @@ func (l *loop) manualRollback(r RollbackRequest, v verified) (status.Hold, error
 		}
 	}
 	hold := &store.Hold{Generation: s.Generation, State: s.Digest, Over: l.accepted.Digest, By: r.By, Via: r.Via, Reason: status.Cut(r.Reason, status.MaxMessage), At: l.o.Now()}
-	before, target, targetDesired, acceptedDesired, damaged, good := l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged, l.good
+	states, before, damaged, good := l.states, l.hold, l.damaged, l.good
 	l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged = hold, s, desired, nil, nil
 	l.good = l.goodOf(hold.At, desired)
-	records, again := l.gate.trustOnly(), l.comingBack(desired)
+	records, again := approval.TrustOnly(l.gate.records), l.comingBack(desired)
 	told := status.Event{Kind: status.EventHold, Generation: s.Generation, Digest: s.Digest, Code: codes.Held, Message: "rolled back by " + r.By + reasonText(r.Reason)}
 	err = l.o.Store.Update(func(tx *store.Tx) error {
 		return errors.Join(
@@ -125,7 +126,7 @@ func (l *loop) manualRollback(r RollbackRequest, v verified) (status.Hold, error
 		)
 	})
 	if err != nil {
-		l.hold, l.target, l.targetDesired, l.acceptedDesired, l.damaged, l.good = before, target, targetDesired, acceptedDesired, damaged, good
+		l.states, l.hold, l.damaged, l.good = states, before, damaged, good
 		return fail(err, "", "save the hold")
 	}
 	l.setRestarting(again)
@@ -208,7 +209,7 @@ func (l *loop) release(by, via string) (status.Hold, error) {
 	if err != nil {
 		l.log.Warn("the accepted state is read again from the registry", "err", err)
 	}
-	committed, lastGood := l.committed, l.lastGood
+	states := l.states
 	l.endHold()
 	now := l.o.Now()
 	told := status.Event{Kind: status.EventHold, Generation: l.accepted.Generation, Digest: l.accepted.Digest, Message: "released by " + by}
@@ -216,7 +217,7 @@ func (l *loop) release(by, via string) (status.Hold, error) {
 		return errors.Join(tx.SetHold(nil), l.saveCommitted(tx), keepDecided(tx, told, store.Decision{Verdict: store.Released, By: by, Via: via, At: now}), l.capabilities(tx, now))
 	})
 	if err != nil {
-		l.hold, l.committed, l.lastGood = h, committed, lastGood
+		l.hold, l.states = h, states
 		return status.Hold{}, fmt.Errorf("release: save: %w", err)
 	}
 	if l.accepted.Digest != l.target.Digest {

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/machine"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -59,7 +60,7 @@ func TestPluggedIntoTheRealKernel(t *testing.T) {
 	w.Committed(t, r, 1)
 	reports := func() (n int) {
 		for _, x := range w.Fleet.Reports() {
-			if x.Kind == agent.ReportCapabilities {
+			if x.Kind == store.KindCapabilities {
 				n++
 			}
 		}

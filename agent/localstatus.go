@@ -7,7 +7,9 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/loading"
 	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/retry"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -20,10 +22,10 @@ func (l *loop) publish(now time.Time) {
 		Device: string(l.o.Device), Repository: l.o.Repository, Tag: l.o.Tag, Manager: l.o.Manager, Version: l.o.Version, Epoch: l.o.Store.Epoch(),
 		Phase: l.phase(), Progress: status.NewProgress(l.progressed), CheckedAt: l.poll.checked, NextCheck: l.poll.due(l), Checking: l.poll.busy,
 		Accepted: status.NewGeneration(l.accepted), Running: status.NewGeneration(l.running()), Committed: status.NewGeneration(l.committed),
-		Trust: l.trustStatus(), Stale: l.stale, Insecure: l.insecure(), Outbox: status.Outbox{Enabled: l.o.Reporter != nil},
+		Trust: l.trustStatus(), Stale: l.told.stale, Insecure: l.insecure(), Outbox: status.Outbox{Enabled: l.o.Reporter != nil},
 		Security: l.security, StaleSince: l.staleSince(), Freshness: l.freshnessStatus(), Clock: l.clockStatus(),
 	}
-	v := status.View{Target: l.targetResolved, Accepted: l.acceptedResolved, Supervision: l.sup, Observed: plan.ByID(l.seen), Reported: l.reportedStatus}
+	v := status.View{Target: l.targetResolved, Accepted: l.acceptedResolved, Supervision: l.sup, Observed: plan.ByID(l.sight.seen), Reported: l.told.statuses}
 	s.Deployments = v.Deployments()
 	s.KeptVolumes = l.keptVolumes()
 	s.Hold, s.Changes = status.NewHold(l.hold), l.changeTable()
@@ -37,20 +39,8 @@ func (l *loop) publish(now time.Time) {
 // running is the generation that the device runs, or changes to: the target, once one of its changes has begun or is made, or nothing holds them
 // back, else the one that ran before. nil: none.
 func (l *loop) running() *store.State {
-	open := l.openChanges(l.targetDesired)
-	if len(open) == 0 || !l.gated() || slices.ContainsFunc(open, func(c plan.Change) bool { return !l.gate.records[c.ID].Begun.IsZero() }) {
+	if l.facts(l.o.Now()).Begun() {
 		return l.target
-	}
-	for _, r := range l.gate.records {
-		if l.removedFor(r) {
-			return l.target
-		}
-	}
-	for i := range l.targetDesired.Deployments {
-		g, ok := l.good[l.targetDesired.Deployments[i].ID]
-		if ok && g.Record.State == l.target.Digest && g.Record.Accepted.Equal(l.target.AcceptedAt) { // another one is of when it was the target before
-			return l.target
-		}
 	}
 	return l.committed
 }
@@ -58,14 +48,14 @@ func (l *loop) running() *store.State {
 func (l *loop) phase() status.Phase {
 	p := l.progressed
 	switch {
-	case l.blind != nil || l.damaged != nil && l.targetResolved == nil:
+	case l.sight.blind != nil || l.damaged != nil && l.targetResolved == nil:
 		return status.PhaseUnavailable
 	case p == nil:
 		return status.PhaseEmpty
 	case l.acceptedResolved != nil || l.accepted == nil:
 		return status.Phase(p.Phase)
 	}
-	for _, d := range l.reportedStatus {
+	for _, d := range l.told.statuses {
 		if d.State == margo.StateFailed {
 			return status.PhaseDegraded
 		}
@@ -93,14 +83,14 @@ func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 		out = append(out, status.Problem{Code: code, Message: message, Doing: doing, Hint: hint, Since: since})
 	}
 	l.staleProblems(now, add)
-	if l.blind != nil {
-		add(codes.Runtime, "the runtime does not answer: "+l.blind.Error(), "containers run on; tries again", "check containerd: systemctl status containerd", time.Time{})
+	if l.sight.blind != nil {
+		add(codes.Runtime, "the runtime does not answer: "+l.sight.blind.Error(), "containers run on; tries again", "check containerd: systemctl status containerd", time.Time{})
 	}
-	if l.unrepaired != nil {
-		add(codes.Runtime, "what containers need of the device is not whole: "+l.unrepaired.Error(), "containers run on; repairs it again and again", fault.Hint(l.unrepaired), l.unrepairedAt)
+	if l.repairs.err != nil {
+		add(codes.Runtime, "what containers need of the device is not whole: "+l.repairs.err.Error(), "containers run on; repairs it again and again", fault.Hint(l.repairs.err), l.repairs.since)
 	}
-	if l.unsaved != nil {
-		add(codes.Of(l.unsaved), "cannot save: "+l.unsaved.Error(), "changes nothing until it can", codes.Hint(l.unsaved), time.Time{})
+	if l.saving.err != nil {
+		add(codes.Of(l.saving.err), "cannot save: "+l.saving.err.Error(), "changes nothing until it can", codes.Hint(l.saving.err), time.Time{})
 	}
 	if l.damaged != nil {
 		add(codes.ContentDamaged, l.damaged.Error(), "leaves what runs alone and fetches the documents again", codes.Hint(l.damaged), time.Time{})
@@ -152,7 +142,7 @@ func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 		if l.poll.busy {
 			doing += "tries again now"
 		} else {
-			doing += nextTry(l.poll.due(l).Sub(now), err)
+			doing += retry.Next(l.poll.due(l).Sub(now), err)
 		}
 		add(codes.Of(err), err.Error(), doing, codes.Hint(err), l.poll.since)
 	}
@@ -171,7 +161,7 @@ func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 // pullProblems are what keeps images from being loaded.
 func (l *loop) pullProblems(now time.Time, add func(code codes.Code, message, doing, hint string, since time.Time)) {
 	troubles := l.pull.troubles
-	if l.blind != nil { // which is shown already, and is why nothing is loaded
+	if l.sight.blind != nil { // which is shown already, and is why nothing is loaded
 		troubles = nil
 	}
 	for _, image := range slices.Sorted(maps.Keys(troubles)) { // the same one each time
@@ -180,50 +170,9 @@ func (l *loop) pullProblems(now time.Time, add func(code codes.Code, message, do
 			break
 		}
 	}
-	for _, p := range []*progress{&l.progress, &l.refilling} {
-		if what, since, _ := p.stalls(now); what != "" {
-			add(codes.PullStalled, fmt.Sprintf("loading stalls, almost nothing came for %v: %s", stallAfter, what), "runs on as it is and keeps loading", "", since)
+	for _, p := range []*loading.Progress{&l.progress, &l.refilling} {
+		if what, since, _ := p.Stalls(now); what != "" {
+			add(codes.PullStalled, fmt.Sprintf("loading stalls, almost nothing came for %v: %s", loading.StallAfter, what), "runs on as it is and keeps loading", "", since)
 		}
 	}
-}
-
-func until(d time.Duration) string {
-	if d <= 0 {
-		return "now"
-	}
-	return "in " + d.Round(time.Second).String()
-}
-
-// outbox completes a status with what waits for the fleet endpoint.
-func (a *Agent) outbox(s *status.Status) {
-	if !s.Outbox.Enabled {
-		return
-	}
-	err := a.o.Store.View(func(tx *store.Tx) (err error) {
-		if s.Outbox.Depth, s.Outbox.Oldest, err = tx.Depth(); err != nil {
-			return err
-		}
-		gap, err := tx.Gap()
-		if gap != nil {
-			s.Outbox.Lost = gap.Count
-		}
-		return err
-	})
-	a.sender.status(&s.Outbox)
-	problems := slices.Clone(s.Problems)
-	if err != nil {
-		problems = append(problems, status.Problem{Code: codes.Internal, Message: err.Error()})
-	}
-	if _, down := a.downtime(s.Now); s.Outbox.LastError != "" && s.Outbox.Depth > 0 && !down {
-		problems = append(problems, status.Problem{
-			Code: codes.FleetUnreachable, Message: fmt.Sprintf("%d reports wait: %s", s.Outbox.Depth, s.Outbox.LastError),
-			Doing: "keeps them; next try " + until(s.Outbox.NextTry.Sub(s.Now)), Hint: codes.Explain(codes.FleetUnreachable).Action, Since: s.Outbox.Oldest,
-		})
-	}
-	if s.Outbox.Lost > 0 {
-		problems = append(problems, status.Problem{
-			Code: codes.ReportsLost, Message: fmt.Sprintf("%d reports were dropped: too many waited", s.Outbox.Lost), Hint: codes.Explain(codes.ReportsLost).Action,
-		})
-	}
-	s.Problems = problems
 }

@@ -11,16 +11,14 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/loading"
 	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/retry"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
-)
-
-const (
-	stepsAtOnce = 8 // steps in progress, but for stops, which mostly wait
 )
 
 // loop is the one goroutine that owns what changes: everything here is touched only by functions that it runs. Work that
@@ -32,86 +30,60 @@ type loop struct {
 	log *slog.Logger
 	p   plan.Policy
 
-	// The states, and for those that are not done yet what they ask for and what [plan.Resolve] makes of that. acceptedDesired and
-	// acceptedResolved are nil once the accepted state is the target.
-	accepted, target, committed, lastGood *store.State
-	targetDesired, targetResolved         *plan.Desired
-	acceptedDesired, acceptedResolved     *plan.Desired
-	rebuilt                               int // how often the resolved ones were made
-	refused                               *store.Refused
-
-	reportedStatus    map[string]store.Status      // what was last reported, by deployment
-	reportedConflicts map[string]string            // why start-first is done as stop-first, by project and service
-	good              map[string]plan.GoodRevision // by deployment id
-	bad               map[digest.Digest]store.Bad
-	images            map[string]workload.ImageInfo // of pulled images, by name; saved with the target
-	admission         admission
-	restarting        map[string]string        // as saved, of sup.Restarting
-	reading           map[string]bool          // containers whose last log lines are being read
-	damaged           error                    // why the target or the accepted state is not loaded
-	replaced          *store.Lost              // a damaged database, until a state is accepted; nil: none
-	stale             bool                     // as last reported
-	fresh             *store.Fresh             // of the accepted state; nil: nothing is known
-	doubt             *clock.Doubt             // as last looked at
-	security          []status.SecurityEvent   // that are kept, the last at the end
-	reported          bool                     // capabilities, since the start
-	device            margo.DeviceCapabilities // as last seen
-
-	sup             *plan.Supervision
-	seen            workload.Observed
-	look            bool // observe before the next plan
-	looking         *lookout
-	ended           int // steps that ended, since the start
-	blind           error
-	blindTry        int
-	unsaved         error // the store could not be written
-	observed        bool  // the runtime answered, since the start
-	slots           chan struct{}
-	longStarts      map[string]context.CancelFunc // by container id: starts in progress that may take long
-	probers         map[string]prober
-	wake            time.Time // from the last plan
-	lookAt          time.Time
-	retryAt         time.Time        // of the runtime, while blind
-	saveAt          time.Time        // of the store, while something is unsaved
-	unsavedSecurity []*securityEvent // that could not be saved yet
-	securityAt      time.Time        // of them; zero: there are none
-
-	reconcileNow chan struct{} // to wake the reconciler of networks now
-	unrepaired   error         // what that reconciler could not repair
-	unrepairedAt time.Time
+	states
+	revisions
+	sup      *plan.Supervision
+	sight    sight
+	steps    steps
+	probers  map[string]prober // by container id
+	reading  map[string]bool   // containers whose last log lines are being read
+	repairs  repairs
+	saving   saving
+	told     told
+	damaged  error                    // why the target or the accepted state is not loaded
+	replaced *store.Lost              // a damaged database, until a state is accepted; nil: none
+	fresh    *store.Fresh             // of the accepted state; nil: nothing is known
+	doubt    *clock.Doubt             // as last looked at
+	security []status.SecurityEvent   // that are kept, the last at the end
+	device   margo.DeviceCapabilities // as last seen
 
 	poll       poll
 	found      found           // what a check is looking at
-	foundTold  found           // as last reported
 	progressed *store.Progress // as saved, but for what a short check looks at; nil: none
-	loaded     loaded          // as last reported
 	attempts   *store.Attempts // as saved; nil: none
-
-	trust     trusting
-	pull      pulling // of the images of the accepted state
-	refill    pulling // of images of target that were lost
-	disks     disks
-	machine   machineLook
-	gate      gate
-	windows   windows
-	hold      *store.Hold // nil: none
-	volumes   volumes
-	waiters   []waiter
-	garbage   bool // something may be left over on the device
-	collectAt time.Time
+	trust      trusting
+	pull       pulling // of the images of the accepted state
+	refill     pulling // of images of target that were lost
+	admission  admission
+	gate       gate
+	windows    windows
+	hold       *store.Hold // nil: none
+	disks      disks
+	machine    machineLook
+	volumes    volumes
+	waiters    []waiter
+	garbage    bool // something may be left over on the device
+	collectAt  time.Time
 }
 
 func newLoop(ctx context.Context, a *Agent) *loop {
 	l := &loop{
-		Agent: a, ctx: ctx, log: a.o.Logger, p: plan.NewPolicy(a.o.RestartMax, a.o.StepRetryMax, a.o.Probation), sup: plan.NewSupervision(), reportedStatus: map[string]store.Status{},
-		look: true, slots: make(chan struct{}, stepsAtOnce), probers: map[string]prober{}, garbage: true,
-		reconcileNow: make(chan struct{}, 1), good: map[string]plan.GoodRevision{}, bad: map[digest.Digest]store.Bad{}, images: map[string]workload.ImageInfo{},
-		admission: newAdmission(), restarting: map[string]string{}, reading: map[string]bool{}, longStarts: map[string]context.CancelFunc{}, device: a.o.Capabilities,
+		Agent: a, ctx: ctx, log: a.o.Logger, p: plan.NewPolicy(a.o.RestartMax, a.o.StepRetryMax, a.o.Probation), sup: plan.NewSupervision(),
+		revisions: newRevisions(), sight: sight{look: true}, steps: newSteps(), probers: map[string]prober{}, reading: map[string]bool{}, repairs: repairs{now: make(chan struct{}, 1)},
+		told: told{statuses: map[string]store.Status{}}, admission: newAdmission(), device: a.o.Capabilities, garbage: true,
 		gate: gate{records: map[digest.Digest]store.Change{}, built: -1, counted: a.clock.Elapsed(), kept: a.clock.Elapsed()},
 	}
 	l.pull.progress, l.refill.progress = &a.progress, &a.refilling
 	l.lookAtTrust()
 	return l
+}
+
+// ring wakes the goroutine that waits for a channel with room for one, now or when it waits next.
+func ring(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
 }
 
 // background runs f beside the loop; Run waits for it.
@@ -215,7 +187,7 @@ func (l *loop) read(tx *store.Tx) error {
 	statuses, err := tx.Statuses()
 	errs[5] = err
 	for _, s := range statuses {
-		l.reportedStatus[s.DeploymentID] = s
+		l.told.statuses[s.DeploymentID] = s
 	}
 	l.fresh, errs[6] = tx.Fresh()
 	errs[7] = errors.Join(l.recallSecurity(tx), l.recallDecided(tx))
@@ -236,8 +208,8 @@ func (l *loop) read(tx *store.Tx) error {
 func (l *loop) run() {
 	l.background(l.watch)
 	l.background(l.reconcile)
-	l.background(func() { l.sender.run(l.ctx, l.Agent) })
-	l.background(func() { l.publisher.run(l.ctx, l.Agent) })
+	l.background(func() { l.sender.Run(l.ctx) })
+	l.background(func() { l.publisher.Run(l.ctx) })
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -278,19 +250,19 @@ func (l *loop) drain() {
 // due: the loop would spin.
 func (l *loop) pause() time.Duration {
 	now := l.o.Now()
-	next, others := l.lookAt, []time.Time{l.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.admission.due(), l.gate.at, l.gate.lockDue(), l.windows.at, l.foundDue()}
+	next, others := l.sight.at, []time.Time{l.steps.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.admission.due(), l.gate.at, l.gate.lockDue(), l.windows.at, l.foundDue()}
 	if !l.disks.busy {
 		others = append(others, l.disks.at)
 	}
 	switch {
-	case l.looking != nil:
-		next, others = l.looking.due(now), []time.Time{l.poll.due(l)}
-	case l.blind != nil:
-		next, others = l.retryAt, []time.Time{l.poll.due(l)}
-	case l.unsaved != nil:
-		others = []time.Time{l.wake, l.poll.due(l), l.saveAt}
+	case l.sight.looking != nil:
+		next, others = l.sight.looking.due(now), []time.Time{l.poll.due(l)}
+	case l.sight.blind != nil:
+		next, others = l.sight.retryAt, []time.Time{l.poll.due(l)}
+	case l.saving.err != nil:
+		others = []time.Time{l.steps.wake, l.poll.due(l), l.saving.at}
 	}
-	others = append(others, l.poll.late(now), l.securityAt)
+	others = append(others, l.poll.late(now), l.saving.securityAt)
 	if l.canTake(now) {
 		others = append(others, now)
 	}
@@ -300,8 +272,8 @@ func (l *loop) pause() time.Duration {
 	if l.keepsWaits() {
 		others = append(others, now.Add(keepEvery-(l.clock.Elapsed()-l.gate.kept)))
 	}
-	for _, p := range []*progress{&l.progress, &l.refilling} {
-		_, _, stall := p.stalls(now)
+	for _, p := range []*loading.Progress{&l.progress, &l.refilling} {
+		_, _, stall := p.Stalls(now)
 		others = append(others, stall)
 	}
 	for _, t := range others {
@@ -321,7 +293,7 @@ func (l *loop) expiry() time.Time {
 	if f := l.unfresh(); f != nil && (at.IsZero() || f.NotAfter.Before(at)) {
 		at = f.NotAfter
 	}
-	if at.IsZero() || l.stale {
+	if at.IsZero() || l.told.stale {
 		return time.Time{}
 	}
 	return l.o.Now().Add(at.Sub(l.clock.Now()))
@@ -342,7 +314,7 @@ func (l *loop) pass() {
 			l.gateChanges(now)
 			l.readLocks(now)
 		}
-		l.sup.Update(now, l.targetResolved, l.seen, l.p)
+		l.sup.Update(now, l.targetResolved, l.sight.seen, l.p)
 		saved := l.save(now)
 		l.readLastLogs()
 		l.act(now, saved)
@@ -366,8 +338,8 @@ func (l *loop) pass() {
 // act does what the plan says. Without a saved state only what keeps containers running is done.
 func (l *loop) act(now time.Time, saved bool) {
 	l.giveUp()
-	next := plan.Make(now, l.targetResolved, l.seen, l.sup, l.p)
-	l.wake = next.Wake
+	next := plan.Make(now, l.targetResolved, l.sight.seen, l.sup, l.p)
+	l.steps.wake = next.Wake
 	saved = l.saveAgain(next.Steps) && saved
 	for _, st := range next.Steps {
 		if !saved && st.Verb != plan.Start {
@@ -384,21 +356,21 @@ func (l *loop) watch() {
 		events, err := l.o.Runtime.Events(l.ctx)
 		if err == nil {
 			tries = 0
-			l.send(func(l *loop) { l.look = true })
+			l.send(func(l *loop) { l.sight.look = true })
 			for e := range events {
 				l.send(func(l *loop) { l.event(e) })
 			}
 		}
 		tries++
-		l.send(func(l *loop) { l.look = true })
-		wait(l.ctx, clock.Backoff(tries, 500*time.Millisecond, 15*time.Second))
+		l.send(func(l *loop) { l.sight.look = true })
+		retry.Wait(l.ctx, retry.Backoff(tries, 500*time.Millisecond, 15*time.Second))
 	}
 }
 
 func (l *loop) event(e workload.Event) {
-	l.look = true
+	l.sight.look = true
 	if e.Kind == workload.EventLost {
-		ring(l.reconcileNow)
+		ring(l.repairs.now)
 	}
 	if e.Kind == workload.EventOOM {
 		l.events.Emit(l.about(e.ID, status.Event{Kind: status.EventOOM}))

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/retry"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -19,10 +19,22 @@ const (
 	observeEvery = 2 * time.Minute  // without any event, in case one was lost
 )
 
+// sight is what is known of the device's containers. It is part of the loop.
+type sight struct {
+	seen    workload.Observed
+	known   bool      // the runtime answered, since the start
+	look    bool      // before the next plan
+	looking *lookout  // nil: no look is in progress
+	at      time.Time // of the next look without an event
+	blind   error     // why the runtime does not answer; nil: it does
+	tries   int       // looks without an answer
+	retryAt time.Time // while blind
+}
+
 // lookout is a look at the runtime that is in progress.
 type lookout struct {
 	begun time.Time
-	ended int           // [loop.ended] then
+	ended int           // [loop.steps.ended] then
 	done  chan struct{} // closed when seen and err are set
 	seen  workload.Observed
 	err   error
@@ -36,28 +48,28 @@ func (x *lookout) due(now time.Time) time.Time {
 	return now.Add(observeEvery) // it does, and its end wakes the loop
 }
 
-// observe brings l.seen up to date when something may have changed; false: the runtime does not answer, or has not yet.
+// observe brings l.sight.seen up to date when something may have changed; false: the runtime does not answer, or has not yet.
 func (l *loop) observe(now time.Time) bool {
-	if l.looking == nil {
-		if l.blind != nil && now.Before(l.retryAt) {
+	if l.sight.looking == nil {
+		if l.sight.blind != nil && now.Before(l.sight.retryAt) {
 			return false
 		}
-		if !l.look && l.blind == nil && now.Before(l.lookAt) && (l.wake.IsZero() || now.Before(l.wake)) {
+		if !l.sight.look && l.sight.blind == nil && now.Before(l.sight.at) && (l.steps.wake.IsZero() || now.Before(l.steps.wake)) {
 			return true
 		}
 		return l.lookNow(now)
 	}
-	x := l.looking
+	x := l.sight.looking
 	select {
 	case <-x.done:
 	default:
-		if l.blind == nil && now.Sub(x.begun) >= observeLimit+observeWait {
+		if l.sight.blind == nil && now.Sub(x.begun) >= observeLimit+observeWait {
 			l.unseen(now, fmt.Errorf("no answer for %v: %w", observeLimit, fault.ErrTemporary))
 		}
 		return false
 	}
-	l.looking = nil
-	if x.err == nil && x.ended != l.ended {
+	l.sight.looking = nil
+	if x.err == nil && x.ended != l.steps.ended {
 		return l.lookNow(now) // a step ended meanwhile: what was seen may be older than that
 	}
 	return l.looked(now, x)
@@ -65,8 +77,8 @@ func (l *loop) observe(now time.Time) bool {
 
 // lookNow asks the runtime and waits for a moment. The loop must not wait for longer: what asks the agent waits for the loop.
 func (l *loop) lookNow(now time.Time) bool {
-	x := &lookout{begun: now, ended: l.ended, done: make(chan struct{})}
-	l.look = false // what happens from now on asks for another look
+	x := &lookout{begun: now, ended: l.steps.ended, done: make(chan struct{})}
+	l.sight.look = false // what happens from now on asks for another look
 	l.background(func() {
 		defer close(x.done)
 		ctx, cancel := context.WithTimeout(l.ctx, observeLimit)
@@ -80,7 +92,7 @@ func (l *loop) lookNow(now time.Time) bool {
 		return l.looked(now, x)
 	case <-patience.C:
 	}
-	l.looking = x
+	l.sight.looking = x
 	l.background(func() {
 		<-x.done
 		l.send(func(*loop) {}) // the next pass finds it
@@ -94,23 +106,23 @@ func (l *loop) looked(now time.Time, x *lookout) bool {
 		l.unseen(now, x.err)
 		return false
 	}
-	if l.blind != nil {
+	if l.sight.blind != nil {
 		l.log.Info("the runtime answers again")
 		l.events.Emit(status.Event{Kind: status.EventRuntime})
 	}
-	l.blind, l.blindTry, l.observed = nil, 0, true
-	l.noticed(l.seen, x.seen)
-	l.seen, l.lookAt = x.seen, now.Add(cmp.Or(l.o.LookEvery, observeEvery))
+	l.sight.blind, l.sight.tries, l.sight.known = nil, 0, true
+	l.noticed(l.sight.seen, x.seen)
+	l.sight.seen, l.sight.at = x.seen, now.Add(cmp.Or(l.o.LookEvery, observeEvery))
 	return true
 }
 
 // unseen notes that the runtime does not answer.
 func (l *loop) unseen(now time.Time, err error) {
-	if l.ctx.Err() == nil && l.blind == nil {
+	if l.ctx.Err() == nil && l.sight.blind == nil {
 		l.log.Error("the runtime does not answer; containers run on without supervision", "err", err)
 		l.events.Emit(status.Event{Kind: status.EventRuntime, Code: codes.Runtime, Message: err.Error()})
 	}
-	l.blind, l.look = err, true
-	l.blindTry++
-	l.retryAt = now.Add(clock.Backoff(l.blindTry, 500*time.Millisecond, 15*time.Second))
+	l.sight.blind, l.sight.look = err, true
+	l.sight.tries++
+	l.sight.retryAt = now.Add(retry.Backoff(l.sight.tries, 500*time.Millisecond, 15*time.Second))
 }

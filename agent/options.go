@@ -7,7 +7,9 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/approval"
 	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/currentstate"
 	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/outbox"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -77,12 +79,12 @@ type Options struct {
 	Fresher  intake.Fresher // nil: no policy asks for freshness
 	Content  intake.Content
 	Runtime  Runtime
-	Repairer Repairer // nil: nothing beside the runtime needs looking after
-	Reporter Reporter // nil: there is no fleet endpoint, nothing is kept for one
+	Repairer Repairer        // nil: nothing beside the runtime needs looking after
+	Reporter outbox.Reporter // nil: there is no fleet endpoint, nothing is kept for one
 
-	Publisher       Publisher     // of the current state; nil: it is published nowhere
-	PublishInterval time.Duration // after which it is published once more without a change; 0: only when something changes
-	BootID          string        // UUID that the kernel gives each boot; "": not known
+	Publisher       currentstate.Publisher // of the current state; nil: it is published nowhere
+	PublishInterval time.Duration          // after which it is published once more without a change; 0: only when something changes
+	BootID          string                 // UUID that the kernel gives each boot; "": not known
 
 	Version string    // of the agent, for reports
 	Built   time.Time // when it was built: it is no earlier than that; zero: not known

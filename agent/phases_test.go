@@ -193,7 +193,7 @@ func TestLoadedBytesInReports(t *testing.T) {
 		var said []int64
 		for _, r := range w.Fleet.Reports() {
 			var x struct {
-				Extra agent.Extra `json:"x-longshore-extensions"`
+				Extra status.Extra `json:"x-longshore-extensions"`
 			}
 			if r.Kind != store.KindCapabilities {
 				continue

@@ -2,17 +2,16 @@ package agent
 
 import (
 	"errors"
-	"fmt"
 	"hash/fnv"
 	"maps"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/retry"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -22,33 +21,10 @@ const (
 	pollBackoff  = 5 * time.Minute  // longest pause while the source does not answer, unless the interval is longer
 	healBackoff  = 15 * time.Minute // longest pause before a refusal that may heal at the source is looked at again
 	firstSpread  = 10 * time.Second // a site that gets its power back does not ask all at once
-	pollJitter   = 0.2
 	phaseMinimum = 0.5
-	maxAsked     = time.Hour // longest pause that a server gets for asking
 	slowCheck    = 5 * time.Minute
 	wholeEvery   = 24 * time.Hour // between two looks at signatures that were kept: megabytes, where there are attestations
 )
-
-// asked is the pause that the server that answered err asks for, as far as it gets it; 0: it did not ask.
-func asked(err error) time.Duration {
-	after, _ := fault.RetryAfter(err)
-	return min(after, maxAsked)
-}
-
-// nextTry says in a problem when the next try is, and what of it the server asked for.
-func nextTry(d time.Duration, err error) string {
-	out := "next try " + until(d)
-	switch after, ok := fault.RetryAfter(err); {
-	case !ok && fault.NoRetry(err):
-		out += ": it says that a retry does not help"
-	case !ok:
-	case after > maxAsked:
-		out += fmt.Sprintf(": it asks to wait %s, and gets at most %s", after, maxAsked)
-	default:
-		out += fmt.Sprintf(": it asks to wait %s", after)
-	}
-	return out
-}
 
 // poll decides when the source is asked and takes in what it said. It is part of the loop.
 type poll struct {
@@ -99,7 +75,7 @@ func (p *poll) due(l *loop) time.Time {
 	if p.forced {
 		return p.next
 	}
-	return l.inPollWindow(p.next)
+	return l.windowTimes.First(l.o.PollWindows, p.next)
 }
 
 // start begins a check that is due.
@@ -261,7 +237,7 @@ func (l *loop) reject(now time.Time, r intake.Result) error {
 		p.heals = 0
 	}
 	p.heals++
-	p.heal = now.Add(clock.Backoff(p.heals, l.o.Interval, max(healBackoff, l.o.Interval)))
+	p.heal = now.Add(retry.Backoff(p.heals, l.o.Interval, max(healBackoff, l.o.Interval)))
 	return l.refuse(now, store.Refused{
 		Digest: r.Resolved.Digest, Generation: r.Generation, Code: string(code), Message: r.Err.Error(), Hint: codes.Hint(r.Err),
 		Temporary: codes.Explain(code).Retried, Since: now, Policy: r.Policy,
@@ -300,7 +276,7 @@ func (p *poll) schedule(l *loop, now time.Time, err error) {
 	case fault.NoRetry(err):
 		d = max(healBackoff, l.o.Interval)
 	case err != nil && !fault.Steady(err):
-		d = clock.Backoff(p.failures, l.o.Interval, max(pollBackoff, l.o.Interval))
+		d = retry.Backoff(p.failures, l.o.Interval, max(pollBackoff, l.o.Interval))
 	case err != nil:
 	case l.o.Phase > 0:
 		d = untilPhase(now, l.o.Interval, l.o.Phase)
@@ -308,7 +284,7 @@ func (p *poll) schedule(l *loop, now time.Time, err error) {
 		p.phased = true
 		d = time.Duration((phaseMinimum + phase(string(l.o.Device))) * float64(d))
 	}
-	p.next = now.Add(max(l.jittered(d), asked(err)))
+	p.next = now.Add(max(l.jittered(d), retry.Asked(err)))
 	if until, down := l.downtime(now); down && err != nil && !until.IsZero() && until.Before(p.next) {
 		p.next = until.Add(time.Duration(phase(string(l.o.Device)) * float64(min(l.o.Interval, firstSpread))))
 	}
@@ -397,35 +373,35 @@ func (l *loop) outcome(w waiter) (status.SyncResult, bool) {
 	case l.refused != nil:
 		r.Generation = l.refused.Generation
 		return failed(status.SyncRefused, codes.Code(l.refused.Code), l.refused.Message, l.refused.Hint)
-	case l.blind != nil:
-		return failed(status.SyncFailed, codes.Runtime, l.blind.Error(), "")
-	case l.unsaved != nil:
-		return failed(status.SyncFailed, codes.Of(l.unsaved), l.unsaved.Error(), codes.Hint(l.unsaved))
+	case l.sight.blind != nil:
+		return failed(status.SyncFailed, codes.Runtime, l.sight.blind.Error(), "")
+	case l.saving.err != nil:
+		return failed(status.SyncFailed, codes.Of(l.saving.err), l.saving.err.Error(), codes.Hint(l.saving.err))
 	}
 	if l.held() {
 		return failed(status.SyncFailed, codes.Held, l.heldText(), "")
 	}
-	for _, s := range status.ByName(l.reportedStatus) {
+	for _, s := range status.ByName(l.told.statuses) {
 		if e := plan.OverallError(s); e != nil && len(l.gate.waits) > 0 {
 			return failed(status.SyncFailed, codes.Code(e.Code), s.Name+": "+e.Message, "")
 		}
 	}
 	if id, w, ok := l.waitsFor(); ok {
-		return failed(status.SyncWaiting, w.Code, status.NameOf(l.reportedStatus, id)+": "+w.Message, "")
+		return failed(status.SyncWaiting, w.Code, status.NameOf(l.told.statuses, id)+": "+w.Message, "")
 	}
 	if l.committed != nil && l.accepted != nil && l.committed.Digest == l.accepted.Digest {
 		r.Outcome = status.SyncUnchanged
 		if w.before != l.committed.Digest {
 			r.Outcome = status.SyncInstalled
 		}
-		for _, s := range status.ByName(l.reportedStatus) {
+		for _, s := range status.ByName(l.told.statuses) {
 			if e := plan.OverallError(s); e != nil {
 				return failed(status.SyncFailed, codes.Code(e.Code), s.Name+": "+e.Message, "")
 			}
 		}
 		return r, true
 	}
-	for _, s := range status.ByName(l.reportedStatus) {
+	for _, s := range status.ByName(l.told.statuses) {
 		if e := plan.OverallError(s); e != nil && (l.acceptedResolved == nil || l.acceptedResolved.Deployment(s.DeploymentID) != nil) {
 			return failed(status.SyncFailed, codes.Code(e.Code), s.Name+": "+e.Message, "")
 		}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"io"
 
-	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -82,21 +81,4 @@ type DiskObserver interface {
 	Space(ctx context.Context) ([]workload.Space, error)
 	// Footprint is how many bytes the removal of a project gives back: its containers' layers and output. Volumes stay.
 	Footprint(ctx context.Context, project string) (int64, error)
-}
-
-// Report is one message to the fleet endpoint. Sequence orders the reports of a device and makes them idempotent.
-type Report = store.Report
-
-// Kinds of reports.
-const (
-	ReportStatus       = store.KindStatus       // Body is a Margo deployment status, Subject the deployment's id
-	ReportCapabilities = store.KindCapabilities // Body is a Margo capabilities document, Subject the device's id
-)
-
-// Reporter delivers one report. fault.ErrTemporary keeps it in the outbox; any other error drops it, with a log line. With
-// fault.ErrNotFound, ErrUnauthenticated, ErrDenied or ErrInvalid beside it the endpoint was reached and objects to this
-// report: the device's capabilities then do not keep the reports behind them waiting. created: the endpoint knew nothing of the
-// report's subject.
-type Reporter interface {
-	Deliver(ctx context.Context, r Report) (created bool, err error)
 }

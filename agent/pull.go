@@ -2,28 +2,22 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"maps"
-	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/loading"
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/store"
-	"github.com/longshore-dev/longshore/agent/workload"
-	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
 // pulling brings images, beside everything else. The loop has two: one for the accepted generation, one for images of the
 // target that were lost, so that what runs does not wait for a slow update. It is part of the loop.
 type pulling struct {
-	progress *progress
+	progress *loading.Progress
 	digest   digest.Digest // of the state that images are being pulled for; "": none
 	rebuilt  int           // when images was made
 	images   string        // what is being pulled
@@ -78,11 +72,33 @@ func (p *pulling) start(l *loop, want *plan.Desired) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	p.digest, p.cancel, p.kick = want.Digest, cancel, make(chan struct{}, 1)
 	p.images, p.rebuilt, p.ready = nameAll(want), l.rebuilt, ""
-	kick := p.kick
+	puller := loading.Puller{
+		Pull: l.o.Runtime.Pull, Parallel: l.o.ParallelPulls, Patient: p != &l.pull, Progress: p.progress, Now: l.o.Now, Kick: p.kick,
+		Tell: func(a loading.Attempt) { l.send(func(l *loop) { l.pullTried(p, want, a) }) },
+	}
 	l.background(func() {
-		ok, lacking := l.pullAll(ctx, p, want, kick)
+		ok, lacking := puller.All(ctx, want.Generation, want.Images())
 		l.send(func(l *loop) { l.pulled(p, want, ok, lacking) })
 	})
+}
+
+// pullTried takes in an attempt at all images that were not here.
+func (l *loop) pullTried(p *pulling, d *plan.Desired, a loading.Attempt) {
+	maps.Copy(l.images, a.Pulled)
+	l.rebuild()
+	if a.Err == nil || p.digest != d.Digest {
+		return
+	}
+	p.troubles = a.Troubles
+	for _, t := range a.Troubles {
+		p.full = p.full || t.Code == codes.DiskFull
+	}
+	if p == &l.refill {
+		l.sup.Missing = lasting(a.Troubles, l.sup.Missing)
+	}
+	if a.Number == 1 {
+		l.log.Warn("cannot load every image; what runs is kept", "generation", d.Generation, "err", a.Err)
+	}
 }
 
 // has reports whether all of a state is here.
@@ -113,7 +129,7 @@ func nameAll(d *plan.Desired) string {
 func (l *loop) pulled(p *pulling, d *plan.Desired, ok bool, lacking map[string]plan.Trouble) {
 	p.cancel()
 	p.digest, p.troubles, p.full = "", lacking, false
-	p.progress.end()
+	p.progress.End()
 	switch {
 	case !ok:
 	case p == &l.refill:
@@ -128,7 +144,7 @@ func (l *loop) pulled(p *pulling, d *plan.Desired, ok bool, lacking map[string]p
 
 // canTake reports whether all of the accepted state is here, and nothing has to be finished before it is applied.
 func (l *loop) canTake(now time.Time) bool {
-	return l.pull.has(l, l.acceptedResolved) && !now.Before(l.pull.after) && !l.finishesFirst(now)
+	return l.pull.has(l, l.acceptedResolved) && !now.Before(l.pull.after) && !l.facts(now).FinishesFirst()
 }
 
 // take has the device kept at the accepted state.
@@ -140,35 +156,10 @@ func (l *loop) take(now time.Time) {
 	l.sup.Missing = l.pull.lacking
 	if err := l.promoteAccepted(); err != nil {
 		l.sup.Missing = before
-		l.unsaved, l.saveAt = err, now.Add(saveRetry)
-		l.pull.after = l.saveAt
+		l.saving.err, l.saving.at = err, now.Add(saveRetry)
+		l.pull.after = l.saving.at
 		l.log.Error("cannot save the new target", "err", err)
 	}
-}
-
-// finishesFirst reports whether an update has begun and is neither good nor bad, while what takes its place waits: in between the device
-// would go back to the revision before, outside of every window. The same holds for what leaves the device and waits to come back: it would stay.
-func (l *loop) finishesFirst(now time.Time) bool {
-	if !l.gated() {
-		return false
-	}
-	var waiting []plan.Change
-	for _, c := range l.openChanges(l.acceptedDesired) {
-		r, known := l.gate.records[c.ID]
-		if !known {
-			r.Since = now
-		}
-		if r.Begun.IsZero() && l.waitOf(c, r, now) != nil {
-			waiting = append(waiting, c)
-		}
-	}
-	of := func(id string) bool {
-		return slices.ContainsFunc(waiting, func(c plan.Change) bool { return c.Deployment == id })
-	}
-	return slices.ContainsFunc(waiting, func(c plan.Change) bool { return l.leaves(c.Deployment) }) ||
-		slices.ContainsFunc(l.openChanges(l.targetDesired), func(c plan.Change) bool {
-			return of(c.Deployment) && !l.gate.records[c.ID].Begun.IsZero() && l.good[c.Deployment].Deployment != nil
-		})
 }
 
 // refilled has what waited for the target's images go on.
@@ -196,63 +187,6 @@ func (l *loop) rejectsUpdate() bool {
 	return len(a.Bad) > 0
 }
 
-// pullAll pulls every image of a generation, and does not give up before ctx ends. False: it ended. For a new generation it is
-// content when only such images are lacking that will not come however often they are asked for: the others are not to wait.
-func (l *loop) pullAll(ctx context.Context, p *pulling, d *plan.Desired, kick <-chan struct{}) (bool, map[string]plan.Trouble) {
-	left, parallel, give := d.Images(), l.o.ParallelPulls, p == &l.pull
-	p.progress.begin(d.Generation, len(left))
-	for try := 1; ; try++ {
-		images, failed := l.pullEach(ctx, p.progress, left, parallel)
-		l.send(func(l *loop) {
-			maps.Copy(l.images, images)
-			l.rebuild()
-		})
-		if ctx.Err() != nil {
-			return false, nil
-		}
-		if len(failed) == 0 {
-			return true, nil
-		}
-		troubles, pause := map[string]plan.Trouble{}, clock.Backoff(try, time.Second, pollBackoff)
-		left = left[:0]
-		final := true
-		for _, f := range failed {
-			left = append(left, f.image)
-			troubles[f.image.Name()] = pullTrouble(f.err, try)
-			final = final && troubles[f.image.Name()].FailsUpdate
-			if errors.Is(f.err, syscall.ENOSPC) {
-				parallel = 1 // two that do not fit beside each other would keep each other out for ever
-			}
-			pause = max(pause, asked(f.err))
-		}
-		err := failed[0].err
-		l.send(func(l *loop) {
-			if p.digest == d.Digest {
-				p.troubles = troubles
-				for _, t := range troubles {
-					p.full = p.full || t.Code == codes.DiskFull
-				}
-				if !give {
-					l.sup.Missing = lasting(troubles, l.sup.Missing)
-				}
-				if try == 1 {
-					l.log.Warn("cannot load every image; what runs is kept", "generation", d.Generation, "err", err)
-				}
-			}
-		})
-		if give && final {
-			return true, troubles
-		}
-		p.progress.waits(l.o.Now().Add(pause))
-		select {
-		case <-ctx.Done():
-			return false, nil
-		case <-kick:
-		case <-time.After(pause):
-		}
-	}
-}
-
 // lasting has what could not be pulled for good before stay so until it is pulled, whatever the number of the attempt.
 func lasting(now, before map[string]plan.Trouble) map[string]plan.Trouble {
 	for name, t := range now {
@@ -262,70 +196,4 @@ func lasting(now, before map[string]plan.Trouble) map[string]plan.Trouble {
 		}
 	}
 	return now
-}
-
-type pullFailure struct {
-	image workload.Image
-	err   error
-}
-
-// pullEach makes one attempt at each image. It returns what those that came say, by name, and those that did not come.
-func (l *loop) pullEach(ctx context.Context, p *progress, images []workload.Image, parallel int) (map[string]workload.ImageInfo, []pullFailure) {
-	var (
-		mu     sync.Mutex
-		failed []pullFailure
-		wg     sync.WaitGroup
-	)
-	pulled := map[string]workload.ImageInfo{}
-	slots := make(chan struct{}, parallel)
-	for _, img := range images {
-		slots <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-slots }()
-			if ctx.Err() != nil {
-				return
-			}
-			p.began(img.Name())
-			info, err := l.o.Runtime.Pull(ctx, img, func(done, total int64) { p.image(img.Name(), done, total) })
-			p.ended(img.Name(), err == nil)
-			mu.Lock()
-			defer mu.Unlock()
-			if err == nil {
-				pulled[img.Name()] = info
-				return
-			}
-			failed = append(failed, pullFailure{img, err})
-		})
-	}
-	wg.Wait()
-	return pulled, failed
-}
-
-// pullTrouble names why an image cannot be pulled. What may pass by itself in a moment is not reported as a failure.
-func pullTrouble(err error, try int) plan.Trouble {
-	t := plan.Trouble{Code: codes.ImagePull, Message: err.Error(), Permanent: try >= 3, FailsUpdate: try >= 3}
-	switch {
-	case errors.Is(err, syscall.ENOSPC):
-		t.Code, t.Permanent, t.FailsUpdate = codes.DiskFull, true, false
-		var full interface{ Short() int64 }
-		if errors.As(err, &full) {
-			t.Short = full.Short()
-		}
-	case errors.Is(err, fault.ErrConfig):
-		t.Code, t.Permanent, t.FailsUpdate = codes.Config, true, false
-	case errors.Is(err, fault.ErrTemporary):
-		t.Code, t.Permanent, t.FailsUpdate = codes.SourceUnreachable, false, false
-	case errors.Is(err, fault.ErrNotFound):
-		t.Code, t.Permanent, t.FailsUpdate = codes.ImageMissing, true, false
-	case errors.Is(err, fault.ErrDigestMismatch):
-		// Whoever sent it is wrong, not the image: a proxy that spoils a layer once must not spoil the revision for ever.
-		t.Code, t.Permanent, t.FailsUpdate = codes.ImageDigest, true, false
-	case errors.Is(err, fault.ErrUnfit), errors.Is(err, fault.ErrUnsupported):
-		t.Code, t.Permanent, t.FailsUpdate = codes.ImagePlatform, true, true
-	case errors.Is(err, fault.ErrUnauthenticated):
-		t.Code, t.Permanent, t.FailsUpdate = codes.SourceUnauthenticated, true, false
-	case errors.Is(err, fault.ErrDenied):
-		t.Code, t.Permanent, t.FailsUpdate = codes.SourceDenied, true, false
-	}
-	return t
 }

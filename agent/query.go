@@ -49,7 +49,7 @@ func (a *Agent) Emit(e status.Event) { a.events.Emit(e) }
 func (a *Agent) Counts() status.Counts {
 	events, security := a.events.Counts()
 	return status.Counts{
-		Polls: a.counts.polls.Load(), PollErrors: a.counts.pollErrors.Load(), BytesPulled: a.progress.sum() + a.refilling.sum(),
+		Polls: a.counts.polls.Load(), PollErrors: a.counts.pollErrors.Load(), BytesPulled: a.progress.Sum() + a.refilling.Sum(),
 		Events: events, Security: security,
 	}
 }

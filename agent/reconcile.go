@@ -25,6 +25,13 @@ type Watcher interface {
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
+// repairs is what is known of the repairer. It is part of the loop.
+type repairs struct {
+	now   chan struct{} // wakes it
+	err   error         // what could not be repaired
+	since time.Time     // of err
+}
+
 const (
 	repairEvery = time.Minute // for what a Watcher does not notice: each look takes some 10 ms where there are 20 containers
 	repairLimit = time.Minute // of one call
@@ -52,7 +59,7 @@ func (l *loop) reconcile() {
 		l.send(func(l *loop) { l.reconciled(repaired, err) })
 		select {
 		case <-l.ctx.Done():
-		case <-l.reconcileNow:
+		case <-l.repairs.now:
 		case _, ok := <-broken:
 			if !ok {
 				broken = nil // the end; a nil channel blocks
@@ -73,15 +80,15 @@ func (l *loop) reconciled(repaired []string, err error) {
 	}
 	switch {
 	case l.ctx.Err() != nil:
-	case err == nil && l.unrepaired != nil:
+	case err == nil && l.repairs.err != nil:
 		l.log.Info("what containers need of the device is whole again")
 		l.events.Emit(status.Event{Kind: status.EventRepaired, Message: "what containers need of the device is whole again"})
-		l.unrepaired = nil
+		l.repairs.err = nil
 	case err != nil:
-		if l.unrepaired == nil {
+		if l.repairs.err == nil {
 			l.log.Error("what containers need of the device is not whole; repairing it is tried again", "err", err)
-			l.unrepairedAt = l.o.Now()
+			l.repairs.since = l.o.Now()
 		}
-		l.unrepaired = err
+		l.repairs.err = err
 	}
 }

@@ -18,8 +18,8 @@ import (
 func TestCapabilitiesDoNotBlockStatuses(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
 		tries := 0
-		w.Fleet.Fail(func(r agent.Report) error {
-			if r.Kind == agent.ReportCapabilities {
+		w.Fleet.Fail(func(r store.Report) error {
+			if r.Kind == store.KindCapabilities {
 				tries++
 				return fmt.Errorf("gateway not found: %w: %w", fault.ErrTemporary, fault.ErrNotFound)
 			}
@@ -59,8 +59,8 @@ func TestCapabilitiesDoNotBlockStatuses(t *testing.T) {
 
 func TestStatusesKeepTheirOrder(t *testing.T) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
-		w.Fleet.Fail(func(r agent.Report) error {
-			if r.Kind == agent.ReportStatus {
+		w.Fleet.Fail(func(r store.Report) error {
+			if r.Kind == store.KindStatus {
 				return fmt.Errorf("not yet: %w: %w", fault.ErrTemporary, fault.ErrNotFound)
 			}
 			return nil
@@ -87,9 +87,9 @@ func TestRefusedReportsAreTriedWithinTheInterval(t *testing.T) {
 		w.Publish(t, 1, anApp(1, "web:1"))
 		r := w.Start(t)
 		var at []time.Time
-		w.Fleet.Fail(func(r agent.Report) error {
+		w.Fleet.Fail(func(r store.Report) error {
 			at = append(at, time.Now())
-			if r.Kind == agent.ReportStatus {
+			if r.Kind == store.KindStatus {
 				return fault.WithRetryAfter(fmt.Errorf("the most bytes that one may have: %w", fault.ErrTemporary), time.Minute)
 			}
 			return nil
@@ -114,7 +114,7 @@ func TestReportsAtASteadyPace(t *testing.T) {
 		w.Publish(t, 1, anApp(1, "web:1"))
 		r := w.Start(t)
 		tries := 0
-		w.Fleet.Fail(func(agent.Report) error {
+		w.Fleet.Fail(func(store.Report) error {
 			tries++
 			return fault.WithSteady(fault.WithRetryAfter(fmt.Errorf("busy: %w", fault.ErrTemporary), 20*time.Second))
 		})
@@ -151,7 +151,7 @@ func TestAfterAGapEverythingIsToldOnceMore(t *testing.T) {
 			t.Fatal(err)
 		}
 		count := map[string]int{}
-		w.Fleet.Fail(func(r agent.Report) error {
+		w.Fleet.Fail(func(r store.Report) error {
 			count[r.Kind+" "+r.Subject]++
 			if string(r.Body) == "{}" {
 				return fault.ErrInvalid // dropped: it is none
@@ -190,7 +190,7 @@ func TestReportsWithinTheInterval(t *testing.T) {
 		begun := time.Now()
 		var at []time.Time
 		var numbers []uint64
-		w.Fleet.Fail(func(r agent.Report) error {
+		w.Fleet.Fail(func(r store.Report) error {
 			at, numbers = append(at, time.Now()), append(numbers, r.Sequence)
 			if since := time.Since(begun); since > 20*time.Minute && since < 40*time.Minute {
 				return fault.ErrTemporary
@@ -228,7 +228,7 @@ func TestEverythingIsReportedWithinAnInterval(t *testing.T) {
 			t.Errorf("the next report is due at %v", due)
 		}
 		count := map[string]int{}
-		w.Fleet.Fail(func(r agent.Report) error {
+		w.Fleet.Fail(func(r store.Report) error {
 			count[r.Kind+" "+r.Subject]++
 			return nil
 		})
@@ -239,7 +239,7 @@ func TestEverythingIsReportedWithinAnInterval(t *testing.T) {
 				t.Errorf("deployment %d was reported %d times in a quiet day, want about every 6 hours", n, got)
 			}
 		}
-		w.Fleet.Fail(func(agent.Report) error { return fault.ErrTemporary }) // what waits does not grow by it
+		w.Fleet.Fail(func(store.Report) error { return fault.ErrTemporary }) // what waits does not grow by it
 		time.Sleep(7 * 24 * time.Hour)
 		synctest.Wait()
 		if o := r.Status().Outbox; o.Depth > 3 || o.Lost != 0 {

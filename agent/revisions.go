@@ -13,6 +13,18 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
+// revisions is what is remembered of revisions and their images. It is part of the loop.
+type revisions struct {
+	good       map[string]plan.GoodRevision // by deployment id
+	bad        map[digest.Digest]store.Bad
+	images     map[string]workload.ImageInfo // of pulled images, by name; saved with the target
+	restarting map[string]string             // as saved, of [plan.Supervision].Restarting
+}
+
+func newRevisions() revisions {
+	return revisions{map[string]plan.GoodRevision{}, map[digest.Digest]store.Bad{}, map[string]workload.ImageInfo{}, map[string]string{}}
+}
+
 // recall reads what was remembered of revisions and restarts: no network.
 func (l *loop) recall() error {
 	var good []store.Good
@@ -136,7 +148,7 @@ func (l *loop) saveAgain(steps []plan.Step) bool {
 	}
 	if !maps.Equal(next, l.restarting) {
 		if err := l.o.Store.Update(func(tx *store.Tx) error { return tx.SetAgain(next) }); err != nil {
-			if l.unsaved == nil {
+			if l.saving.err == nil {
 				l.log.Error("cannot save which containers are being restarted", "err", err)
 			}
 			return false
@@ -151,7 +163,7 @@ func (l *loop) saveAgain(steps []plan.Step) bool {
 // at this moment, or were, on the way to the target of now. That is no failure of the next one.
 func (l *loop) comingBack(next *plan.Desired) map[string]string {
 	out := maps.Clone(l.sup.Restarting)
-	for _, o := range l.seen.Containers {
+	for _, o := range l.sight.seen.Containers {
 		stop := plan.Step{Verb: plan.Stop, Container: o.ID}
 		if _, _, now := l.targetResolved.Container(o.ID); now != nil || o.Status == workload.Running && l.sup.Busy[o.ID] != stop.Verb && l.sup.Retries[stop.Key()].Failures == 0 {
 			continue

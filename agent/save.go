@@ -2,17 +2,17 @@ package agent
 
 import (
 	"bytes"
-	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/currentstate"
 	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
@@ -24,60 +24,30 @@ import (
 // saveRetry is the pause after the store could not be written.
 const saveRetry = 5 * time.Second
 
-// Extension is the member of the capabilities report that says what the agent is doing. It is an [Extra].
-const Extension = "x-longshore-extensions"
-
-// Extra is what a device reports of itself beyond Margo, in its capabilities report under [Extension].
-type Extra struct {
-	AgentVersion        string        `json:"agentVersion"`
-	AcceptedGeneration  uint64        `json:"acceptedGeneration"` // 0: none
-	Digest              string        `json:"digest,omitempty"`   // of the accepted state
-	RunningGeneration   uint64        `json:"runningGeneration"`  // that it runs or changes to: not one whose changes all wait
-	CommittedGeneration uint64        `json:"committedGeneration"`
-	Refused             *ExtraRefused `json:"refused,omitempty"`
-	Hold                *status.Hold  `json:"hold,omitempty"`    // somebody at the device keeps it at an earlier generation
-	Waiting             []ExtraWait   `json:"waiting,omitempty"` // changes that are not made yet
-
-	Decisions   []artifacts.CurrentDecision   `json:"decisions,omitempty"`   // of people at the device, the newest few, the last at the end
-	Transitions *artifacts.CurrentTransitions `json:"transitions,omitempty"` // in a current state
-
-	Progress     *status.Progress `json:"progress,omitempty"` // of the change to the accepted state; nil: none was ever found
-	Stale        bool             `json:"stale"`
-	StaleSince   time.Time        `json:"staleSince,omitzero"`
-	Insecure     []string         `json:"insecure"`
-	TrustVersion uint64           `json:"trustVersion,omitempty"` // of the trust policy; 0: it does not travel
-	ReportsLost  uint64           `json:"reportsLost"`
-
-	ReportIntervalSeconds int64 `json:"reportIntervalSeconds,omitempty"` // the device reports at least so often; 0: only changes
-	FullIntervalSeconds   int64 `json:"fullIntervalSeconds,omitempty"`   // and at least so often everything; 0: only what changes
-
-	Security []status.SecurityEvent `json:"security,omitempty"` // the newest few, the last at the end
-}
-
 // maxReported is how many security events, and how many decisions, go into one report.
 const maxReported = 8
 
-// ExtraRefused is the state that the tag points at and that this device does not take.
-type ExtraRefused struct {
-	Digest     string    `json:"digest"`
-	Generation uint64    `json:"generation"` // 0: not known
-	Code       string    `json:"code"`
-	Message    string    `json:"message"`
-	Since      time.Time `json:"since"`
+// saving is what could not be saved yet. It is part of the loop.
+type saving struct {
+	err        error     // the store could not be written
+	at         time.Time // of the next attempt, after err
+	security   []*securityEvent
+	securityAt time.Time // of the next attempt at security; zero: there are none
 }
 
-// ExtraWait is a change that is not made yet.
-type ExtraWait struct {
-	Deployment string     `json:"deployment"` // id
-	Name       string     `json:"name"`
-	Code       codes.Code `json:"code"`
-	Message    string     `json:"message"`
-	Until      time.Time  `json:"until,omitzero"`
+// told is what was last reported. It is part of the loop.
+type told struct {
+	statuses     map[string]store.Status // by deployment
+	conflicts    map[string]string       // why start-first is done as stop-first, by project and service
+	stale        bool
+	capabilities bool // since the start
+	found        found
+	loaded       loaded
 }
 
 // capabilities appends the device's report of itself, if it has an endpoint.
 func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
-	l.foundTold = foundIn(l.progressed)
+	l.told.found = foundIn(l.progressed)
 	if l.o.Reporter == nil {
 		return nil
 	}
@@ -91,7 +61,7 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 
 // capabilitiesBody is what the device reports of itself. transitions are for a current state only: an endpoint gets each as a report.
 func (l *loop) capabilitiesBody(tx *store.Tx, transitions *artifacts.CurrentTransitions) ([]byte, error) {
-	x := Extra{AgentVersion: l.o.Version, Stale: l.stale, StaleSince: l.staleSince().UTC(), Insecure: l.insecure(), TrustVersion: l.trust.version}
+	x := status.Extra{AgentVersion: l.o.Version, Stale: l.told.stale, StaleSince: l.staleSince().UTC(), Insecure: l.insecure(), TrustVersion: l.trust.version}
 	x.ReportIntervalSeconds, x.FullIntervalSeconds = int64(l.o.ReportInterval/time.Second), int64(l.o.FullInterval/time.Second)
 	if l.accepted != nil {
 		x.AcceptedGeneration, x.Digest = l.accepted.Generation, l.accepted.Digest.String()
@@ -106,13 +76,13 @@ func (l *loop) capabilitiesBody(tx *store.Tx, transitions *artifacts.CurrentTran
 	x.Hold = status.NewHold(l.hold)
 	for _, id := range slices.Sorted(maps.Keys(l.gate.waits)) {
 		w := l.gate.waits[id]
-		x.Waiting = append(x.Waiting, ExtraWait{id, status.NameOf(l.reportedStatus, id), w.Code, w.Message, w.Until})
+		x.Waiting = append(x.Waiting, status.ExtraWait{Deployment: id, Name: status.NameOf(l.told.statuses, id), Code: w.Code, Message: w.Message, Until: w.Until})
 	}
 	if w := l.trustWaits(); w != nil {
-		x.Waiting = append(x.Waiting, ExtraWait{status.TrustPolicyName, status.TrustPolicyName, w.Code, w.Message, w.Until})
+		x.Waiting = append(x.Waiting, status.ExtraWait{Deployment: status.TrustPolicyName, Name: status.TrustPolicyName, Code: w.Code, Message: w.Message, Until: w.Until})
 	}
 	if r := l.refused; r != nil {
-		x.Refused = &ExtraRefused{r.Digest.String(), r.Generation, r.Code, r.Message, r.Since.UTC()}
+		x.Refused = &status.ExtraRefused{Digest: r.Digest.String(), Generation: r.Generation, Code: r.Code, Message: r.Message, Since: r.Since.UTC()}
 	}
 	gap, err := tx.Gap()
 	if err != nil {
@@ -139,7 +109,7 @@ func (l *loop) capabilitiesBody(tx *store.Tx, transitions *artifacts.CurrentTran
 	if c.Extensions == nil {
 		c.Extensions = margo.Extensions{}
 	}
-	c.Extensions[Extension] = x
+	c.Extensions[status.Extension] = x
 	b, err := c.Encode()
 	if err != nil {
 		return nil, fmt.Errorf("write capabilities: %w", err)
@@ -158,20 +128,20 @@ func (l *loop) insecure() []string {
 // save derives what the device is at and makes it durable together with its reports, before anything is done about it. So
 // no transition is lost, whenever the process ends. False: it could not be saved.
 func (l *loop) save(now time.Time) bool {
-	if l.unsaved != nil && now.Before(l.saveAt) {
+	if l.saving.err != nil && now.Before(l.saving.at) {
 		return false
 	}
 	for {
 		a := plan.Assess(l.assessmentInput(now))
 		changed, err := l.persist(now, a)
 		if err != nil {
-			if l.unsaved == nil {
+			if l.saving.err == nil {
 				l.log.Error("cannot save what the device is at; nothing is changed until it can", "err", err)
 			}
-			l.unsaved, l.saveAt = err, now.Add(saveRetry)
+			l.saving.err, l.saving.at = err, now.Add(saveRetry)
 			return false
 		}
-		l.unsaved = nil
+		l.saving.err = nil
 		if !changed {
 			return true
 		}
@@ -180,7 +150,7 @@ func (l *loop) save(now time.Time) bool {
 }
 
 func (l *loop) assessmentInput(now time.Time) plan.AssessmentInput {
-	return plan.AssessmentInput{Now: now, Target: l.targetResolved, Accepted: l.acceptedResolved, Observed: l.seen, Supervision: l.sup, Policy: l.p, Pulls: l.pull.troubles, Before: l.reportedStatus, Unseen: !l.observed, Good: l.good}
+	return plan.AssessmentInput{Now: now, Target: l.targetResolved, Accepted: l.acceptedResolved, Observed: l.sight.seen, Supervision: l.sup, Policy: l.p, Pulls: l.pull.troubles, Before: l.told.statuses, Unseen: !l.sight.known, Good: l.good}
 }
 
 // persist writes what is new in an assessment, in one transaction; false: nothing is.
@@ -191,16 +161,17 @@ func (l *loop) persist(now time.Time, a plan.Assessment) (bool, error) {
 	since := l.staleSince()
 	stale := !since.IsZero()
 	commit := a.Settled && l.target != nil && (l.committed == nil || l.committed.Digest != l.target.Digest)
-	was := [3]any{l.committed, l.lastGood, l.stale}
+	states, told := l.states, l.told
 	if commit {
 		l.commit()
 	}
 	at, before := l.standing(now, a), l.progressed
-	moved, said, more, foundTold := !sameProgress(before, at), l.loaded, l.loadedMore(at), l.foundTold
-	tell := !l.reported || stale != l.stale || commit || !maps.Equal(l.gate.waits, l.gate.told) || moved && !looksAround(before, at) || more != said || l.foundLong(now, at) != foundTold
+	moved, more := !sameProgress(before, at), l.loadedMore(at)
+	tell := !l.told.capabilities || stale != told.stale || commit || !maps.Equal(l.gate.waits, l.gate.told) || moved && !looksAround(before, at) ||
+		more != told.loaded || l.foundLong(now, at) != told.found
 	var fresh []store.Status
 	for _, s := range a.Statuses {
-		if !same(l.reportedStatus[s.DeploymentID], s) {
+		if !status.Same(l.told.statuses[s.DeploymentID], s) {
 			fresh = append(fresh, s)
 		}
 	}
@@ -210,8 +181,7 @@ func (l *loop) persist(now time.Time, a plan.Assessment) (bool, error) {
 		l.tellProgress(before)
 		return false, nil
 	}
-	turned := stale != l.stale
-	l.stale, l.progressed, l.loaded = stale, at, more
+	l.told.stale, l.progressed, l.told.loaded = stale, at, more
 	attacks := l.newAttacks(fresh)
 	err := l.o.Store.Update(func(tx *store.Tx) error {
 		if err := l.statuses(tx, now, fresh, a.Removed); err != nil {
@@ -250,16 +220,16 @@ func (l *loop) persist(now time.Time, a plan.Assessment) (bool, error) {
 		return l.saveProgress(tx, at)
 	})
 	if err != nil {
-		l.committed, l.lastGood, l.stale, l.progressed, l.loaded, l.foundTold = was[0].(*store.State), was[1].(*store.State), was[2].(bool), before, said, foundTold
+		l.states, l.told, l.progressed = states, told, before
 		return false, err
 	}
-	l.reported, l.sup.FailedBefore, l.gate.told = true, a.FailedBefore, l.gate.waits
+	l.told.capabilities, l.sup.FailedBefore, l.gate.told = true, a.FailedBefore, l.gate.waits
 	l.remember(fresh, a.Removed)
 	l.tellProgress(before)
 	for _, x := range attacks {
 		l.emitSecurity(x)
 	}
-	if turned {
+	if stale != told.stale {
 		l.turnedStale(since)
 	}
 	l.markGood(now, a)
@@ -304,21 +274,21 @@ func (l *loop) statuses(tx *store.Tx, now time.Time, fresh, removed []store.Stat
 		if err != nil {
 			return err
 		}
-		old, known := l.reportedStatus[s.DeploymentID]
-		x := transition(now, s)
+		old, known := l.told.statuses[s.DeploymentID]
+		x := currentstate.Transition(now, s)
 		if l.o.Reporter != nil {
-			b, err := body(string(l.o.Device), s)
+			b, err := status.Report(string(l.o.Device), s)
 			if err != nil {
 				return fmt.Errorf("write status of %s: %w", s.DeploymentID, err)
 			}
-			if was, err := body(string(l.o.Device), old); err == nil && bytes.Equal(was, b) {
+			if was, err := status.Report(string(l.o.Device), old); err == nil && bytes.Equal(was, b) {
 				continue // nothing that is in a report has changed
 			}
 			if x.Sequence, err = tx.Append(store.Report{Kind: store.KindStatus, Subject: s.DeploymentID, Body: b, At: now}); err != nil {
 				return err
 			}
 		}
-		if l.o.Publisher != nil && !(known && x.Same(transition(now, old))) {
+		if l.o.Publisher != nil && !(known && x.Same(currentstate.Transition(now, old))) {
 			if err := tx.AddTransition(x); err != nil {
 				return err
 			}
@@ -327,18 +297,12 @@ func (l *loop) statuses(tx *store.Tx, now time.Time, fresh, removed []store.Stat
 	return nil
 }
 
-// transition is that a deployment came to where it is now.
-func transition(now time.Time, s store.Status) artifacts.CurrentTransition {
-	x := artifacts.CurrentTransition{At: now.UTC(), Deployment: s.DeploymentID, Generation: s.Generation, State: s.State, Error: cutError(statusError(s))}
-	if x.Error != nil {
-		x.Error.Source, x.Error.Message = status.Cut(x.Error.Source, maxSentence/4), status.Cut(x.Error.Message, maxSentence/4)
+// recap has the loop report everything once more.
+func (a *Agent) recap(ctx context.Context) {
+	select {
+	case a.inbox <- (*loop).recap:
+	case <-ctx.Done():
 	}
-	return x
-}
-
-// statusError is why a deployment does not run, or does not begin.
-func statusError(s store.Status) *margo.StatusError {
-	return cmp.Or(plan.OverallError(s), plan.PendingReason(s))
 }
 
 // recap reports the newest of everything once more: all that waited has been delivered, and reports were dropped, the endpoint lost some,
@@ -351,8 +315,8 @@ func (l *loop) recap() {
 			return err
 		}
 		told = true
-		for _, id := range slices.Sorted(maps.Keys(l.reportedStatus)) {
-			b, err := body(string(l.o.Device), l.reportedStatus[id])
+		for _, id := range slices.Sorted(maps.Keys(l.told.statuses)) {
+			b, err := status.Report(string(l.o.Device), l.told.statuses[id])
 			if err != nil {
 				return fmt.Errorf("write status of %s: %w", id, err)
 			}
@@ -374,7 +338,7 @@ func (l *loop) recap() {
 // remember takes over what was written.
 func (l *loop) remember(fresh, removed []store.Status) {
 	for _, s := range fresh {
-		if was := l.reportedStatus[s.DeploymentID]; was.State != s.State || was.Digest != s.Digest {
+		if was := l.told.statuses[s.DeploymentID]; was.State != s.State || was.Digest != s.Digest {
 			e := status.Event{Kind: status.EventDeployment, Deployment: s.Name, Generation: s.Generation, Message: string(s.State), Since: s.Since}
 			args := []any{"deployment", s.Name, "id", s.DeploymentID, "state", s.State, "generation", s.Generation}
 			if x := plan.OverallError(s); x != nil {
@@ -384,36 +348,20 @@ func (l *loop) remember(fresh, removed []store.Status) {
 			l.log.Info("deployment", args...)
 			l.events.Emit(e)
 		}
-		l.reportedStatus[s.DeploymentID] = s
+		l.told.statuses[s.DeploymentID] = s
 	}
 	for _, s := range removed {
 		l.log.Info("deployment", "deployment", s.Name, "id", s.DeploymentID, "state", s.State, "generation", s.Generation)
 		l.events.Emit(status.Event{Kind: status.EventDeployment, Deployment: s.Name, Generation: s.Generation, Message: string(s.State)})
-		delete(l.reportedStatus, s.DeploymentID)
+		delete(l.told.statuses, s.DeploymentID)
 	}
-}
-
-// same compares everything but times, which follow from the rest.
-func same(a, b store.Status) bool {
-	return a.DeploymentID == b.DeploymentID && a.Name == b.Name && a.Digest == b.Digest && a.Generation == b.Generation &&
-		a.State == b.State && slices.EqualFunc(a.Components, b.Components, func(x, y store.Component) bool {
-		return x.Name == y.Name && x.Revision == y.Revision && x.Identity == y.Identity && x.State == y.State && sameError(x.Error, y.Error)
-	})
-}
-
-func sameError(a, b *margo.StatusError) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return *a == *b
 }
 
 // accept makes a state that passed every check the device's own: the high-water mark, what it was resolved to, the first
 // statuses, all at once. Its images are not here yet and nothing is stopped.
 func (l *loop) accept(now time.Time, r intake.Result) error {
-	coming, begun := l.acceptedDesired, l.underWay(now, r.State)
-	accepted, refused, fresh, hold, before := l.accepted, l.refused, l.fresh, l.hold, l.progressed
-	committed, lastGood := l.committed, l.lastGood
+	begun := l.facts(now).UnderWay(r.State)
+	states, told, fresh, hold, before := l.states, l.told, l.fresh, l.hold, l.progressed
 	l.endHold()
 	l.acceptedDesired, l.accepted, l.refused, l.fresh = r.Desired, r.State, nil, r.Fresh
 	records := maps.Clone(l.gate.records)
@@ -435,7 +383,7 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 			l.times.Save(tx),
 			tx.RetainBad(digests(l.targetDesired, l.acceptedDesired)),
 			l.statuses(tx, now, slices.DeleteFunc(slices.Clone(a.Statuses), func(s store.Status) bool {
-				return same(l.reportedStatus[s.DeploymentID], s)
+				return status.Same(l.told.statuses[s.DeploymentID], s)
 			}), a.Removed),
 			l.saveProgress(tx, l.progressed),
 			setChanges(tx, begun),
@@ -443,27 +391,26 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 		)
 	})
 	if err != nil {
-		l.acceptedDesired, l.accepted, l.refused, l.fresh, l.hold, l.progressed = coming, accepted, refused, fresh, hold, before
-		l.committed, l.lastGood, l.gate.records = committed, lastGood, records
+		l.states, l.told, l.fresh, l.hold, l.progressed, l.gate.records = states, told, fresh, hold, before, records
 		l.times.Unsaved()
 		l.rebuild()
 		return err
 	}
-	l.reported, l.replaced = true, nil
-	told := status.Event{Kind: status.EventAccepted, Generation: r.State.Generation, Digest: r.State.Digest, Since: l.poll.begun, Verifying: l.poll.verifying}
+	l.told.capabilities, l.replaced = true, nil
+	event := status.Event{Kind: status.EventAccepted, Generation: r.State.Generation, Digest: r.State.Digest, Since: l.poll.begun, Verifying: l.poll.verifying}
 	if r.State.Repeats != "" {
-		told.Message = "it repeats the content of " + r.State.Repeats.String()
+		event.Message = "it repeats the content of " + r.State.Repeats.String()
 	}
-	switch {
+	switch accepted := states.accepted; {
 	case accepted == nil:
 	case !accepted.Continues(r.State.Repository):
-		told.Message = "from " + r.State.Repository + ", which counts by itself; before from " + accepted.Repository
+		event.Message = "from " + r.State.Repository + ", which counts by itself; before from " + accepted.Repository
 		l.log.Warn("states come from elsewhere now, where generations are counted anew", "from", r.State.Repository, "before", accepted.Repository)
 	case r.State.Generation < accepted.Generation:
-		told.Message = fmt.Sprintf("the trust policy has taken back generation %d", accepted.Generation)
+		event.Message = fmt.Sprintf("the trust policy has taken back generation %d", accepted.Generation)
 		l.log.Warn("the trust policy has taken back a generation", "generation", accepted.Generation, "digest", accepted.Digest)
 	}
-	l.events.Emit(told)
+	l.events.Emit(event)
 	l.remember(a.Statuses, a.Removed)
 	l.tellProgress(before)
 	l.nudge()
@@ -520,31 +467,10 @@ func (l *loop) promoteAccepted() error {
 	l.rebuild()
 	l.garbage = true // also of a device that never settles
 	clear(l.sup.Begun)
-	l.look = true
+	l.sight.look = true
 	l.events.Emit(status.Event{Kind: status.EventPulled, Generation: l.target.Generation})
 	l.progressed = at
 	l.tellProgress(before)
 	l.log.Info("all of the generation is on the device; applying it", "generation", l.target.Generation)
 	return nil
-}
-
-// reportedFor is the device that a status is about: one behind this one only where it is a single one.
-func reportedFor(device, child string) string {
-	if child == "" || strings.HasSuffix(child, "/*") {
-		return device
-	}
-	return child
-}
-
-// body is the report that a status makes.
-func body(device string, s store.Status) ([]byte, error) {
-	d := margo.DeploymentStatus{
-		DeploymentID: s.DeploymentID, DeviceID: reportedFor(device, s.Child), AdoptedManifestVersion: s.Generation,
-		Status:     margo.OverallStatus{State: s.State, Error: statusError(s)},
-		Components: []margo.ComponentStatus{},
-	}
-	for _, c := range s.Components {
-		d.Components = append(d.Components, margo.ComponentStatus{Name: c.Name, State: c.State, Error: c.Error})
-	}
-	return d.Encode()
 }

@@ -65,18 +65,18 @@ func (l *loop) announceSecurity(x *securityEvent) {
 // saveSecurity saves and emits a security event that goes with nothing else that is saved: at once, or as soon as the store can
 // be written.
 func (l *loop) saveSecurity(x *securityEvent) {
-	l.unsavedSecurity = append(l.unsavedSecurity[max(0, len(l.unsavedSecurity)+1-maxUnsavedSecurity):], x)
-	l.securityAt = time.Time{}
+	l.saving.security = append(l.saving.security[max(0, len(l.saving.security)+1-maxUnsavedSecurity):], x)
+	l.saving.securityAt = time.Time{}
 	l.retrySecurity(l.o.Now())
 }
 
 // retrySecurity saves and reports the security events that are not kept yet, when that is due.
 func (l *loop) retrySecurity(now time.Time) {
-	if len(l.unsavedSecurity) == 0 || now.Before(l.securityAt) {
+	if len(l.saving.security) == 0 || now.Before(l.saving.securityAt) {
 		return
 	}
 	err := l.o.Store.Update(func(tx *store.Tx) error {
-		for _, x := range l.unsavedSecurity {
+		for _, x := range l.saving.security {
 			if err := x.save(tx); err != nil {
 				return err
 			}
@@ -84,8 +84,8 @@ func (l *loop) retrySecurity(now time.Time) {
 		return l.capabilities(tx, now)
 	})
 	if err != nil {
-		l.securityAt = now.Add(saveRetry)
-		for _, x := range l.unsavedSecurity {
+		l.saving.securityAt = now.Add(saveRetry)
+		for _, x := range l.saving.security {
 			if !x.told {
 				l.announceSecurity(x)
 				l.log.Error("a security event is not kept; saving it is tried again", "code", x.Code, "err", err)
@@ -93,10 +93,10 @@ func (l *loop) retrySecurity(now time.Time) {
 		}
 		return
 	}
-	for _, x := range l.unsavedSecurity {
+	for _, x := range l.saving.security {
 		l.emitSecurity(x)
 	}
-	l.unsavedSecurity, l.securityAt = nil, time.Time{}
+	l.saving.security, l.saving.securityAt = nil, time.Time{}
 	l.nudge()
 }
 
@@ -113,7 +113,7 @@ func (l *loop) setSecurity(all []store.Security, counts map[string]uint64) {
 func (l *loop) newAttacks(fresh []store.Status) []*securityEvent {
 	var out []*securityEvent
 	for _, s := range fresh {
-		x, old := plan.OverallError(s), plan.OverallError(l.reportedStatus[s.DeploymentID])
+		x, old := plan.OverallError(s), plan.OverallError(l.told.statuses[s.DeploymentID])
 		if x == nil || !codes.Code(x.Code).Attack() || old != nil && old.Code == x.Code {
 			continue
 		}

@@ -12,15 +12,28 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// Limits of one step. A stop waits for the container's own grace period.
+// Limits of steps. A stop waits for the container's own grace period.
 const (
-	stepLimit = 3 * time.Minute
-	stopLimit = 15 * time.Minute
+	stepsAtOnce = 8
+	stepLimit   = 3 * time.Minute
+	stopLimit   = 15 * time.Minute
 	// preStartLimit is that of a start whose containers that come before take their time: a migration may last for hours. It
 	// ends at once when the container is not wanted any more, as when an update runs into its component's timeout.
 	preStartLimit = 24 * time.Hour
 	slowStep      = 30 * time.Second // is logged
 )
+
+// steps are those in progress. It is part of the loop.
+type steps struct {
+	slots chan struct{}                 // taken by all but those that mostly wait
+	long  map[string]context.CancelFunc // by container id: starts in progress that may take long
+	ended int                           // since the start
+	wake  time.Time                     // from the last plan
+}
+
+func newSteps() steps {
+	return steps{slots: make(chan struct{}, stepsAtOnce), long: map[string]context.CancelFunc{}}
+}
 
 // step does one step and brings the result to the loop.
 func (l *loop) step(ctx context.Context, st plan.Step) {
@@ -32,9 +45,9 @@ func (l *loop) step(ctx context.Context, st plan.Step) {
 	}
 	l.send(func(l *loop) {
 		delete(l.sup.Busy, st.Subject())
-		delete(l.longStarts, st.Container)
-		l.look = l.look || st.Verb != plan.Prepare || err != nil // which brings nothing that the plan does not know
-		l.ended++
+		delete(l.steps.long, st.Container)
+		l.sight.look = l.sight.look || st.Verb != plan.Prepare || err != nil // which brings nothing that the plan does not know
+		l.steps.ended++
 		if err == nil {
 			l.sup.Done(st)
 			l.logStep(st, begun)
@@ -59,7 +72,7 @@ func (l *loop) begin(st plan.Step) {
 	l.sup.Busy[st.Subject()] = st.Verb
 	ctx, cancel := context.WithCancel(l.ctx)
 	if st.Verb == plan.Start && st.Waits() {
-		l.longStarts[st.Container] = cancel
+		l.steps.long[st.Container] = cancel
 	}
 	l.background(func() {
 		defer cancel()
@@ -69,7 +82,7 @@ func (l *loop) begin(st plan.Step) {
 
 // giveUp ends the starts of containers that are not wanted any more.
 func (l *loop) giveUp() {
-	for id, cancel := range l.longStarts {
+	for id, cancel := range l.steps.long {
 		if _, _, c := l.targetResolved.Container(id); c == nil {
 			cancel()
 		}
@@ -86,8 +99,8 @@ func (l *loop) perform(ctx context.Context, st plan.Step) error {
 	}
 	if !st.Waits() { // those that wait would keep others from beginning
 		select {
-		case l.slots <- struct{}{}:
-			defer func() { <-l.slots }()
+		case l.steps.slots <- struct{}{}:
+			defer func() { <-l.steps.slots }()
 		case <-ctx.Done():
 			return ctx.Err()
 		}

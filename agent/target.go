@@ -4,8 +4,19 @@ import (
 	"maps"
 
 	"github.com/longshore-dev/longshore/agent/plan"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
+
+// states are the states of the device, and for those that are not done yet what they ask for and what [plan.Resolve] makes of that. It is part of
+// the loop.
+type states struct {
+	accepted, target, committed, lastGood *store.State
+	targetDesired, targetResolved         *plan.Desired
+	acceptedDesired, acceptedResolved     *plan.Desired // nil once the accepted state is the target
+	rebuilt                               int           // how often the resolved ones were made
+	refused                               *store.Refused
+}
 
 // rebuild makes the resolved target and accepted states anew after anything that they follow from has changed.
 func (l *loop) rebuild() {
@@ -24,13 +35,13 @@ func (l *loop) rebuild() {
 			for s, why := range c.Conflicts {
 				id := c.Project.Name + "/" + s
 				told[id] = why
-				if l.reportedConflicts[id] != why {
+				if l.told.conflicts[id] != why {
 					l.log.Info("start-first is done as stop-first", "deployment", d.Name, "component", c.Name, "service", s, "why", why)
 				}
 			}
 		}
 	}
-	l.reportedConflicts = told
+	l.told.conflicts = told
 }
 
 // Known is what the agent remembers. Only for what is being applied someone has to be asked.

@@ -12,6 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/retry"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 )
@@ -46,7 +47,7 @@ func (t *trusting) due(l *loop) time.Time {
 	if l.o.Trust == nil || t.busy || !t.asked || l.poll.busy {
 		return time.Time{}
 	}
-	return l.inPollWindow(t.next)
+	return l.windowTimes.First(l.o.PollWindows, t.next)
 }
 
 // start begins a refresh that is due, unless a check is under way, or is due and does it itself.
@@ -124,9 +125,9 @@ func (l *loop) scheduleTrust(now time.Time) {
 			t.failures = 0
 		}
 		t.failures++
-		d = min(d, clock.Backoff(t.failures, trustRetry, d))
+		d = min(d, retry.Backoff(t.failures, trustRetry, d))
 	}
-	t.next = now.Add(max(l.jittered(d), asked(t.problem)))
+	t.next = now.Add(max(l.jittered(d), retry.Asked(t.problem)))
 }
 
 // forgetSigners drops what time it was by the word of those whom the policy does not know any more.
@@ -174,7 +175,7 @@ func (l *loop) trustProblems(now time.Time, s *status.Status, add func(code code
 		add(codes.TrustInvalid, t.Problem, "accepts nothing new; what runs is kept", "longshore-agent check-config says what is wrong", time.Time{})
 	}
 	if err := l.trust.problem; err != nil && !l.trust.excused {
-		add(codes.Of(err), err.Error(), fmt.Sprintf("decides by version %d; %s", t.Version, nextTry(l.trust.next.Sub(now), err)), codes.Hint(err), l.trust.since)
+		add(codes.Of(err), err.Error(), fmt.Sprintf("decides by version %d; %s", t.Version, retry.Next(l.trust.next.Sub(now), err)), codes.Hint(err), l.trust.since)
 	}
 	if t.Expired {
 		add(codes.TrustExpired, fmt.Sprintf("trust policy version %d expired %s", t.Version, t.Expires.UTC().Format(time.RFC3339)), "decides by it all the same", "", t.Expires)

@@ -215,15 +215,15 @@ func TestReportsTellTheTrustVersion(t *testing.T) {
 		time.Sleep(time.Minute)
 		told := false
 		for _, x := range w.Fleet.Reports() {
-			if x.Kind != agent.ReportCapabilities {
+			if x.Kind != store.KindCapabilities {
 				continue
 			}
 			var body map[string]json.RawMessage
 			if err := json.Unmarshal(x.Body, &body); err != nil {
 				t.Fatal(err)
 			}
-			var e agent.Extra
-			if err := json.Unmarshal(body[agent.Extension], &e); err != nil {
+			var e status.Extra
+			if err := json.Unmarshal(body[status.Extension], &e); err != nil {
 				t.Fatalf("%v: %s", err, x.Body)
 			}
 			if e.TrustVersion == 0 || e.AcceptedGeneration == 2 && e.TrustVersion != 2 {

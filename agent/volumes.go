@@ -35,7 +35,7 @@ type volumes struct {
 
 // listVolumes lists the volumes beside the loop when that may have changed, and reports which are kept although their project went.
 func (l *loop) listVolumes() {
-	if l.volumes.busy || l.volumes.listed && !l.volumes.stale || !l.observed || l.blind != nil {
+	if l.volumes.busy || l.volumes.listed && !l.volumes.stale || !l.sight.known || l.sight.blind != nil {
 		return
 	}
 	l.volumes.busy, l.volumes.stale = true, false
@@ -57,7 +57,7 @@ func (l *loop) listVolumes() {
 // usesVolume returns a function that reports whether something on the device uses a volume, or may use it again: the accepted state, the one that
 // the device is kept at, a revision to go back to, a container. An error: it is not known.
 func (l *loop) usesVolume() (func(v workload.StoredVolume) bool, error) {
-	if !l.observed || l.blind != nil || l.damaged != nil {
+	if !l.sight.known || l.sight.blind != nil || l.damaged != nil {
 		return nil, fault.WithHint(fmt.Errorf("it is not known which volumes are in use: %w", fault.ErrTemporary), "look at the problems that longshore-agent status shows")
 	}
 	used := map[string]bool{}
@@ -80,18 +80,18 @@ func (l *loop) usesVolume() (func(v workload.StoredVolume) bool, error) {
 		}
 	}
 	going := false // a project whose description is gone has something still: it may be any shared volume
-	for _, p := range l.seen.Projects {
+	for _, p := range l.sight.seen.Projects {
 		going = going || l.targetResolved.Project(p) == nil
 	}
 	return func(v workload.StoredVolume) bool {
-		return used[v.ID()] || going && v.Project == "" || slices.Contains(l.seen.Projects, v.Project)
+		return used[v.ID()] || going && v.Project == "" || slices.Contains(l.sight.seen.Projects, v.Project)
 	}, nil
 }
 
 // volumeOf shows a volume.
 func (l *loop) volumeOf(v workload.StoredVolume, used bool) status.Volume {
 	name := cmp.Or(v.Application, v.Deployment)
-	if s, ok := l.reportedStatus[v.Deployment]; ok {
+	if s, ok := l.told.statuses[v.Deployment]; ok {
 		name = cmp.Or(s.Name, name)
 	}
 	return status.Volume{Name: v.ID(), Volume: v.Name, Project: v.Project, Deployment: name, DeploymentID: v.Deployment, Component: v.Component, InUse: used}

@@ -23,17 +23,17 @@ type answering struct {
 	mu     sync.Mutex
 	down   bool
 	loses  int // every so many answers; 0: none
-	taken  []agent.Report
+	taken  []store.Report
 	repeat int // reports that came once more
 }
 
-func (e *answering) Deliver(_ context.Context, r agent.Report) (bool, error) {
+func (e *answering) Deliver(_ context.Context, r store.Report) (bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.down {
 		return false, fmt.Errorf("connection refused: %w", fault.ErrTemporary)
 	}
-	if slices.ContainsFunc(e.taken, func(t agent.Report) bool { return t.Sequence == r.Sequence }) {
+	if slices.ContainsFunc(e.taken, func(t store.Report) bool { return t.Sequence == r.Sequence }) {
 		e.repeat++
 		return false, nil
 	}

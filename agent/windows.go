@@ -18,13 +18,6 @@ type windows struct {
 	changes *schedule.Outlook // of the device's owner and the accepted state: all must be open; nil: not looked at yet
 }
 
-// openings are [schedule.Windows], or a [schedule.Outlook] of some.
-type openings interface {
-	Always() bool
-	Strings() []string
-	Next(t time.Time) (opens, closes time.Time)
-}
-
 // changeWindows are the windows for changes of the device's owner and of the accepted state: all must be open.
 func (l *loop) changeWindows() *schedule.Outlook {
 	w, list := &l.windows, ""
@@ -48,26 +41,12 @@ func (l *loop) changeWindows() *schedule.Outlook {
 // hasChangeWindow reports whether there are times at which changes are not made.
 func (l *loop) hasChangeWindow() bool { return l.o.ChangeWindow != nil || !l.changeWindows().Always() }
 
-// windowAt is when windows open next, seen from a time of the device's clock, and when they close then; opens is now itself when they
-// are open. They go by the time that is believed, which is later than the clock where that is known to be behind.
-func (a *Agent) windowAt(w openings, now time.Time) (opens, closes time.Time) {
-	believed := a.clock.Now().Add(now.Sub(a.o.Now()))
-	opens, closes = w.Next(believed)
-	if !opens.IsZero() {
-		opens = now.Add(opens.Sub(believed))
-	}
-	if !closes.IsZero() {
-		closes = now.Add(closes.Sub(believed))
-	}
-	return opens, closes
-}
-
 // downtime reports whether it is declared that nothing can be reached now, and until when; zero: no end is in sight.
 func (a *Agent) downtime(now time.Time) (until time.Time, down bool) {
 	if a.o.Downtime.Always() { // none is declared
 		return time.Time{}, false
 	}
-	opens, closes := a.windowAt(a.o.Downtime, now)
+	opens, closes := a.windowTimes.Next(a.o.Downtime, now)
 	return closes, opens.Equal(now)
 }
 
@@ -79,41 +58,14 @@ func (l *loop) changeWindow(now time.Time) (closed, clockUnknown bool, opens tim
 	if l.clock.Doubt() != nil && !l.o.ChangesClockUnknown {
 		return true, true, time.Time{}
 	}
-	opens, _ = l.windowAt(l.changeWindows(), now)
+	opens, _ = l.windowTimes.Next(l.changeWindows(), now)
 	return !opens.Equal(now), false, opens
-}
-
-// inPollWindow is the first time from at on at which the source may be asked; zero: never.
-func (l *loop) inPollWindow(at time.Time) time.Time {
-	if l.o.PollWindows.Always() || at.IsZero() {
-		return at
-	}
-	from := at
-	if now := l.o.Now(); at.Before(now) {
-		from = now
-	}
-	if opens, _ := l.windowAt(l.o.PollWindows, from); !opens.Equal(from) {
-		return opens
-	}
-	return at
 }
 
 // lookAtWindows notes when the windows change next, and has the gate look again when that of changes did: also by a clock that was set.
 func (l *loop) lookAtWindows(now time.Time) {
 	w := &l.windows
-	w.at = time.Time{}
-	for _, x := range []openings{l.changeWindows(), l.o.PollWindows, l.o.Downtime} {
-		if x.Always() {
-			continue
-		}
-		opens, closes := l.windowAt(x, now)
-		if opens.Equal(now) {
-			opens = closes
-		}
-		if !opens.IsZero() && (w.at.IsZero() || opens.Before(w.at)) {
-			w.at = opens
-		}
-	}
+	w.at = l.windowTimes.Change(now, l.changeWindows(), l.o.PollWindows, l.o.Downtime)
 	closed, unknown := false, false
 	if l.hasChangeWindow() {
 		closed, unknown, _ = l.changeWindow(now)
@@ -124,26 +76,9 @@ func (l *loop) lookAtWindows(now time.Time) {
 	}
 }
 
-// windowStatus is what windows say now; nil: there are none.
-func (l *loop) windowStatus(w openings, now time.Time) *status.Window {
-	if w.Always() {
-		return nil
-	}
-	out := &status.Window{Windows: w.Strings()}
-	opens, closes := l.windowAt(w, now)
-	if out.Open = opens.Equal(now); out.Open {
-		opens = closes
-	}
-	out.Until = opens.UTC()
-	if opens.IsZero() {
-		out.Until = time.Time{}
-	}
-	return out
-}
-
 // showWindows completes a status.
 func (l *loop) showWindows(now time.Time, s *status.Status) {
-	s.PollWindow, s.ChangeWindow = l.windowStatus(l.o.PollWindows, now), l.windowStatus(l.changeWindows(), now)
+	s.PollWindow, s.ChangeWindow = l.windowTimes.Status(l.o.PollWindows, now), l.windowTimes.Status(l.changeWindows(), now)
 	if c := s.ChangeWindow; c != nil {
 		if own := l.o.Changes.Strings(); len(own) > 0 {
 			c.Sources = append(c.Sources, status.WindowSource{From: status.WindowsOfOwner, Windows: own})
@@ -155,7 +90,7 @@ func (l *loop) showWindows(now time.Time, s *status.Status) {
 			c.Open, c.ClockUnknown, c.Until = false, true, time.Time{}
 		}
 	}
-	if d := l.windowStatus(l.o.Downtime, now); d != nil && d.Open {
+	if d := l.windowTimes.Status(l.o.Downtime, now); d != nil && d.Open {
 		s.Downtime = d
 	}
 }

@@ -345,7 +345,7 @@ func TestDeclaredDowntime(t *testing.T) {
 			w.Fleet.Fail(nil)
 			if is {
 				w.Registry.Fail(func(string) error { return fmt.Errorf("no route to host: %w", fault.ErrTemporary) })
-				w.Fleet.Fail(func(agent.Report) error { return fmt.Errorf("no route to host: %w", fault.ErrTemporary) })
+				w.Fleet.Fail(func(store.Report) error { return fmt.Errorf("no route to host: %w", fault.ErrTemporary) })
 			}
 		}
 		at := func(hour, minute int) { time.Sleep(time.Until(time.Date(2000, 1, 1, hour, minute, 0, 0, time.UTC))) }

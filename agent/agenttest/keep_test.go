@@ -7,7 +7,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/store"
 )
 
 // saved is a registry in a file, for an agent in a process of its own.
@@ -41,7 +41,7 @@ func LoadRegistry(path string) (*Registry, error) {
 }
 
 // Load replaces what the fleet endpoint took: reports that an agent in another process delivered.
-func (f *Fleet) Load(reports []agent.Report) {
+func (f *Fleet) Load(reports []store.Report) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.reports = reports

@@ -11,6 +11,8 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/outbox"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
@@ -178,10 +180,10 @@ func (c killContent) Retain(ctx context.Context, keep []digest.Digest) error {
 
 type killReporter struct {
 	k *Killer
-	r agent.Reporter
+	r outbox.Reporter
 }
 
-func (r killReporter) Deliver(ctx context.Context, rep agent.Report) (created bool, err error) {
+func (r killReporter) Deliver(ctx context.Context, rep store.Report) (created bool, err error) {
 	err = r.k.around("deliver", func() (err error) {
 		created, err = r.r.Deliver(ctx, rep)
 		return err

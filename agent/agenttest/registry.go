@@ -16,8 +16,8 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/intake"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -312,8 +312,8 @@ func (c *Content) Damage(pick func(d digest.Digest, text string) bool) {
 // Fleet is a fleet endpoint: it remembers every report that it took.
 type Fleet struct {
 	mu      sync.Mutex
-	reports []agent.Report
-	fail    func(agent.Report) error
+	reports []store.Report
+	fail    func(store.Report) error
 	forgot  bool // the next capabilities are those of a new device
 }
 
@@ -325,14 +325,14 @@ func (f *Fleet) Forget() {
 }
 
 // Fail sets the answer to reports; nil: all are taken.
-func (f *Fleet) Fail(g func(agent.Report) error) {
+func (f *Fleet) Fail(g func(store.Report) error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fail = g
 }
 
-// Deliver implements [agent.Reporter].
-func (f *Fleet) Deliver(ctx context.Context, r agent.Report) (created bool, err error) {
+// Deliver implements [outbox.Reporter].
+func (f *Fleet) Deliver(ctx context.Context, r store.Report) (created bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := ctx.Err(); err != nil {
@@ -344,17 +344,17 @@ func (f *Fleet) Deliver(ctx context.Context, r agent.Report) (created bool, err 
 		}
 	}
 	f.reports = append(f.reports, r)
-	if r.Kind == agent.ReportCapabilities {
+	if r.Kind == store.KindCapabilities {
 		created, f.forgot = f.forgot, false
 	}
 	return created, nil
 }
 
 // Reports lists what was taken, in order, repetitions left out.
-func (f *Fleet) Reports() []agent.Report {
+func (f *Fleet) Reports() []store.Report {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var out []agent.Report
+	var out []store.Report
 	for _, r := range f.reports {
 		if len(out) == 0 || out[len(out)-1].Sequence != r.Sequence {
 			out = append(out, r)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
@@ -158,7 +157,7 @@ func install(t *testing.T, w *World) {
 		t.Errorf("the report has the progress %+v", p)
 	}
 	x.Progress = nil
-	expect(t, "extension", x, agent.Extra{
+	expect(t, "extension", x, status.Extra{
 		AgentVersion: "0.0.0-test", AcceptedGeneration: 1, Digest: d.String(), RunningGeneration: 1, CommittedGeneration: 1, Insecure: []string{},
 	})
 	w.Registry.Requests()
@@ -222,7 +221,7 @@ func offline(t *testing.T, w *World) {
 	w.Sync(t, r)
 	before := w.Observe(t)
 	w.Registry.Fail(unreachable)
-	w.Fleet.Fail(func(agent.Report) error { return unreachable("deliver") })
+	w.Fleet.Fail(func(store.Report) error { return unreachable("deliver") })
 	res := w.Sync(t, r)
 	if res.Outcome != status.SyncUnreachable || res.Code != codes.SourceUnreachable {
 		t.Errorf("sync = %+v, want unreachable", res)

@@ -280,7 +280,7 @@ func (f folder) Retain(_ context.Context, keep []digest.Digest) error {
 // letters is a fleet endpoint in a file: one report a line.
 type letters string
 
-func (l letters) Deliver(_ context.Context, r agent.Report) (bool, error) {
+func (l letters) Deliver(_ context.Context, r store.Report) (bool, error) {
 	f, err := os.OpenFile(string(l), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return false, err
@@ -289,13 +289,13 @@ func (l letters) Deliver(_ context.Context, r agent.Report) (bool, error) {
 	return false, errors.Join(err, f.Close())
 }
 
-func (l letters) read() (out []agent.Report, err error) {
+func (l letters) read() (out []store.Report, err error) {
 	b, err := os.ReadFile(string(l))
 	if err != nil {
 		return nil, err
 	}
 	for s := bufio.NewScanner(bytes.NewReader(b)); s.Scan(); {
-		var r agent.Report
+		var r store.Report
 		if err := json.Unmarshal(s.Bytes(), &r); err != nil {
 			return nil, err
 		}

@@ -482,10 +482,10 @@ func (w *World) States(t *testing.T, deployment string) []string {
 }
 
 // Extra is what the newest capabilities report tells beyond Margo.
-func (w *World) Extra(t *testing.T) agent.Extra {
+func (w *World) Extra(t *testing.T) status.Extra {
 	t.Helper()
 	var x struct {
-		Extra agent.Extra `json:"x-longshore-extensions"`
+		Extra status.Extra `json:"x-longshore-extensions"`
 	}
 	for _, r := range w.Fleet.Reports() {
 		if r.Kind != store.KindCapabilities {
@@ -494,7 +494,7 @@ func (w *World) Extra(t *testing.T) agent.Extra {
 		if _, err := margo.ParseDeviceCapabilities("report", r.Body); err != nil {
 			t.Fatalf("report %d: %v\n%s", r.Sequence, err, r.Body)
 		}
-		x.Extra = agent.Extra{}
+		x.Extra = status.Extra{}
 		if err := json.Unmarshal(r.Body, &x); err != nil {
 			t.Fatal(err)
 		}

@@ -2,21 +2,21 @@
 // owner may open. Entry points are [Listen] and [Serve] for the agent, [NewClient] for the commands of `longshore-agent`
 // that ask it.
 //
-//	GET  /v1/status                  200 agent.Status
-//	GET  /v1/changes                 200 [agent.Change]
-//	POST /v1/decisions               200 agent.Change; the body is a [Decision]
-//	POST /v1/rollback                200 agent.Hold; the body is a [Rollback]
-//	DELETE /v1/hold                  200 agent.Hold, of the hold that ended
-//	POST /v1/sync                    200 agent.SyncResult, when the outcome is known
-//	GET  /v1/volumes                 200 [agent.Volume], with sizes
-//	DELETE /v1/volumes?name=         200 agent.Volume, when it is removed
+//	GET  /v1/status                  200 status.Status
+//	GET  /v1/changes                 200 [status.Change]
+//	POST /v1/decisions               200 status.Change; the body is a [Decision]
+//	POST /v1/rollback                200 status.Hold; the body is a [Rollback]
+//	DELETE /v1/hold                  200 status.Hold, of the hold that ended
+//	POST /v1/sync                    200 status.SyncResult, when the outcome is known
+//	GET  /v1/volumes                 200 [status.Volume], with sizes
+//	DELETE /v1/volumes?name=         200 status.Volume, when it is removed
 //	GET  /v1/image?repository=&digest=
 //	                                 200 agent.ImageVerdict
-//	GET  /v1/containers              200 [agent.ContainerStatus]
-//	POST /v1/restart?target=         200 [agent.ContainerStatus], when they were started again
-//	GET  /v1/stats?target=           200 [agent.ContainerUsage]
+//	GET  /v1/containers              200 [status.Container]
+//	POST /v1/restart?target=         200 [status.Container], when they were started again
+//	GET  /v1/stats?target=           200 [status.Usage]
 //	GET  /v1/metrics                 200 text, as Prometheus reads it
-//	GET  /v1/events?kind=&since=&follow=   200 agent.Event, one a line, as long as they come
+//	GET  /v1/events?kind=&since=&follow=   200 status.Event, one a line, as long as they come
 //	GET  /v1/logs?target=&tail=&follow=&since=&until=&stamps=&prefix=
 //	                                 200 text, as long as it flows
 //	POST /v1/exec                    101 Upgrade: longshore-exec/2, then pipes and lines, see execProtocol

@@ -23,7 +23,7 @@ const maxExecRequest = 256 << 10
 
 // ExecRequest says what to run where.
 type ExecRequest struct {
-	Target      string   `json:"target"` // one container, as [agent.One] takes it
+	Target      string   `json:"target"` // one container, as [status.One] takes it
 	Argv        []string `json:"argv"`
 	User        string   `json:"user,omitempty"`
 	WorkingDir  string   `json:"workingDir,omitempty"`

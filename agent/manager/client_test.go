@@ -15,8 +15,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/manager"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -53,7 +53,7 @@ func TestRequests(t *testing.T) {
 	}))
 	defer srv.Close()
 	c := client(t, srv.URL+"/margo/", func(o *manager.Options) { o.Interval = 5 * time.Minute })
-	for _, r := range []agent.Report{
+	for _, r := range []store.Report{
 		{Sequence: 1, Kind: "capabilities", Subject: "gw/press-07", Body: []byte(`{"a":1}`)},
 		{Sequence: 2, Kind: "status", Subject: "d-1", Body: []byte(`{"b":2}`)},
 	} {
@@ -119,7 +119,7 @@ func TestDeliver(t *testing.T) {
 				_, _ = io.WriteString(w, tc.body) // the client may have hung up
 			}))
 			defer srv.Close()
-			_, err := client(t, srv.URL, nil).Deliver(t.Context(), agent.Report{Kind: "status", Subject: "d", Body: []byte("{}")})
+			_, err := client(t, srv.URL, nil).Deliver(t.Context(), store.Report{Kind: "status", Subject: "d", Body: []byte("{}")})
 			if (err == nil) != (tc.message == "") {
 				t.Fatalf("Deliver = %v", err)
 			}
@@ -143,7 +143,7 @@ func TestOfflineAndMissingTokenAreTemporary(t *testing.T) {
 	srv := httptest.NewServer(http.NotFoundHandler())
 	url := srv.URL
 	srv.Close()
-	r := agent.Report{Kind: "status", Subject: "d", Body: []byte("{}")}
+	r := store.Report{Kind: "status", Subject: "d", Body: []byte("{}")}
 	if _, err := client(t, url, nil).Deliver(t.Context(), r); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("offline: %v, want temporary", err)
 	}
@@ -160,7 +160,7 @@ func TestEmptyTokenIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := client(t, "http://127.0.0.1:1", func(o *manager.Options) { o.TokenFile = file })
-	_, err := c.Deliver(t.Context(), agent.Report{Kind: agent.ReportCapabilities, Subject: "d"})
+	_, err := c.Deliver(t.Context(), store.Report{Kind: store.KindCapabilities, Subject: "d"})
 	if !errors.Is(err, fault.ErrTemporary) || !strings.Contains(err.Error(), file+" is empty") {
 		t.Errorf("Deliver = %v, want temporary, naming the file", err)
 	}

@@ -24,7 +24,7 @@ const (
 	HeaderInterval = "Longshore-Interval" // seconds until the next report at the latest, decimal: Margo's status has no member for it
 )
 
-// Deliver implements [agent.Reporter]: it sends one report. fault.ErrTemporary means that it should be sent again, after
+// Deliver implements [outbox.Reporter]: it sends one report. fault.ErrTemporary means that it should be sent again, after
 // fault.RetryAfter if told: all but the answers that say that the report itself is at fault.
 func (c *Client) Deliver(ctx context.Context, r store.Report) (created bool, err error) {
 	method, path := http.MethodPost, "/api/v1/deployments/"+url.PathEscape(r.Subject)+"/status"

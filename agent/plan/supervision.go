@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/codes"
+	"github.com/longshore-dev/longshore/agent/retry"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -127,7 +127,7 @@ type Retry struct {
 func (s *Supervision) Fail(now time.Time, step Step, err error, p Policy) Retry {
 	r := s.Retries[step.Key()]
 	r.Failures++
-	r.At = now.Add(clock.Backoff(r.Failures, p.RetryMin, p.RetryMax))
+	r.At = now.Add(retry.Backoff(r.Failures, p.RetryMin, p.RetryMax))
 	r.Message, r.Code = err.Error(), codes.Runtime
 	if c := codes.Of(err); c != codes.Internal && c != codes.SourceUnreachable {
 		r.Code = c
@@ -362,7 +362,7 @@ func pause(c *workload.Container, n int, p Policy) time.Duration {
 	if d := c.Service.Restart.Delay; d > 0 {
 		return d
 	}
-	return clock.Backoff(n, p.RestartMin, p.RestartMax)
+	return retry.Backoff(n, p.RestartMin, p.RestartMax)
 }
 
 // settle is how long a run must last to count as successful.

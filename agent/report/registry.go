@@ -5,7 +5,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/currentstate"
 	"github.com/longshore-dev/longshore/artifacts"
 )
 
@@ -16,12 +16,12 @@ type Registry struct {
 	Push      func(ctx context.Context, a *artifacts.Artifact) error // under the tag of Reference
 }
 
-var _ agent.Publisher = Registry{}
+var _ currentstate.Publisher = Registry{}
 
-// Name implements [agent.Publisher].
+// Name implements [currentstate.Publisher].
 func (r Registry) Name() string { return r.Reference }
 
-// Publish implements [agent.Publisher].
+// Publish implements [currentstate.Publisher].
 func (r Registry) Publish(ctx context.Context, c *artifacts.CurrentState) error {
 	statement, err := c.Encode()
 	if err != nil {

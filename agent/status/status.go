@@ -147,15 +147,6 @@ type Clock struct {
 	Said     time.Time `json:"said,omitzero"`
 }
 
-// Problem is one thing that is not as it should be.
-type Problem struct {
-	Code    codes.Code `json:"code"`
-	Message string     `json:"message"` // what is wrong
-	Doing   string     `json:"doing"`   // what the agent does about it
-	Hint    string     `json:"hint"`    // what a person can do
-	Since   time.Time  `json:"since,omitzero"`
-}
-
 // Generation is one state of the device.
 type Generation struct {
 	Generation uint64        `json:"generation"`

@@ -15,7 +15,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/agent/status"
@@ -263,7 +262,7 @@ func TestAgentStartsInSpiteOfASlip(t *testing.T) {
 	if _, err := parts.registry.Resolve(t.Context(), "127.0.0.1:1/r", "d"); err == nil || !strings.Contains(err.Error(), "none.pem") {
 		t.Errorf("Resolve = %v, want the registry's slip", err)
 	}
-	if _, err := (unreachable{fault.ErrInvalid}).Deliver(t.Context(), agent.Report{}); !fault.Retryable(err) {
+	if _, err := (unreachable{fault.ErrInvalid}).Deliver(t.Context(), store.Report{}); !fault.Retryable(err) {
 		t.Errorf("Deliver = %v, want temporary", err)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"os"
 	"strings"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/currentstate"
 	"github.com/longshore-dev/longshore/agent/report"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -19,7 +19,7 @@ import (
 
 // publisher puts the current state into the registry, as agent.yaml says; nil: it does not say so. o is how the registry of the
 // states is reached. A slip in the key or in a file must not keep workloads from starting: it is shown in the status.
-func (p *parts) publisher(cfg *config.Config, o registry.Options, log *slog.Logger) agent.Publisher {
+func (p *parts) publisher(cfg *config.Config, o registry.Options, log *slog.Logger) currentstate.Publisher {
 	if !cfg.Report.Registry {
 		return nil
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/config"
+	"github.com/longshore-dev/longshore/agent/currentstate"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
@@ -172,7 +173,7 @@ func TestTPMDoesNotDelayTheStart(t *testing.T) {
 	cfg := &config.Config{Device: "press-01", Report: config.Report{
 		Registry: true, Repository: "registry.example/plant/state", KeyFile: filepath.Join(dir, "device.key"), TPM: silent.Addr().String(),
 	}}
-	made := make(chan agent.Publisher)
+	made := make(chan currentstate.Publisher)
 	go func() {
 		made <- (&parts{registry: client}).publisher(cfg, registry.Options{}, slog.New(slog.DiscardHandler))
 	}()

@@ -267,8 +267,8 @@ func (b *box) write(policy string) {
 	}
 }
 
-// Deliver implements [agent.Reporter]: a fleet endpoint that takes everything.
-func (b *box) Deliver(context.Context, agent.Report) (bool, error) {
+// Deliver implements [outbox.Reporter]: a fleet endpoint that takes everything.
+func (b *box) Deliver(context.Context, store.Report) (bool, error) {
 	b.told.Add(1)
 	return false, nil
 }

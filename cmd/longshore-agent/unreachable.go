@@ -4,7 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/outbox"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -12,9 +13,9 @@ import (
 // not keep workloads from starting after a boot: reports wait, as if the endpoint did not answer, and have the reason.
 type unreachable struct{ err error }
 
-var _ agent.Reporter = unreachable{}
+var _ outbox.Reporter = unreachable{}
 
-// Deliver implements [agent.Reporter].
-func (u unreachable) Deliver(context.Context, agent.Report) (bool, error) {
+// Deliver implements [outbox.Reporter].
+func (u unreachable) Deliver(context.Context, store.Report) (bool, error) {
 	return false, fmt.Errorf("%w: %w", u.err, fault.ErrTemporary)
 }

@@ -20,8 +20,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/longshore-dev/longshore/agent"
 	margoclient "github.com/longshore-dev/longshore/agent/manager"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/testenv"
@@ -180,12 +180,12 @@ func TestAgentReports(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer agents.Close()
-	capabilities := agent.Report{Sequence: 1, Kind: "capabilities", Subject: "gw/press-07", Body: []byte(strings.ReplaceAll(gateway, "press-07", "gw/press-07"))}
+	capabilities := store.Report{Sequence: 1, Kind: "capabilities", Subject: "gw/press-07", Body: []byte(strings.ReplaceAll(gateway, "press-07", "gw/press-07"))}
 	if _, err := agents.Deliver(t.Context(), capabilities); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("Deliver before the gateway: %v, want ErrTemporary", err)
 	}
 	for i, state := range []string{"installing", "installed", "installing"} {
-		r := agent.Report{Sequence: []uint64{2, 3, 2}[i], Kind: "status", Subject: id, Body: []byte(`{"deploymentId":"` + id +
+		r := store.Report{Sequence: []uint64{2, 3, 2}[i], Kind: "status", Subject: id, Body: []byte(`{"deploymentId":"` + id +
 			`","deviceId":"gw/press-07","adoptedManifestVersion":1,"status":{"state":"` + state + `"},"components":[]}`)}
 		if _, err := agents.Deliver(t.Context(), r); err != nil {
 			t.Errorf("Deliver %s: %v", state, err)

@@ -21,8 +21,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent"
 	margoclient "github.com/longshore-dev/longshore/agent/manager"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/identity"
 	"github.com/longshore-dev/longshore/identity/files"
@@ -264,7 +264,7 @@ func TestProxyEndsTLS(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer c.Close()
-			if _, err := c.Deliver(t.Context(), agent.Report{Kind: "capabilities", Subject: "press-07", Body: []byte(gateway)}); !errors.Is(err, fault.ErrTemporary) || !strings.Contains(fault.Hint(err), "must pass TLS through") {
+			if _, err := c.Deliver(t.Context(), store.Report{Kind: "capabilities", Subject: "press-07", Body: []byte(gateway)}); !errors.Is(err, fault.ErrTemporary) || !strings.Contains(fault.Hint(err), "must pass TLS through") {
 				t.Errorf("the device: %v (%s)", err, fault.Hint(err))
 			}
 		})
@@ -320,7 +320,7 @@ func TestWorkloadAPI(t *testing.T) {
 	reported := func(what string) {
 		t.Helper()
 		for until := time.Now().Add(30 * time.Second); ; runtime.Gosched() {
-			_, err := c.Deliver(t.Context(), agent.Report{Sequence: 1, Kind: "capabilities", Subject: "press-07", Body: []byte(gateway)})
+			_, err := c.Deliver(t.Context(), store.Report{Sequence: 1, Kind: "capabilities", Subject: "press-07", Body: []byte(gateway)})
 			if err == nil {
 				return
 			}
@@ -400,7 +400,7 @@ func TestAgentReportsByMutualTLS(t *testing.T) {
 		}
 		defer c.Close()
 		sequence++
-		_, err = c.Deliver(t.Context(), agent.Report{Sequence: sequence, Kind: "capabilities", Subject: "press-07", Body: []byte(gateway)})
+		_, err = c.Deliver(t.Context(), store.Report{Sequence: sequence, Kind: "capabilities", Subject: "press-07", Body: []byte(gateway)})
 		return err
 	}
 	quiet := slog.New(slog.DiscardHandler)

@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/longshore-dev/longshore/agent"
 	margoclient "github.com/longshore-dev/longshore/agent/manager"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
@@ -107,8 +107,8 @@ func TestSharedToken(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, capable := c.Deliver(t.Context(), agent.Report{Sequence: 1, Kind: "capabilities", Subject: device, Body: []byte(about(device))})
-		_, state := c.Deliver(t.Context(), agent.Report{
+		_, capable := c.Deliver(t.Context(), store.Report{Sequence: 1, Kind: "capabilities", Subject: device, Body: []byte(about(device))})
+		_, state := c.Deliver(t.Context(), store.Report{
 			Sequence: 2, Kind: "status", Subject: deployment,
 			Body: []byte(`{"deploymentId":"` + deployment + `","adoptedManifestVersion":1,"status":{"state":"installed"},"components":[{"name":"web","state":"installed"}]}`),
 		})

@@ -37,13 +37,18 @@ var mayImport = map[string][]string{
 	"identity/files":     {"artifacts", "identity"},
 	"identity/ca":        {"artifacts", "identity"},
 	"identity/enroll":    {"artifacts", "identity", "identity/files"},
-	"agent":              {"artifacts", "agent/approval", "agent/clock", "agent/codes", "agent/workload", "agent/store", "agent/intake", "agent/plan", "agent/status"},
+	"agent":              {"artifacts", "agent/approval", "agent/clock", "agent/codes", "agent/workload", "agent/store", "agent/intake", "agent/plan", "agent/status", "agent/retry", "agent/outbox", "agent/currentstate", "agent/loading", "agent/window"},
 	"agent/intake":       {"artifacts", "agent/clock", "agent/codes", "agent/compose", "agent/plan", "agent/status", "agent/store", "agent/workload"},
 	"agent/config":       {"artifacts", "agent/approval", "agent/plan", "signing/token"},
-	"agent/plan":         {"artifacts", "agent/clock", "agent/codes", "agent/workload", "agent/store"},
+	"agent/plan":         {"artifacts", "agent/retry", "agent/codes", "agent/workload", "agent/store"},
 	"agent/status":       {"artifacts", "agent/codes", "agent/plan", "agent/store", "agent/workload"},
-	"agent/approval":     {"artifacts", "agent/codes", "agent/plan", "agent/store"},
+	"agent/approval":     {"artifacts", "agent/codes", "agent/plan", "agent/store", "agent/workload"},
 	"agent/clock":        {},
+	"agent/retry":        {"artifacts"},
+	"agent/loading":      {"artifacts", "agent/codes", "agent/plan", "agent/retry", "agent/status", "agent/workload"},
+	"agent/window":       {"artifacts", "agent/clock", "agent/status"},
+	"agent/outbox":       {"artifacts", "agent/codes", "agent/retry", "agent/status", "agent/store"},
+	"agent/currentstate": {"artifacts", "agent/codes", "agent/plan", "agent/retry", "agent/status", "agent/store", "agent/workload"},
 	"agent/codes":        {"artifacts"},
 	"agent/workload":     {"artifacts"},
 	"agent/compose":      {"artifacts", "agent/workload"},
@@ -53,7 +58,7 @@ var mayImport = map[string][]string{
 	"agent/network":      {"artifacts", "agent/workload"},
 	"agent/firstprocess": {},
 	"agent/manager":      {"artifacts", "agent/store"},
-	"agent/report":       {"artifacts", "agent", "agent/report/tpm", "identity/files", "signing/token"},
+	"agent/report":       {"artifacts", "agent/currentstate", "agent/report/tpm", "identity/files", "signing/token"},
 	"agent/report/tpm":   {"artifacts"},
 	"agent/control":      {"artifacts", "agent", "agent/codes", "agent/status", "agent/store", "agent/workload", "agent/metrics"},
 	"agent/panel":        {"artifacts", "agent", "agent/codes", "agent/status", "agent/store", "agent/workload"},
@@ -158,7 +163,7 @@ var onlyIn = map[string][]string{
 var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/fleettest", "fleet/enroll/enrolltest", "fleet/enroll/harbortest", "identity/identitytest", "signing/sign/remotekey/remotekeytest"}
 
 // pure folders compute: their files come in as fs.FS, their time as a value.
-var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/network/ipam", "agent/admission", "agent/clock", "agent/plan", "agent/approval"}
+var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/network/ipam", "agent/admission", "agent/clock", "agent/retry", "agent/plan", "agent/approval"}
 
 // impure is what pure code may not import.
 var impure = []string{"os", "net", "net/http", "os/exec", "io/ioutil", "log", "log/slog", "math/rand", "math/rand/v2", "crypto/rand", "syscall", "unsafe", "golang.org/x/sys"}

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
@@ -219,7 +220,7 @@ func (r *run) offline(yes bool) {
 	}
 	away := func() error { return fmt.Errorf("connection refused: %w", fault.ErrTemporary) }
 	r.w.Registry.Fail(func(string) error { return away() })
-	r.w.Fleet.Fail(func(agent.Report) error { return away() })
+	r.w.Fleet.Fail(func(store.Report) error { return away() })
 }
 
 // observe lists what is there: "app/service#replica"; what is not active of the same name gets its id in addition.

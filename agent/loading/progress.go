@@ -1,4 +1,5 @@
-package agent
+// Package loading pulls the images of a state, again and again until they are here, and shows how far that is.
+package loading
 
 import (
 	"fmt"
@@ -10,61 +11,64 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 )
 
-// stallAfter is how long an image that is being pulled may bring nothing before that is a problem.
-const stallAfter = 2 * time.Minute
+// StallAfter is how long an image that is being pulled may bring nothing before that is a problem.
+const StallAfter = 2 * time.Minute
 
-// progress is how far a pull is, for those who ask.
-type progress struct {
-	clock func() time.Time
+// Progress is how far a pull is, for those who ask.
+type Progress struct {
+	Now func() time.Time
 
 	mu   sync.Mutex
 	now  *status.Loading
-	each map[string]loadingImage
+	each map[string]image
 
 	loaded uint64 // bytes, since the agent started
 }
 
-// loadingImage is how far one image is.
-type loadingImage struct {
+// image is how far one image is.
+type image struct {
 	done, total int64     // bytes; total 0: not known yet
 	at          time.Time // when the last of them came
 	ended       bool      // it is not being pulled now
 }
 
-func (p *progress) begin(generation uint64, images int) {
+// Begin notes that a state's images are pulled from now on.
+func (p *Progress) Begin(generation uint64, images int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.now, p.each = &status.Loading{Generation: generation, Images: images}, map[string]loadingImage{}
+	p.now, p.each = &status.Loading{Generation: generation, Images: images}, map[string]image{}
 }
 
-func (p *progress) end() {
+// End notes that none is.
+func (p *Progress) End() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.now, p.each = nil, nil
 }
 
-// began notes an attempt at an image.
-func (p *progress) began(name string) {
+// Began notes an attempt at an image.
+func (p *Progress) Began(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.each != nil {
 		x := p.each[name]
-		x.at, x.ended = p.clock(), false
+		x.at, x.ended = p.Now(), false
 		p.each[name] = x
 	}
 }
 
-func (p *progress) image(name string, done, total int64) {
+// Image notes how many bytes of an image are here; total 0: not known yet.
+func (p *Progress) Image(name string, done, total int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.each != nil {
 		p.loaded += uint64(max(0, done-p.each[name].done))
-		p.each[name] = loadingImage{done: done, total: total, at: p.clock()}
+		p.each[name] = image{done: done, total: total, at: p.Now()}
 	}
 }
 
-// ended notes the end of an attempt at an image.
-func (p *progress) ended(name string, well bool) {
+// Ended notes the end of an attempt at an image.
+func (p *Progress) Ended(name string, well bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.now == nil {
@@ -79,7 +83,8 @@ func (p *progress) ended(name string, well bool) {
 	}
 }
 
-func (p *progress) waits(t time.Time) {
+// Waits notes when the next attempt is.
+func (p *Progress) Waits(t time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.now != nil {
@@ -87,9 +92,9 @@ func (p *progress) waits(t time.Time) {
 	}
 }
 
-// stalls describes the images of which nothing has come for [stallAfter], and since when. next is when there may be another
+// Stalls describes the images of which nothing has come for [StallAfter], and since when. next is when there may be another
 // one; zero: never.
-func (p *progress) stalls(now time.Time) (what string, since, next time.Time) {
+func (p *Progress) Stalls(now time.Time) (what string, since, next time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var all []string
@@ -97,7 +102,7 @@ func (p *progress) stalls(now time.Time) (what string, since, next time.Time) {
 		if x.ended || x.total > 0 && x.done >= x.total { // what is here is being unpacked
 			continue
 		}
-		if due := x.at.Add(stallAfter); now.Before(due) {
+		if due := x.at.Add(StallAfter); now.Before(due) {
 			if next.IsZero() || due.Before(next) {
 				next = due
 			}
@@ -112,14 +117,15 @@ func (p *progress) stalls(now time.Time) (what string, since, next time.Time) {
 	return strings.Join(all, ", "), since, next
 }
 
-// sum is how many bytes came since the agent started.
-func (p *progress) sum() uint64 {
+// Sum is how many bytes came since the agent started.
+func (p *Progress) Sum() uint64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.loaded
 }
 
-func (p *progress) status() *status.Loading {
+// Status is how far all images are; nil: none is pulled.
+func (p *Progress) Status() *status.Loading {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.now == nil {
