@@ -165,14 +165,15 @@ func (p *program) prompt(question string) ([]byte, error) {
 		err := fmt.Errorf("%s%w: there is no terminal", question, fault.ErrUnauthenticated)
 		return nil, fault.WithHint(err, "set LONGSHORE_KEY_PASSWORD, or use --key-password-file")
 	}
-	before, err := term.GetState(int(f.Fd()))
+	fd := int(f.Fd())
+	before, err := term.GetState(fd)
 	if err != nil {
 		return nil, err
 	}
 	fmt.Fprint(p.stderr, question)
-	secret, err := interruptible(p, func() ([]byte, error) { return term.ReadPassword(int(f.Fd())) })
+	secret, err := interruptible(p, func() ([]byte, error) { return term.ReadPassword(fd) })
 	if errors.Is(err, context.Canceled) {
-		_ = term.Restore(int(f.Fd()), before) // the program ends: there is no better error than the interrupt
+		_ = term.Restore(fd, before) // the program ends: there is no better error than the interrupt
 	}
 	fmt.Fprintln(p.stderr)
 	return secret, err
