@@ -10,6 +10,7 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/cache"
@@ -23,6 +24,7 @@ func (p *program) app() *cli.App {
 		Description: "A release goes from a Compose project to a device in three steps:\n\n   longshore key generate release\n   longshore component push DIRECTORY HOST/PATH:VERSION\n   longshore state push --device ID --key release.key --component HOST/PATH:VERSION HOST/STATES\n\n" + outcome.Help,
 		Writer:      p.stdout,
 		ErrWriter:   p.stderr,
+		Metadata:    map[string]any{cmdline.Single: []string{"component", "device"}},
 		HideHelp:    true, Flags: []cli.Flag{helpFlag()},
 		Commands: p.library("",
 			loginCommand(),

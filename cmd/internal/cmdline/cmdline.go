@@ -21,6 +21,10 @@ type Environment func(f cli.Flag) (variable, value string)
 // behind their first argument as it is: it is another program's command line.
 const Verbatim = "verbatim"
 
+// Single is the key of an app's metadata under which the names of those flags are, as []string, that must not be given two values. Of any other
+// flag that takes one value the last counts, so that a script may end its line with "$@".
+const Single = "single"
+
 // Arrange brings a command line, without the program's name, into the order that the flag package wants: the command, its
 // flags, its arguments. It lets flags stand anywhere, and fills in from the environment what is not there: a flag beats
 // its variable. env is nil when there are no variables.
@@ -67,7 +71,7 @@ func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
 	}
 	verbatim, _ := app.Metadata[Verbatim].([]string)
 	flags, arguments := split(command, rest, slices.Contains(verbatim, command.Name))
-	if err := checkFlags(strings.Join(path, " "), command, flags); err != nil {
+	if err := checkFlags(app, strings.Join(path, " "), command, flags); err != nil {
 		return nil, err
 	}
 	if slices.ContainsFunc(flags, isHelp) {
@@ -180,11 +184,16 @@ func nearFlag(c *cli.Command, written string) string {
 	return strict.Nearest(name, names)
 }
 
-// checkFlags finds what the flag package would refuse in its own words.
-func checkFlags(path string, c *cli.Command, given []string) error {
+// checkFlags finds what the flag package would refuse in its own words, and gives each flag its first name: the package refuses two forms of one.
+func checkFlags(app *cli.App, path string, c *cli.Command, given []string) error {
+	values := map[cli.Flag]string{}
+	single, _ := app.Metadata[Single].([]string)
 	for i := 0; i < len(given); i++ {
 		written, value, has := strings.Cut(given[i], "=")
 		f := FlagNamed(c, written)
+		if f != nil {
+			given[i] = "--" + f.Names()[0] + given[i][len(written):]
+		}
 		switch {
 		case isHelp(written):
 			continue
@@ -204,6 +213,10 @@ func checkFlags(path string, c *cli.Command, given []string) error {
 		if err := checkValue(f, value); err != nil {
 			return outcome.Usagef(path, "%s: %s %q: %v", path, written, value, err)
 		}
+		if first, twice := values[f]; twice && first != value && !repeatable(f) && slices.Contains(single, f.Names()[0]) {
+			return outcome.Usagef(path, "%s: %s takes one value, got %q and %q", path, written, first, value)
+		}
+		values[f] = value
 	}
 	return nil
 }
@@ -235,6 +248,11 @@ func takesValue(f cli.Flag) bool {
 	return ok && d.TakesValue()
 }
 
+func repeatable(f cli.Flag) bool {
+	d, ok := f.(cli.DocGenerationSliceFlag)
+	return ok && d.IsSliceFlag()
+}
+
 // fromEnvironment makes flags of the variables of those that were not given. A flag that may be repeated takes one value
 // from each line of its variable.
 func fromEnvironment(path string, c *cli.Command, given []string, env Environment) ([]string, error) {
@@ -250,7 +268,7 @@ func fromEnvironment(path string, c *cli.Command, given []string, env Environmen
 			return nil, outcome.Usagef(path, "%s: %s=%q: %v", path, variable, value, err)
 		}
 		values := []string{value}
-		if d, ok := f.(cli.DocGenerationSliceFlag); ok && d.IsSliceFlag() {
+		if repeatable(f) {
 			values = strings.Split(strings.Trim(value, "\r\n"), "\n")
 			for i, v := range values {
 				values[i] = strings.TrimLeft(strings.TrimSuffix(v, "\r"), " \t")

@@ -2,6 +2,7 @@ package cmdline_test
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,6 +22,7 @@ func TestRepeatedFlag(t *testing.T) {
 		{"a comma", "", []string{"--set", "LIST=a,b", "--set=C=D"}, []string{"LIST=a,b", "C=D"}},
 		{"spaces", "", []string{"--set", "PASSWORD= a b "}, []string{"PASSWORD= a b "}},
 		{"lines", "", []string{"--set", "TEXT=a\n b\n"}, []string{"TEXT=a\n b\n"}},
+		{"two forms", "", []string{"-s", "LIST=a,b", "--set", "C=D"}, []string{"LIST=a,b", "C=D"}},
 		{"a short flag", "", []string{"-vsLIST=a,b"}, []string{"LIST=a,b"}},
 		{"the variable", "LIST=a,b\r\n  PASSWORD= x \n", nil, []string{"LIST=a,b", "PASSWORD= x "}},
 		{"the flag beats the variable", "A=B", []string{"-s", "LIST=a,b"}, []string{"LIST=a,b"}},
@@ -46,5 +48,25 @@ func TestRepeatedFlag(t *testing.T) {
 				t.Errorf("want -, got +\n%s", diff)
 			}
 		})
+	}
+}
+
+// A flag that takes one value and gets two is an error: the first would be lost.
+func TestFlagGivenTwice(t *testing.T) {
+	for line, want := range map[string]int{
+		"push -d press-07 --device press-08": outcome.Misused, "push --device=press-07 -dpress-08": outcome.Misused,
+		"push -d press-07 --device press-07": outcome.OK, "push -o json -o yaml": outcome.OK, "push -v -v --verbose=false": outcome.OK,
+	} {
+		var out, errs bytes.Buffer
+		app := &cli.App{
+			Name: "program", Writer: printable.NewWriter(&out), ErrWriter: printable.NewWriter(&errs), Metadata: map[string]any{cmdline.Single: []string{"device"}},
+			Commands: []*cli.Command{{
+				Name: "push", Flags: []cli.Flag{&cli.StringFlag{Name: "device", Aliases: []string{"d"}}, &cli.StringFlag{Name: "o"}, &cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}}},
+				Action: func(*cli.Context) error { return nil },
+			}},
+		}
+		if code := cmdline.Run(t.Context(), app, strings.Fields(line), cmdline.Options{}); code != want || (code != outcome.OK) != strings.Contains(errs.String(), `"press-07" and "press-08"`) {
+			t.Errorf("%s: exit code %d, want %d\n%s", line, code, want, errs.String())
+		}
 	}
 }
