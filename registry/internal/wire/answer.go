@@ -91,7 +91,7 @@ func StatusError(method string, status int, code, message string) error {
 	case status == http.StatusForbidden:
 		return fault.WithHint(err, "this account may not do that here")
 	case strings.Contains(message, "HTTP request to an HTTPS server"):
-		return fault.WithHint(err, "this registry speaks HTTPS; leave out --plain-http")
+		return fault.WithHint(err, "this registry speaks HTTPS: leave out --plain-http; for a registry on this machine give --plain-http=false")
 	}
 	return err
 }
