@@ -39,9 +39,8 @@ func through(ctx context.Context, bin string, out io.Writer) (samples map[string
 		}
 	}
 	var took []float64
-	var earlier []string // flags with the components that are there already: what leaves the device would take its part of the processors
 	for n := range throughRounds {
-		one, err := d.startTwo(ctx, n, &earlier)
+		one, err := d.startTwo(ctx, n)
 		if err != nil {
 			return nil, fmt.Errorf("a project through the agent: %w\n%s", err, d.Logs())
 		}
@@ -54,8 +53,8 @@ func through(ctx context.Context, bin string, out io.Writer) (samples map[string
 	return samples, d.Agent.Stop()
 }
 
-// startTwo assigns one more project to the device and waits until its services answer.
-func (d *device) startTwo(ctx context.Context, n int, earlier *[]string) (time.Duration, error) {
+// startTwo assigns a new project to the device and waits until its services answer.
+func (d *device) startTwo(ctx context.Context, n int) (time.Duration, error) {
 	name := fmt.Sprintf("two-%d", n)
 	first, err := testenv.FreePort()
 	if err != nil {
@@ -73,10 +72,9 @@ func (d *device) startTwo(ctx context.Context, n int, earlier *[]string) (time.D
 	if err != nil {
 		return 0, err
 	}
-	if err := d.Release(ctx, component, *earlier...); err != nil {
+	if err := d.Release(ctx, component); err != nil {
 		return 0, err
 	}
-	*earlier = append(*earlier, "--component", component)
 	began := time.Now()
 	synced := make(chan error, 1)
 	go func() { // ends with the command, which is waited for
