@@ -521,7 +521,12 @@ func (d *device) begin(t *testing.T) {
 	if d.customer != nil {
 		d.customer.end()
 	}
-	d.customer = startCustomer(t.Context(), "http://"+d.url+"/")
+	url := "http://" + d.url + "/"
+	testenv.Eventually(t, settleLimit, "the application answers", func() error { // on a busy machine it starts for longer than it is watched
+		_, err := testenv.Get(t.Context(), url)
+		return err
+	})
+	d.customer = startCustomer(t.Context(), url)
 	d.forgetPeak(t)
 }
 

@@ -429,7 +429,9 @@ func (p *plant) inToken() {
 	p.publish(d, "1.0.0", "one")
 	p.write("token.pin", "%s\n", soft.PIN)
 	d.Agent = d.enroll("--device", "press-09", "--expect-manager", p.fingerprint, "--run", "--allow-wipe", "--report-key", soft.URI("agent")+"&pin-source="+p.Path("token.pin"))
-	p.fleet(strings.Fields(p.logged(d.Agent, `longshore-fleet (devices approve press-09 --fingerprint sha256:[0-9a-f]{64})`))...)
+	approve := p.logged(d.Agent, `longshore-fleet (devices approve press-09 --fingerprint sha256:[0-9a-f]{64})`)
+	p.logged(d.Agent, "waiting for approval") // the manager knows it from then on
+	p.fleet(strings.Fields(approve)...)
 	d.answers("one")
 	d.settle(1, settled)
 	if err := d.Agent.Stop(); err != nil {
