@@ -81,7 +81,7 @@ func (l *loop) needed() retained {
 	if l.targetDesired != nil {
 		w.loaded = *l.targetDesired
 	}
-	for _, c := range l.sight.seen.Containers { // what is there may still be needed to stop or restart it
+	for _, c := range l.sight.seen.Containers { // their images may still be needed to restart them
 		if repository, d, ok := strings.Cut(c.Image, "@"); ok {
 			w.images = append(w.images, workload.Image{Repository: repository, Digest: digest.Digest(d)})
 		}

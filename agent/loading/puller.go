@@ -128,7 +128,7 @@ func trouble(err error, try int) plan.Trouble {
 	case errors.Is(err, fault.ErrNotFound):
 		t.Code, t.Permanent, t.FailsUpdate = codes.ImageMissing, true, false
 	case errors.Is(err, fault.ErrDigestMismatch):
-		// Whoever sent it is wrong, not the image: a proxy that spoils a layer once must not spoil the revision for ever.
+		// The sender is wrong, not the image: a proxy that spoils a layer once must not spoil the revision for ever.
 		t.Code, t.Permanent, t.FailsUpdate = codes.ImageDigest, true, false
 	case errors.Is(err, fault.ErrUnfit), errors.Is(err, fault.ErrUnsupported):
 		t.Code, t.Permanent, t.FailsUpdate = codes.ImagePlatform, true, true

@@ -67,7 +67,7 @@ type Steps struct {
 //   - A container starts when what it depends on has met its condition; a component when the one before it is up.
 //     After a reboot the order is the same, but a component that fails does not keep later ones from starting.
 //   - A container that exits is restarted as its restart policy says, once its dependencies have met their conditions again; one
-//     that is unhealthy, whose dependency was restarted, or that somebody restarts, is stopped for a restart; a paused one is resumed.
+//     that is unhealthy, whose dependency was restarted, or that is restarted by hand, is stopped for a restart; a paused one is resumed.
 func Make(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Policy) Steps {
 	if d == nil {
 		return Steps{}

@@ -55,7 +55,7 @@ type Supervision struct {
 	Begun        map[string]installation // by component key: when its installation began, while it lasts
 	Up           map[string]string       // by component key: the identity that was up once; timeouts are for installations
 	Restarting   map[string]string       // by container id: the run that was stopped to be started again; saved before the stop
-	ByHand       map[string]string       // by container id: the run that somebody wants to end and to be started again
+	ByHand       map[string]string       // by container id: the run that a person wants to end and to be started again
 	FailedBefore map[string]uint64       // failing containers of a last good revision, by id: since which generation; saved
 	Generation   uint64                  // that is applied
 	Missing      map[string]Trouble      // by image name: why it cannot be loaded

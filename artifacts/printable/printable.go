@@ -109,8 +109,8 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Flush writes what waits for the rest of its character. It returns the first error since the last Flush, also one that whoever called
-// Write has ignored.
+// Flush writes what waits for the rest of its character. It returns the first error since the last Flush, also one of a Write whose
+// caller ignored it.
 func (w *Writer) Flush() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -168,7 +168,7 @@ func TestTail(t *testing.T) {
 	}
 }
 
-// A follower that wants nothing of what is there gets what comes.
+// A follower that asks for no earlier output gets the new one.
 func TestFollowWithoutTail(t *testing.T) {
 	r, file := logRig(t, t.TempDir(), Limits{})
 	w := newAppender(t, file)
