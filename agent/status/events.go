@@ -47,6 +47,16 @@ const (
 	EventCapabilities EventKind = "capabilities" // hardware was plugged in or out; Message names it
 )
 
+// EventKinds lists all kinds.
+func EventKinds() []EventKind {
+	return []EventKind{
+		EventAccepted, EventRefused, EventPulled, EventCommitted, EventPhase, EventDeployment, EventCreated, EventStarted,
+		EventRestarted, EventHealthy, EventUnhealthy, EventExited, EventOOM, EventStopped, EventRemoved, EventKept,
+		EventSwitched, EventRolledBack, EventRepaired, EventSource, EventRuntime, EventTrust, EventStale, EventChange, EventHold,
+		EventSecurity, EventCapabilities,
+	}
+}
+
 // Event is one thing that happened. Only what belongs to its kind is set.
 type Event struct {
 	Sequence   uint64     `json:"sequence"` // grows by one; starts anew with the agent

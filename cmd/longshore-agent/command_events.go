@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/urfave/cli/v2"
@@ -32,6 +34,10 @@ func (p *program) eventsCommand() *cli.Command {
 			if f := c.String("output"); f != "text" && f != "json" {
 				return outcome.Usagef(c.Command.Name, "--output: %q is not text or json", f)
 			}
+			kind := status.EventKind(c.String("kind"))
+			if kinds := status.EventKinds(); kind != "" && !slices.Contains(kinds, kind) {
+				return outcome.Usagef(c.Command.Name, "--kind: %q is not one of %s", kind, strings.Trim(fmt.Sprint(kinds), "[]"))
+			}
 			since, err := moment(c, "since", time.Now())
 			if err != nil {
 				return err
@@ -41,7 +47,7 @@ func (p *program) eventsCommand() *cli.Command {
 				return err
 			}
 			asJSON := json.NewEncoder(p.stdout)
-			return client.Events(c.Context, status.EventRequest{Kind: status.EventKind(c.String("kind")), Since: since, Follow: c.Bool("follow")}, func(e status.Event) error {
+			return client.Events(c.Context, status.EventRequest{Kind: kind, Since: since, Follow: c.Bool("follow")}, func(e status.Event) error {
 				if c.String("output") == "json" {
 					return asJSON.Encode(e)
 				}

@@ -200,6 +200,7 @@ func TestObservingCommands(t *testing.T) {
 		{"stats in another format", "", []string{"stats", "-o", "xml"}, 2, "--output"},
 		{"events as JSON", "events.golden", []string{"events", "-o", "json"}, 0, ""},
 		{"events as YAML", "", []string{"events", "-o", "yaml"}, 2, "text or json"},
+		{"events of no kind", "", []string{"events", "--kind", "exit"}, 2, `"exit" is not one of accepted refused`},
 		{"metrics", "metrics.golden", []string{"metrics"}, 0, ""},
 		{"exec without a command", "", []string{"exec", "web"}, 2, "a container and a command"},
 		{"exec with a bad variable", "", []string{"exec", "-e", "=1", "web", "--", "x"}, 2, "--env"},
