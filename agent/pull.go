@@ -94,7 +94,7 @@ func (l *loop) pullTried(p *pulling, d *plan.Desired, a loading.Attempt) {
 		p.full = p.full || t.Code == codes.DiskFull
 	}
 	if p == &l.refill {
-		l.sup.Missing = lasting(a.Troubles, l.sup.Missing)
+		l.sup.Missing = keepPermanent(a.Troubles, l.sup.Missing)
 	}
 	if a.Number == 1 {
 		l.log.Warn("cannot load every image; what runs is kept", "generation", d.Generation, "err", a.Err)
@@ -187,8 +187,8 @@ func (l *loop) rejectsUpdate() bool {
 	return len(a.Bad) > 0
 }
 
-// lasting has what could not be pulled for good before stay so until it is pulled, whatever the number of the attempt.
-func lasting(now, before map[string]plan.Trouble) map[string]plan.Trouble {
+// keepPermanent keeps a failure permanent that was so before, until the image is pulled, whatever the number of the attempt.
+func keepPermanent(now, before map[string]plan.Trouble) map[string]plan.Trouble {
 	for name, t := range now {
 		if old := before[name]; old.Permanent && old.Code == t.Code {
 			t.Permanent, t.FailsUpdate = true, t.FailsUpdate || old.FailsUpdate
