@@ -22,6 +22,9 @@ func (p *program) backupCommand() *cli.Command {
 			if c.NArg() != 1 {
 				return outcome.Usagef("backup", "backup needs one FILE")
 			}
+			if err := checkDatabase(c); err != nil {
+				return err
+			}
 			file := c.Args().First()
 			err := store.Backup(c.Context, c.String("database"), file, p.now())
 			if err != nil {
@@ -45,7 +48,7 @@ func (p *program) restoreCommand() *cli.Command {
 			"again: remove them before you start the server: longshore-fleet devices remove ID.\n\n" +
 			"   longshore-fleet restore /var/backups/fleet.db\n   longshore-fleet restore --database ./fleet.db /media/stick/fleet.db\n\n" +
 			"Exit codes: 0 done; 2 usage, or the file is damaged; 4 not found; 6 the database is open in another process; 70 anything else.",
-		Flags: []cli.Flag{databaseFlag()},
+		Flags: []cli.Flag{newDatabaseFlag()},
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 1 {
 				return outcome.Usagef("restore", "restore needs one FILE")

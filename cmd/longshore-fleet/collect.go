@@ -54,11 +54,11 @@ func (p *program) collectCommand() *cli.Command {
 			"Exit codes: 0 done; 2 usage; 3 authentication; 4 no key in --keys; 5 a report is not verified; 6 an old report is shown\n" +
 			"again; 75 temporary, try again; 70 anything else.",
 		Flags: append([]cli.Flag{
-			databaseFlag(), outputFlag(),
+			newDatabaseFlag(), outputFlag(),
 			&cli.StringFlag{Name: "keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub", EnvVars: env("keys")},
 			&cli.DurationFlag{Name: "every", Usage: "repeat after this `TIME`", DefaultText: "once", EnvVars: env("every")},
 		}, registryFlags("plain-http")...),
-		Action: p.withStore(p.collect),
+		Action: p.withNewStore(p.collect),
 	}
 }
 

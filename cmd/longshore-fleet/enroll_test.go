@@ -423,7 +423,7 @@ func TestEnrollOtherAuthority(t *testing.T) {
 // A database of a newer version is left as it is, by the server and by the commands beside it.
 func TestNewerDatabase(t *testing.T) {
 	e := newEnroller(t)
-	e.run(t, "devices", "list")
+	e.run(t, "token", "create", "--device", "press-07")
 	db, err := sql.Open("sqlite", e.path("fleet.db"))
 	if err != nil {
 		t.Fatal(err)

@@ -37,9 +37,9 @@ func (p *program) joinTokenCommand() *cli.Command {
 					&cli.StringFlag{Name: "device", Usage: "`ID` that the device gets; default: any free id that the device asks for", EnvVars: env("device")},
 					&cli.DurationFlag{Name: "expires", Usage: "`TIME` for which the token is valid", Value: joinTTL, EnvVars: env("join-expires")},
 					&cli.StringFlag{Name: "trust-bundle", Usage: "`FILE` with the manager's trust bundle (SPIFFE's JSON, or PEM)", EnvVars: env("trust-bundle")},
-					databaseFlag(), outputFlag(),
+					newDatabaseFlag(), outputFlag(),
 				},
-				Action: p.withStore(p.createJoinToken),
+				Action: p.withNewStore(p.createJoinToken),
 			},
 			{
 				Name: "list", Usage: "list join tokens without their text",

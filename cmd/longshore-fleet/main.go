@@ -63,8 +63,16 @@ func env(flag string) []string {
 
 const defaultDatabase = "/var/lib/longshore-fleet/fleet.db"
 
-func databaseFlag() cli.Flag {
-	return &cli.StringFlag{Name: "database", Usage: "SQLite `FILE`, created if it is missing", Value: defaultDatabase, EnvVars: env("database")}
+// databaseFlag names the database of a command that needs one.
+func databaseFlag() *cli.StringFlag {
+	return &cli.StringFlag{Name: "database", Usage: "SQLite `FILE` of the server", Value: defaultDatabase, EnvVars: env("database")}
+}
+
+// newDatabaseFlag names the database of a command that may come before the server's first start.
+func newDatabaseFlag() *cli.StringFlag {
+	f := databaseFlag()
+	f.Usage = "SQLite `FILE`, created if it is missing"
+	return f
 }
 
 //go:embed longshore-fleet.service
@@ -80,7 +88,24 @@ func (p *program) completionCommand() *cli.Command {
 	return cmdline.ScriptCommand(p.stdout, "\n\n   longshore-fleet completion bash >/etc/bash_completion.d/longshore-fleet\n\n"+exitCodes)
 }
 
-// open opens the database that the flags name.
+// checkDatabase is the error if the database that the flags name does not exist: a command that needs its content must not create an empty one.
+func checkDatabase(c *cli.Context) error {
+	_, err := os.Stat(c.String("database"))
+	if !errors.Is(err, os.ErrNotExist) {
+		return nil // what else is wrong shows when it is opened
+	}
+	return fault.WithHint(fmt.Errorf("open database: %w", err),
+		"name the server's file with --database; longshore-fleet serve and longshore-fleet token create make a new one")
+}
+
+func (p *program) openExisting(c *cli.Context, log *slog.Logger) (*store.SQLite, error) {
+	if err := checkDatabase(c); err != nil {
+		return nil, err
+	}
+	return p.open(c, log)
+}
+
+// open opens the database that the flags name, and creates it if it is missing.
 func (p *program) open(c *cli.Context, log *slog.Logger) (*store.SQLite, error) {
 	s, err := store.Open(c.Context, c.String("database"), log)
 	if errors.Is(err, os.ErrNotExist) {

@@ -383,3 +383,22 @@ func TestEnvironment(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A command that needs a database does not create the one of a misspelled name.
+func TestMissingDatabase(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "typo.db")
+	fingerprint := "sha256:" + strings.Repeat("0", 64)
+	for _, line := range []string{
+		"token list", "token revoke abc", "join-token list", "join-token revoke abc", "devices pending", "devices list", "devices approve a --expect " + fingerprint,
+		"devices deny --fingerprint " + fingerprint, "devices remove a", "backup " + filepath.Join(dir, "copy.db"),
+	} {
+		code, out, errs := command(t, append(strings.Fields(line), "--database", file)...)
+		if code != 4 || out != "" || !strings.Contains(errs, "typo.db") || !strings.Contains(errs, "  hint: name the server's file with --database") {
+			t.Errorf("%s = %d\n%s%s", line, code, out, errs)
+		}
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}

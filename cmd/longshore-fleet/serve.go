@@ -46,7 +46,7 @@ func (p *program) serveCommand() *cli.Command {
 			"   longshore-fleet serve --mtls-listen :8443 --enroll enroll.yaml\n\n" + exitCodes,
 		Flags: append(append([]cli.Flag{
 			&cli.StringFlag{Name: "listen", Usage: "`ADDRESS` to listen on", Value: "127.0.0.1:8440", EnvVars: env("listen")},
-			databaseFlag(),
+			newDatabaseFlag(),
 			&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes", EnvVars: env("tls-cert")},
 			&cli.StringFlag{Name: "tls-key", Usage: "`FILE` with its private key (PEM)", EnvVars: env("tls-key")},
 			&cli.BoolFlag{Name: "plain-http", Usage: "allow plain HTTP on an address that is not loopback: tokens are sent in clear", EnvVars: env("plain-http")},

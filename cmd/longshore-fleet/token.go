@@ -42,11 +42,11 @@ func (p *program) tokenCommand() *cli.Command {
 					"   longshore-fleet token create --devices devices.txt > tokens.txt\n" +
 					"   longshore-fleet token create --shared press-07 press-08 > line-a.token\n\n" + exitCodes,
 				Flags: []cli.Flag{
-					device("`ID` of the device"), databaseFlag(), outputFlag(),
+					device("`ID` of the device"), newDatabaseFlag(), outputFlag(),
 					&cli.StringFlag{Name: "devices", Usage: "`FILE` with an id on each line, or - for stdin; empty lines and those that begin with # are skipped", EnvVars: env("devices")},
 					&cli.BoolFlag{Name: "shared", Usage: "one token for all these devices, of which each can speak for the others", EnvVars: env("shared")},
 				},
-				Action: p.withStore(p.createTokens),
+				Action: p.withNewStore(p.createTokens),
 			},
 			{
 				Name: "list", Usage: "list tokens without their text",
@@ -72,7 +72,17 @@ func outputFlag() cli.Flag {
 	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: text or json", Value: "text", EnvVars: env("output")}
 }
 
+// withStore is the action of a command on a database that exists.
 func (p *program) withStore(do func(*cli.Context, *store.SQLite) error) cli.ActionFunc {
+	return p.onStore(do, p.openExisting)
+}
+
+// withNewStore is the action of a command that creates the database if it is missing.
+func (p *program) withNewStore(do func(*cli.Context, *store.SQLite) error) cli.ActionFunc {
+	return p.onStore(do, p.open)
+}
+
+func (p *program) onStore(do func(*cli.Context, *store.SQLite) error, open func(*cli.Context, *slog.Logger) (*store.SQLite, error)) cli.ActionFunc {
 	return func(c *cli.Context) (err error) {
 		if output := c.String("output"); output != "" && output != "text" && output != "json" {
 			return outcome.Usagef("", "output %q is none of text, json", output)
@@ -82,7 +92,7 @@ func (p *program) withStore(do func(*cli.Context, *store.SQLite) error) cli.Acti
 				return err
 			}
 		}
-		db, err := p.open(c, slog.New(slog.NewTextHandler(p.stderr, nil)))
+		db, err := open(c, slog.New(slog.NewTextHandler(p.stderr, nil)))
 		if err != nil {
 			return err
 		}
