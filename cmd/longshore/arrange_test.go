@@ -51,8 +51,8 @@ func TestArrange(t *testing.T) {
 		{"help of a group", "state help", "", "state --help"},
 		{"version", "--version", "", "version --"},
 		{"version as JSON", "--version -o json", "", "version --output json --"},
-		{"help of a command", "sign --help", "", "sign --help --"},
-		{"help behind arguments", "sign REF --key k --help", "", "sign --key k --help --"},
+		{"help of a command", "sign --help", "", "sign --help"},
+		{"help behind arguments", "sign REF --key k --help", "", "sign --help"},
 		{"the last of two formats", "check -o json -o yaml F", "", "check --output json --output yaml -- F"},
 		{"nothing", "", "", ""},
 	}

@@ -75,7 +75,7 @@ func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
 		return nil, err
 	}
 	if slices.ContainsFunc(flags, isHelp) {
-		arguments = nil // to the library they would be topics
+		return append(path, "--help"), nil // to the library arguments would be topics
 	}
 	if command.ArgsUsage == "" && len(arguments) > 0 {
 		name := strings.Join(path, " ")

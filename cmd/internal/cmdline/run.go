@@ -2,6 +2,7 @@ package cmdline
 
 import (
 	"context"
+	"maps"
 	"os"
 
 	"github.com/urfave/cli/v2"
@@ -26,7 +27,7 @@ func Run(ctx context.Context, app *cli.App, args []string, o Options) int {
 	app.DisableSliceFlagSeparator = true
 	keepValues(app.Commands)
 	if o.Environment == nil {
-		o.Environment = ofFlag
+		o.Environment = takeVariables(app.Commands).read
 	}
 	if len(args) > 0 && args[0] == CompleteCommand {
 		Complete(ctx, app.Writer, app, args[1:], o.Offer)
@@ -50,12 +51,42 @@ func Run(ctx context.Context, app *cli.App, args []string, o Options) int {
 	return outcome.Code(err)
 }
 
-// ofFlag is the variable that a flag names itself, and its value.
-func ofFlag(f cli.Flag) (variable, value string) {
-	if d, ok := f.(cli.DocGenerationFlag); ok && len(d.GetEnvVars()) > 0 {
-		variable = d.GetEnvVars()[0]
+// variables are those that flags name themselves.
+type variables map[cli.Flag]string
+
+func (v variables) read(f cli.Flag) (variable, value string) { return v[f], os.Getenv(v[f]) }
+
+// takeVariables takes the variables from the flags into their descriptions: the library would read them once more, where an empty one is a
+// value, and a wrong one an error even for --help and beside a flag that beats it.
+func takeVariables(commands []*cli.Command) variables {
+	v := variables{}
+	take := func(f cli.Flag, usage *string, names *[]string) {
+		if len(*names) > 0 {
+			v[f] = (*names)[0]
+			*usage, *names = *usage+" [$"+v[f]+"]", nil
+		}
 	}
-	return variable, os.Getenv(variable)
+	for _, c := range commands {
+		maps.Copy(v, takeVariables(c.Subcommands))
+		for _, f := range c.Flags {
+			switch f := f.(type) {
+			case *cli.StringFlag:
+				take(f, &f.Usage, &f.EnvVars)
+			case *cli.StringSliceFlag:
+				take(f, &f.Usage, &f.EnvVars)
+			case *cli.BoolFlag:
+				take(f, &f.Usage, &f.EnvVars)
+				f.DisableDefaultText = true
+			case *cli.IntFlag:
+				take(f, &f.Usage, &f.EnvVars)
+			case *cli.Uint64Flag:
+				take(f, &f.Usage, &f.EnvVars)
+			case *cli.DurationFlag:
+				take(f, &f.Usage, &f.EnvVars)
+			}
+		}
+	}
+	return v
 }
 
 // keepValues makes the values of flags that may be repeated what was typed: the library trims spaces, which belong to a password.

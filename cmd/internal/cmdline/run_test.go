@@ -2,6 +2,7 @@ package cmdline_test
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -67,6 +68,42 @@ func TestFlagGivenTwice(t *testing.T) {
 		}
 		if code := cmdline.Run(t.Context(), app, strings.Fields(line), cmdline.Options{}); code != want || (code != outcome.OK) != strings.Contains(errs.String(), `"press-07" and "press-08"`) {
 			t.Errorf("%s: exit code %d, want %d\n%s", line, code, want, errs.String())
+		}
+	}
+}
+
+// An empty variable is as none, and a wrong one is no error for --help, or beside the flag that beats it.
+func TestVariables(t *testing.T) {
+	for _, tc := range []struct{ variable, line, want string }{
+		{"", "push", "text"},
+		{"json", "push", "json"},
+		{"json", "push -o yaml", "yaml"},
+		{"", "push --help", "FORMAT of it [$PROGRAM_OUTPUT] (default: \"text\")"},
+		{"soon", "push --for 3s", "3s"},
+		{"soon", "push", "PROGRAM_FOR=\"soon\""},
+		{"soon", "push --help", "--for"},
+	} {
+		for _, v := range []string{"PROGRAM_OUTPUT", "PROGRAM_FOR"} {
+			if value := tc.variable; v == "PROGRAM_FOR" == (value == "soon") {
+				t.Setenv(v, value)
+			}
+		}
+		var out, errs bytes.Buffer
+		app := &cli.App{
+			Name: "program", Writer: printable.NewWriter(&out), ErrWriter: printable.NewWriter(&errs),
+			Commands: []*cli.Command{{
+				Name: "push", Flags: []cli.Flag{
+					&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of it", Value: "text", EnvVars: []string{"PROGRAM_OUTPUT"}},
+					&cli.DurationFlag{Name: "for", EnvVars: []string{"PROGRAM_FOR"}},
+				},
+				Action: func(c *cli.Context) error {
+					_, err := fmt.Fprint(c.App.Writer, c.String("output"), c.Duration("for"))
+					return err
+				},
+			}},
+		}
+		if cmdline.Run(t.Context(), app, strings.Fields(tc.line), cmdline.Options{}); !strings.Contains(out.String()+errs.String(), tc.want) {
+			t.Errorf("%s with %q: %s%s, want %s", tc.line, tc.variable, &out, &errs, tc.want)
 		}
 	}
 }
