@@ -84,17 +84,18 @@ func (p *program) decisionCommands() []*cli.Command {
 			Description: about + "Examples:\n  longshore-agent postpone vision --for 8h\n  longshore-agent postpone vision --until 2026-12-01T22:00:00Z\n\n" + outcome.Help,
 			Flags: append([]cli.Flag{
 				&cli.DurationFlag{Name: "for", Usage: "`DURATION` from now, at most 90 days: 8h", DefaultText: "none"},
-				&cli.TimestampFlag{Name: "until", Usage: "`TIME` until which nothing changes, at most 90 days from now: 2026-12-01T22:00:00Z", Layout: time.RFC3339},
+				&cli.StringFlag{Name: "until", Usage: "`TIME` until which nothing changes, at most 90 days from now: 2026-12-01T22:00:00Z, or 2026-12-01 22:00 in local time"},
 			}, flags...),
 			Action: func(c *cli.Context) error {
 				d := control.Decision{Verdict: store.Postponed}
-				switch at := c.Timestamp("until"); {
-				case at != nil && c.IsSet("for"), at == nil && !c.IsSet("for"):
+				until := c.String("until")
+				if (until == "") == !c.IsSet("for") {
 					return outcome.Usagef("postpone", "give --for or --until")
-				case at != nil:
-					d.Until = *at
-				default:
+				}
+				if until == "" {
 					d.Until = time.Now().Add(c.Duration("for"))
+				} else if d.Until = timeOf(until); d.Until.IsZero() {
+					return outcome.Usagef("postpone", "--until: %q is no time: write 2026-12-01T22:00:00Z, or 2026-12-01 22:00 for local time; a span from now is --for 8h", until)
 				}
 				return p.decide(c, d)
 			},

@@ -12,6 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -32,7 +33,7 @@ func (p *program) logsCommand() *cli.Command {
 			configFlag(),
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "continue until interrupted", EnvVars: env("FOLLOW")},
 			&cli.StringFlag{Name: "tail", Aliases: []string{"n"}, Usage: "only the last `N` lines of each container, N × 16 KiB at most; 0: none, all: every line that is kept", Value: "all", EnvVars: env("TAIL")},
-			&cli.StringFlag{Name: "since", Usage: "only output since `TIME`: 10m (ago), or 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
+			&cli.StringFlag{Name: "since", Usage: "only output since `TIME`: 10m or 3d (ago), or 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
 			&cli.StringFlag{Name: "until", Usage: "only output until `TIME`", EnvVars: env("UNTIL")},
 			&cli.BoolFlag{Name: "timestamps", Aliases: []string{"t"}, Usage: "start each line with its time, as far as known", EnvVars: env("TIMESTAMPS")},
 			&cli.BoolFlag{Name: "prefix", Usage: "start each line with the container's name, also for one container", EnvVars: env("PREFIX")},
@@ -101,18 +102,24 @@ func moment(c *cli.Context, flag string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}
-	if d, err := time.ParseDuration(s); err == nil {
-		if d < 0 {
-			d = -d
-		}
-		return now.Add(-d), nil
+	if d, err := cmdline.Span(s); err == nil {
+		return now.Add(-d.Abs()), nil
 	}
+	t := timeOf(s)
+	if t.IsZero() {
+		return t, outcome.Usagef(c.Command.Name, "--%s: %q is neither a span like 10m or 3d nor a time like %s", flag, s, now.UTC().Format(time.RFC3339))
+	}
+	return t, nil
+}
+
+// timeOf reads a time as people write it, without a zone for local time; what is none is the zero time.
+func timeOf(s string) time.Time {
 	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02T15:04", time.DateTime, "2006-01-02 15:04", time.DateOnly} {
 		if t, err := time.ParseInLocation(layout, s, time.Local); err == nil {
-			return t, nil
+			return t
 		}
 	}
-	return time.Time{}, outcome.Usagef(c.Command.Name, "--%s: %q is neither a span like 10m nor a time like %s", flag, s, now.UTC().Format(time.RFC3339))
+	return time.Time{}
 }
 
 // eventLine is one event for people.

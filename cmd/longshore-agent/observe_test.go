@@ -241,7 +241,7 @@ func TestObservingCommands(t *testing.T) {
 // The times that events shows are taken as they are, like those of other programs.
 func TestTimes(t *testing.T) {
 	_, file := fakeAgent(t)
-	for _, at := range []string{"10m", "2026-11-20T12:00:00Z", "2026-11-20T12:00", "2026-11-20 12:00:00", "2026-11-20 12:00", "2026-11-20"} {
+	for _, at := range []string{"10m", "3d", "1d12h", "2026-11-20T12:00:00Z", "2026-11-20T12:00", "2026-11-20 12:00:00", "2026-11-20 12:00", "2026-11-20"} {
 		if code, _, errs := command(t, "logs", "--config", file, "--since", at, "db"); code != 0 {
 			t.Errorf("--since %q = %d\n%s", at, code, errs)
 		}

@@ -48,7 +48,8 @@ func TestHelp(t *testing.T) {
 var outputs = []string{
 	"status", "status -o json", "status -o yaml", "sync", "sync -o json", "ps -o json", "ps -o yaml", "stats --no-stream -o json", "events", "verify-image --help",
 	"restart", "restart shop/db line/web-1", "restart nothing",
-	"changes", "changes -o json", "approve vision", "approve", "approve --all", "reject vision", "reject vision --reason noise", "postpone vision", "postpone vision --for 8h",
+	"changes", "changes -o json", "approve vision", "approve", "approve --all", "reject vision", "reject vision --reason noise", "postpone vision", "postpone vision --for 8h", "postpone vision --for 2d",
+	"postpone vision --until tomorrow", "postpone vision --until 2026-12-01",
 	"rollback", "rollback --to 41 --reason noise -o json", "release", "release -o json",
 	"volumes list", "volumes list -o json", "volumes remove shop/orders line/data gone", "volumes remove",
 	"enroll", "enroll http://fleet.acme.example", "enroll https://fleet.acme.example:8443", "check-config", "unit", "containerd-config", "completion bash", "completion zsh", "completion fish",

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -231,12 +232,12 @@ func first(all []signing.Signature) time.Time {
 func (c *call) pastTime(flag string) (time.Time, error) {
 	text := c.String(flag)
 	t, err := time.Parse(time.RFC3339, text)
-	if d, durationErr := time.ParseDuration(text); durationErr == nil && d > 0 {
+	if d, durationErr := cmdline.Span(text); durationErr == nil && d > 0 {
 		t, err = c.now().Add(-d), nil
 	}
 	switch {
 	case err != nil:
-		return t, c.misused("--%s %q is neither a time like 2026-11-20T02:00:00Z nor a duration like 2h", flag, text)
+		return t, c.misused("--%s %q is neither a time like 2026-11-20T02:00:00Z nor a duration like 2h or 3d", flag, text)
 	case t.After(c.now()):
 		return t, c.misused("--%s %s is in the future", flag, text)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -250,12 +251,12 @@ func (p *program) expires(s string) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}
-	if d, err := time.ParseDuration(s); err == nil && d > 0 {
+	if d, err := cmdline.Span(s); err == nil && d > 0 {
 		return p.now().Add(d).UTC().Truncate(time.Second), nil
 	}
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {
-		return t, outcome.Usagef("", "--expires %q is neither a time like 2027-01-31T00:00:00Z nor a duration like 720h", s)
+		return t, outcome.Usagef("", "--expires %q is neither a time like 2027-01-31T00:00:00Z nor a duration like 720h or 30d", s)
 	}
 	if !t.After(p.now()) {
 		return t, outcome.Usagef("", "--expires %s is in the past", s)

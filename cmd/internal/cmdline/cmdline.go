@@ -210,9 +210,11 @@ func checkFlags(app *cli.App, path string, c *cli.Command, given []string) error
 		case !has:
 			continue
 		}
-		if err := checkValue(f, value); err != nil {
+		plain, err := checkValue(f, value)
+		if err != nil {
 			return outcome.Usagef(path, "%s: %s %q: %v", path, written, value, err)
 		}
+		given[i] = strings.TrimSuffix(given[i], value) + plain
 		if first, twice := values[f]; twice && first != value && !repeatable(f) && slices.Contains(single, f.Names()[0]) {
 			return outcome.Usagef(path, "%s: %s takes one value, got %q and %q", path, written, first, value)
 		}
@@ -264,10 +266,11 @@ func fromEnvironment(path string, c *cli.Command, given []string, env Environmen
 		}) {
 			continue
 		}
-		if err := checkValue(f, value); err != nil {
+		plain, err := checkValue(f, value)
+		if err != nil {
 			return nil, outcome.Usagef(path, "%s: %s=%q: %v", path, variable, value, err)
 		}
-		values := []string{value}
+		values := []string{plain}
 		if repeatable(f) {
 			values = strings.Split(strings.Trim(value, "\r\n"), "\n")
 			for i, v := range values {
@@ -281,25 +284,45 @@ func fromEnvironment(path string, c *cli.Command, given []string, env Environmen
 	return out, nil
 }
 
-// checkValue finds out what the flag package would refuse without the variable's name.
-func checkValue(f cli.Flag, value string) (err error) {
+// checkValue finds out what the flag package would refuse without the variable's name, and returns the value as that package reads it.
+func checkValue(f cli.Flag, value string) (plain string, err error) {
 	switch f.(type) {
 	case *cli.BoolFlag:
 		if _, err = strconv.ParseBool(value); err != nil {
-			return outcome.Usagef("", "it is neither true nor false")
+			return "", outcome.Usagef("", "it is neither true nor false")
 		}
 	case *cli.IntFlag:
 		if _, err = strconv.ParseInt(value, 0, 64); err != nil {
-			return outcome.Usagef("", "it is no number")
+			return "", outcome.Usagef("", "it is no number")
 		}
 	case *cli.Uint64Flag:
 		if _, err = strconv.ParseUint(value, 0, 64); err != nil {
-			return outcome.Usagef("", "it is no number")
+			return "", outcome.Usagef("", "it is no number")
 		}
 	case *cli.DurationFlag:
-		if _, err = time.ParseDuration(value); err != nil {
-			return outcome.Usagef("", "it is no time like 30s")
+		d, err := Span(value)
+		if err != nil {
+			return "", outcome.Usagef("", "it is no time like 30s, 2h or 3d")
 		}
+		return d.String(), nil
 	}
-	return nil
+	return value, nil
+}
+
+// Span reads a duration as Go writes it, which may begin with days: 90s, 2h30m, 3d, 1d12h.
+func Span(text string) (time.Duration, error) {
+	days, rest, ok := strings.Cut(text, "d")
+	n, err := strconv.ParseUint(days, 10, 16)
+	if !ok || err != nil {
+		return time.ParseDuration(text)
+	}
+	d := time.Duration(n) * 24 * time.Hour
+	if rest == "" {
+		return d, nil
+	}
+	more, err := time.ParseDuration(rest)
+	if more < 0 || d+more < 0 {
+		return 0, strconv.ErrRange
+	}
+	return d + more, err
 }

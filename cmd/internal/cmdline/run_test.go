@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/urfave/cli/v2"
@@ -104,6 +105,32 @@ func TestVariables(t *testing.T) {
 		}
 		if cmdline.Run(t.Context(), app, strings.Fields(tc.line), cmdline.Options{}); !strings.Contains(out.String()+errs.String(), tc.want) {
 			t.Errorf("%s with %q: %s%s, want %s", tc.line, tc.variable, &out, &errs, tc.want)
+		}
+	}
+}
+
+// A duration may begin with days; what is none is told with what is accepted.
+func TestSpan(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"90s": 90 * time.Second, "3d": 72 * time.Hour, "1d12h": 36 * time.Hour, "0": 0, "-5m": -5 * time.Minute,
+		"": -1, "d": -1, "1.5d": -1, "-3d": -1, "3d-1h": -1, "3days": -1, "70000d": -1, "65535d1000000h": -1,
+	} {
+		if got, err := cmdline.Span(text); (err == nil) != (want != -1) || err == nil && got != want {
+			t.Errorf("%q: %v, %v", text, got, err)
+		}
+	}
+	for line, want := range map[string]string{"push --for 3d": "72h0m0s", "push --for=1d12h": "36h0m0s", "push": "48h0m0s", "push --for soon": "like 30s, 2h or 3d"} {
+		t.Setenv("PROGRAM_FOR", "2d")
+		var out, errs bytes.Buffer
+		app := &cli.App{
+			Name: "program", Writer: printable.NewWriter(&out), ErrWriter: printable.NewWriter(&errs),
+			Commands: []*cli.Command{{
+				Name: "push", Flags: []cli.Flag{&cli.DurationFlag{Name: "for", EnvVars: []string{"PROGRAM_FOR"}}},
+				Action: func(c *cli.Context) error { _, err := fmt.Fprint(c.App.Writer, c.Duration("for")); return err },
+			}},
+		}
+		if cmdline.Run(t.Context(), app, strings.Fields(line), cmdline.Options{}); !strings.Contains(out.String()+errs.String(), want) {
+			t.Errorf("%s: %s%s", line, &out, &errs)
 		}
 	}
 }
