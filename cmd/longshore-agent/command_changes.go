@@ -20,6 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -148,7 +149,7 @@ func (p *program) decide(c *cli.Context, d control.Decision) error {
 		}
 		done = append(done, x)
 	}
-	err = p.render(c, done, func(w io.Writer) {
+	err = cmdline.Show(c, p.stdout, done, func(w io.Writer) {
 		for _, x := range done {
 			fmt.Fprintf(w, "%s   %s   %s\n", d.Verdict, x.Deployment, changeText(x))
 			if x.Waiting != nil && d.Verdict == store.Approved {

@@ -27,6 +27,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/emit"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity"
 	"github.com/longshore-dev/longshore/identity/enroll"
@@ -141,7 +142,7 @@ func (p *program) enroll(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.render(c, result, func(w io.Writer) {
+	if err := cmdline.Show(c, p.stdout, result, func(w io.Writer) {
 		fmt.Fprintf(w, "  enrolled   %s at %s\n  wrote      %s\n", result.Device, result.Manager, strings.Join(result.Files, ", "))
 		if result.Trust != "" {
 			fmt.Fprintf(w, "  trusts     the policy %s\n", result.Trust)

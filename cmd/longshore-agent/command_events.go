@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +11,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -21,19 +21,15 @@ func (p *program) eventsCommand() *cli.Command {
 		Usage: "show events of the device",
 		Description: "The agent keeps the newest thousand events since it started: states accepted and rejected, containers started, exited,\n" +
 			"restarted, their health, updates and rollbacks, repairs. Security events, which may indicate an attack, and\n" +
-			"decisions of people at the device are kept across restarts. JSON output has one event per line.\n\n" +
+			"decisions of people at the device are kept across restarts. JSON output has one event per line; YAML output is one list.\n\n" +
 			"Examples:\n  longshore-agent events --since 1h\n  longshore-agent events --kind security\n  longshore-agent events -f -o json",
 		Flags: []cli.Flag{
-			configFlag(),
-			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: text or json", Value: "text", EnvVars: env("OUTPUT")},
+			configFlag(), outputFlag(),
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "continue until interrupted", EnvVars: env("FOLLOW")},
 			&cli.StringFlag{Name: "kind", Usage: "only events of this `KIND`: accepted, refused, security, exited …", EnvVars: env("KIND")},
 			&cli.StringFlag{Name: "since", Usage: "only events since `TIME`: 10m or 3d (ago), or 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
 		},
 		Action: func(c *cli.Context) error {
-			if f := c.String("output"); f != "text" && f != "json" {
-				return outcome.Usagef(c.Command.Name, "--output: %q is not text or json", f)
-			}
 			kind := status.EventKind(c.String("kind"))
 			if kinds := status.EventKinds(); kind != "" && !slices.Contains(kinds, kind) {
 				return outcome.Usagef(c.Command.Name, "--kind: %q is not one of %s", kind, strings.Trim(fmt.Sprint(kinds), "[]"))
@@ -46,10 +42,9 @@ func (p *program) eventsCommand() *cli.Command {
 			if err != nil {
 				return err
 			}
-			asJSON := json.NewEncoder(p.stdout)
 			return client.Events(c.Context, status.EventRequest{Kind: kind, Since: since, Follow: c.Bool("follow")}, func(e status.Event) error {
-				if c.String("output") == "json" {
-					return asJSON.Encode(e)
+				if format := c.String("output"); format != "text" {
+					return cmdline.EncodeNext(p.stdout, format, e)
 				}
 				_, err := fmt.Fprintln(p.stdout, eventLine(e))
 				return err

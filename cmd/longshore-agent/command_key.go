@@ -9,6 +9,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/signing"
 )
 
@@ -57,5 +58,5 @@ func (p *program) showKey(c *cli.Context) error {
 		at.File = ""
 	}
 	r := keyResult{string(cfg.Device), at.File, at.TPM, at.Token, public.Algorithm, public.Fingerprint.String(), string(key.PublicPEM)}
-	return p.render(c, r, func(w io.Writer) { fmt.Fprint(w, r.PublicKey) })
+	return cmdline.Show(c, p.stdout, r, func(w io.Writer) { fmt.Fprint(w, r.PublicKey) })
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/printable"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
 
 // statsPause is the time over which a share of the CPU is measured.
@@ -36,9 +36,6 @@ func (p *program) statsCommand() *cli.Command {
 }
 
 func (p *program) stats(c *cli.Context) error {
-	if f := c.String("output"); f != "text" && f != "json" && f != "yaml" {
-		return outcome.Usagef(c.Command.Name, "--output: %q is not text, json or yaml", f)
-	}
 	client, err := clientOf(c)
 	if err != nil {
 		return err
@@ -57,13 +54,13 @@ func (p *program) stats(c *cli.Context) error {
 		}
 		before = now
 		if c.Bool("no-stream") {
-			return p.render(c, now, func(w io.Writer) { writeStats(w, now) })
+			return cmdline.Show(c, p.stdout, now, func(w io.Writer) { writeStats(w, now) })
 		}
 		switch c.String("output") {
 		case "json":
 			err = json.NewEncoder(p.stdout).Encode(now)
 		case "yaml":
-			err = p.render(c, now, nil)
+			err = cmdline.Encode(p.stdout, "yaml", now)
 		default:
 			if terminal(p.stdout) {
 				fmt.Fprint(printable.Raw(p.stdout), "\x1b[H\x1b[J") // from the top again

@@ -18,9 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-func outputFlag() cli.Flag {
-	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: text, json or yaml", Value: "text", EnvVars: env("OUTPUT")}
-}
+func outputFlag() cli.Flag { return cmdline.OutputFlag(env("OUTPUT")) }
 
 func (p *program) statusCommand() *cli.Command {
 	return &cli.Command{
@@ -67,7 +65,7 @@ func (p *program) sync(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := p.render(c, r, func(w io.Writer) {
+	if err := cmdline.Show(c, p.stdout, r, func(w io.Writer) {
 		fmt.Fprint(w, r.Outcome)
 		if r.Generation > 0 {
 			fmt.Fprintf(w, "   generation %d", r.Generation)
@@ -122,7 +120,7 @@ func shows[T any](
 		if err != nil {
 			return err
 		}
-		return p.render(c, answer, func(w io.Writer) { text(w, answer) })
+		return cmdline.Show(c, p.stdout, answer, func(w io.Writer) { text(w, answer) })
 	}
 }
 
@@ -132,18 +130,6 @@ func clientOf(c *cli.Context) (*control.Client, error) {
 		return nil, err
 	}
 	return control.NewClient(socketPath(cfg)), nil
-}
-
-func (p *program) render(c *cli.Context, v any, text func(io.Writer)) error {
-	switch format := c.String("output"); format {
-	case "text":
-		text(p.stdout)
-		return nil
-	case "json", "yaml":
-		return cmdline.Encode(p.stdout, format, v)
-	default:
-		return outcome.Usagef(c.Command.Name, "--output: %q is not text, json or yaml", format)
-	}
 }
 
 // ago is a duration for people: one unit, rounded down.

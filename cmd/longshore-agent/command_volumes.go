@@ -12,6 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -60,7 +61,7 @@ func (p *program) removeVolumes(c *cli.Context) error {
 		}
 		removed = append(removed, v)
 	}
-	err = p.render(c, removed, func(w io.Writer) {
+	err = cmdline.Show(c, p.stdout, removed, func(w io.Writer) {
 		for _, v := range removed {
 			fmt.Fprintf(w, "removed   %s   %s\n", v.Name, printable.Bytes(v.Bytes))
 		}

@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			[]*cli.Command{
 				p.psCommand(), p.logsCommand(), p.execCommand(), p.restartCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(), p.volumesCommand(),
 				p.capabilitiesCommand(), p.keyCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.panelPINCommand(), p.unitCommand(), p.containerdConfigCommand(),
-				p.completionCommand(), cmdline.Version(p.stdout),
+				p.completionCommand(), cmdline.Version(p.stdout, outputFlag()),
 			}),
 	}
 	for _, c := range app.Commands {

@@ -293,7 +293,7 @@ func TestWrongUseIsTold(t *testing.T) {
 		{"no agent", []string{"status", "--config", writeConfig(t)}, 4, "agent"},
 		{"bad key", []string{"init", "--config-dir", dir, "--force", "--device", "d", "--state", "h/r/s", "--key", notKey}, 2, "x.pub"},
 		{"bad device", []string{"init", "--config-dir", dir, "--force", "--device", "a b", "--state", "h/r/s", "--key", keyFile(t)}, 2, "device"},
-		{"bad output", []string{"status", "-o", "xml", "--config", writeConfig(t)}, 4, ""},
+		{"bad output", []string{"status", "-o", "xml", "--config", writeConfig(t)}, 2, "text, json or yaml"},
 		{"bad log format", []string{"run", "--log-format", "xml", "--config", writeConfig(t)}, 2, "--log-format"},
 		{"too many arguments", []string{"check-config", "here"}, 2, "takes no argument"},
 	} {

@@ -199,7 +199,8 @@ func TestObservingCommands(t *testing.T) {
 		{"stats of nothing", "", []string{"stats", "--no-stream", "nothing"}, 4, "no container or service"},
 		{"stats in another format", "", []string{"stats", "-o", "xml"}, 2, "--output"},
 		{"events as JSON", "events.golden", []string{"events", "-o", "json"}, 0, ""},
-		{"events as YAML", "", []string{"events", "-o", "yaml"}, 2, "text or json"},
+		{"events in another format", "", []string{"events", "-o", "xml"}, 2, "text, json or yaml"},
+		{"a restart in another format", "", []string{"restart", "-o", "xml", "db"}, 2, "text, json or yaml"},
 		{"events of no kind", "", []string{"events", "--kind", "exit"}, 2, `"exit" is not one of accepted refused`},
 		{"metrics", "metrics.golden", []string{"metrics"}, 0, ""},
 		{"exec without a command", "", []string{"exec", "web"}, 2, "a container and a command"},
@@ -232,6 +233,9 @@ func TestObservingCommands(t *testing.T) {
 	}
 	if code, out, _ := command(t, "ps", "-o", "yaml", "--config", file); code != 0 || !strings.Contains(out, "service: db\n") {
 		t.Errorf("ps -o yaml = %d\n%s", code, out)
+	}
+	if code, out, _ := command(t, "events", "-o", "yaml", "--config", file); code != 0 || !strings.HasPrefix(out, "- sequence: 1\n") || !strings.Contains(out, "\n  exitCode: 3\n") {
+		t.Errorf("events -o yaml = %d\n%s", code, out)
 	}
 	if code, out, _ := command(t, "events", "--config", file); code != 0 || !strings.Contains(out, "exited      line/web-1 code 3\n") {
 		t.Errorf("events = %d\n%s", code, out)

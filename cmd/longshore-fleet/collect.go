@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"math"
@@ -23,6 +24,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/status"
@@ -147,20 +149,15 @@ func (p *program) collected(c *cli.Context, r collected, err error) error {
 	if err != nil {
 		return err
 	}
-	if c.String("output") == "json" {
-		err = p.encode(r)
-	} else {
-		_, err = fmt.Fprintf(p.stdout, "%s: %d with a new report, %d without a report, %d failed\n", fleet.Counted(r.Devices, "device"), r.Changed, r.Missing, len(r.Failed))
-		if err == nil && r.Skipped > 0 {
-			_, err = fmt.Fprintf(p.stdout, "%s replaced by newer ones before they were read\n", fleet.Counted(int(min(r.Skipped, math.MaxInt32)), "report"))
+	return errors.Join(cmdline.Show(c, p.stdout, r, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: %d with a new report, %d without a report, %d failed\n", fleet.Counted(r.Devices, "device"), r.Changed, r.Missing, len(r.Failed))
+		if r.Skipped > 0 {
+			fmt.Fprintf(w, "%s replaced by newer ones before they were read\n", fleet.Counted(int(min(r.Skipped, math.MaxInt32)), "report"))
 		}
-	}
-	for _, note := range r.Notes {
-		if err == nil && c.String("output") != "json" {
-			_, err = fmt.Fprintln(p.stdout, note)
+		for _, note := range r.Notes {
+			fmt.Fprintln(w, note)
 		}
-	}
-	return errors.Join(err, r.err)
+	}), r.err)
 }
 
 // reportKeys is the directory with the public keys of devices.

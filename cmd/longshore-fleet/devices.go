@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/enroll"
 	"github.com/longshore-dev/longshore/fleet/store"
@@ -159,11 +161,7 @@ func (p *program) approveDevice(c *cli.Context, db *store.SQLite) error {
 	case err != nil:
 		return err
 	}
-	if c.String("output") == "json" {
-		return p.encode(infoOf(e))
-	}
-	_, err = fmt.Fprintf(p.stdout, "%s is %s with the key %s\n", e.Device, e.State, e.Key)
-	return err
+	return cmdline.Show(c, p.stdout, infoOf(e), func(w io.Writer) { fmt.Fprintf(w, "%s is %s with the key %s\n", e.Device, e.State, e.Key) })
 }
 
 // checkFingerprint takes whole fingerprints only: the beginning of one could be that of another key, too.

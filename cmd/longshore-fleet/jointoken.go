@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/enroll"
 	"github.com/longshore-dev/longshore/fleet/store"
@@ -101,12 +103,11 @@ func (p *program) createJoinToken(c *cli.Context, db *store.SQLite) error {
 	if err := db.AddJoinTokens(c.Context, t); err != nil {
 		return err
 	}
-	if c.String("output") == "json" {
-		return p.encode(joinTokenInfo{ID: t.ID, Device: t.Device, Token: text, Created: t.Created, Expires: t.Expires})
-	}
-	fmt.Fprintf(p.stderr, "join token %s, until %s; it is not shown again\n", t.ID, date(t.Expires))
-	_, err = fmt.Fprintln(p.stdout, text)
-	return err
+	info := joinTokenInfo{ID: t.ID, Device: t.Device, Token: text, Created: t.Created, Expires: t.Expires}
+	return cmdline.Show(c, p.stdout, info, func(w io.Writer) {
+		fmt.Fprintf(p.stderr, "join token %s, until %s; it is not shown again\n", t.ID, date(t.Expires))
+		fmt.Fprintln(w, text)
+	})
 }
 
 func (p *program) listJoinTokens(c *cli.Context, db *store.SQLite) error {

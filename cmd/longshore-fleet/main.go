@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		ErrWriter: p.stderr,
 		Commands: []*cli.Command{
 			p.serveCommand(), p.collectCommand(), p.tokenCommand(), p.devicesCommand(), p.joinTokenCommand(), p.caCommand(), p.backupCommand(), p.restoreCommand(), p.unitCommand(), p.completionCommand(),
-			cmdline.Version(p.stdout),
+			cmdline.Version(p.stdout, outputFlag()),
 		},
 	}
 	return cmdline.Run(ctx, app, args[1:], cmdline.Options{})

@@ -74,7 +74,7 @@ func TestOutputs(t *testing.T) {
 			fmt.Fprintf(&b, "$ longshore-fleet %s\n%s--- exit %d\n\n", line, hide(out+errs), code)
 		}
 	}
-	do("token create --device press-07", "token list", "token list -o json", "token revoke --device press-07", "token list", "token list -o json",
+	do("token create --device press-07", "token list", "token list -o json", "token list -o yaml", "token revoke --device press-07", "token list", "token list -o json",
 		"token create press-08 press-09", "token create -o json line-a/press-10", "token create --device press-11 press-12", "token create press-11 press-11",
 		"token create --shared press-21 press-22", "token create --shared -o json press-21 press-22 press-23 press-24 press-25", "token list --device press-22",
 		"token list --device press-25 -o json", "token create --shared press-21", "token revoke --device press-22", "token list --device press-21")
@@ -150,7 +150,7 @@ func TestTokensOfABatch(t *testing.T) {
 // The completion knows the commands and what they offer.
 func TestCompletion(t *testing.T) {
 	for line, want := range map[string]string{
-		"to": "token\n", "token ": "create\nlist\nrevoke\n", "token list -o ": "text\njson\n", "serve --tls": "--tls-cert\n--tls-key\n",
+		"to": "token\n", "token ": "create\nlist\nrevoke\n", "token list -o ": "text\njson\nyaml\n", "serve --tls": "--tls-cert\n--tls-key\n",
 		"completion ": "bash\nfish\nzsh\n", "serve --tls-cert ": "",
 	} {
 		if _, out, _ := command(t, append([]string{cmdline.CompleteCommand}, strings.Split(line, " ")...)...); out != want {

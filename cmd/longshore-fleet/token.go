@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -69,7 +70,7 @@ func (p *program) tokenCommand() *cli.Command {
 }
 
 func outputFlag() cli.Flag {
-	return &cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: text or json", Value: "text", EnvVars: env("output")}
+	return cmdline.OutputFlag(env("output"))
 }
 
 // withStore is the action of a command on a database that exists.
@@ -84,9 +85,6 @@ func (p *program) withNewStore(do func(*cli.Context, *store.SQLite) error) cli.A
 
 func (p *program) onStore(do func(*cli.Context, *store.SQLite) error, open func(*cli.Context, *slog.Logger) (*store.SQLite, error)) cli.ActionFunc {
 	return func(c *cli.Context) (err error) {
-		if output := c.String("output"); output != "" && output != "text" && output != "json" {
-			return outcome.Usagef("", "output %q is none of text, json", output)
-		}
 		if id := c.String("device"); id != "" {
 			if _, err := artifacts.ParseDeviceID(id); err != nil {
 				return err
@@ -161,19 +159,15 @@ func (p *program) createTokens(c *cli.Context, db *store.SQLite) error {
 	for _, t := range infos {
 		fmt.Fprintf(p.stderr, "token %s for %s; it is not shown again\n", t.ID, t.names())
 	}
-	if c.String("output") == "json" {
-		return p.encode(infos)
-	}
-	for _, t := range infos {
-		line := t.Token
-		if c.String("device") == "" && t.Device != "" {
-			line = t.Device + " " + t.Token
+	return cmdline.Show(c, p.stdout, infos, func(w io.Writer) {
+		for _, t := range infos {
+			line := t.Token
+			if c.String("device") == "" && t.Device != "" {
+				line = t.Device + " " + t.Token
+			}
+			fmt.Fprintln(w, line)
 		}
-		if _, err := fmt.Fprintln(p.stdout, line); err != nil {
-			return err
-		}
-	}
-	return nil
+	})
 }
 
 const (
@@ -242,8 +236,6 @@ func (p *program) readDevices(file string) ([]byte, error) {
 	return bounded.File(os.Open, file, maxDevices)
 }
 
-func (p *program) encode(v any) error { return cmdline.Encode(p.stdout, "json", v) }
-
 func (p *program) listTokens(c *cli.Context, db *store.SQLite) error {
 	all, err := db.ListTokens(c.Context, c.String("device"))
 	if err != nil {
@@ -253,21 +245,20 @@ func (p *program) listTokens(c *cli.Context, db *store.SQLite) error {
 		func(t tokenInfo) []string { return []string{t.ID, t.names(), date(t.Created), date(t.Revoked)} })
 }
 
-// list prints all as JSON, or as a table with the columns of a head.
+// list prints all, as text in a table with the columns of a head.
 func list[T, Info any](p *program, c *cli.Context, all []T, describe func(T) Info, head string, columns func(Info) []string) error {
 	infos := make([]Info, 0, len(all))
 	for _, one := range all {
 		infos = append(infos, describe(one))
 	}
-	if c.String("output") == "json" {
-		return p.encode(infos)
-	}
-	w := tabwriter.NewWriter(p.stdout, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(w, head)
-	for _, i := range infos {
-		fmt.Fprintln(w, strings.Join(columns(i), "\t"))
-	}
-	return w.Flush()
+	return cmdline.Show(c, p.stdout, infos, func(w io.Writer) {
+		t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+		fmt.Fprintln(t, head)
+		for _, i := range infos {
+			fmt.Fprintln(t, strings.Join(columns(i), "\t"))
+		}
+		_ = t.Flush() // the writer's own errors show when it is flushed
+	})
 }
 
 func (p *program) revokeTokens(c *cli.Context, db *store.SQLite) error {

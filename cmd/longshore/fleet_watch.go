@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -47,8 +46,7 @@ func fleetWatchCommand() command {
 			&cli.StringSliceFlag{Name: "rewritten", Usage: "`COMMIT` that was published and then removed from the branch's history on purpose; may be repeated"},
 			unsignedFlag(), lookFlag(),
 		}, planFlags(), contentFlags(), signFlags(), registryFlags()),
-		formats: []string{"text", "json"},
-		run:     (*call).fleetWatch,
+		run: (*call).fleetWatch,
 	}
 }
 
@@ -180,8 +178,8 @@ func (w *watcher) tell(commit string, r result) error {
 	case rolloutInfo:
 		r = watchedRollout{branch, commit, x}
 	}
-	if w.String("output") == "json" { // one line each: more follow
-		return json.NewEncoder(w.stdout).Encode(r)
+	if format := w.String("output"); format != "text" { // more follow
+		return cmdline.EncodeNext(w.stdout, format, r)
 	}
 	return w.show(r)
 }

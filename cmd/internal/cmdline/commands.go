@@ -7,25 +7,16 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/cmd/internal/build"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
 // Version is the command "version" of a program, which --version runs too.
-func Version(w io.Writer) *cli.Command {
+func Version(w io.Writer, output cli.Flag) *cli.Command {
 	return &cli.Command{
 		Name: "version", Usage: "print the version",
 		Description: "Prints the version, the commit that it was built from and its time, and the Go version.",
-		Flags:       []cli.Flag{&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "text or json", Value: "text"}},
+		Flags:       []cli.Flag{output},
 		Action: func(c *cli.Context) error {
-			switch o := c.String("output"); o {
-			case "text":
-				_, err := fmt.Fprintln(w, c.App.Name, build.Read().Text())
-				return err
-			case "json":
-				return Encode(w, o, build.Read())
-			default:
-				return outcome.Usagef("version", "version: --output %q is not text or json", o)
-			}
+			return Show(c, w, build.Read(), func(w io.Writer) { fmt.Fprintln(w, c.App.Name, build.Read().Text()) })
 		},
 	}
 }

@@ -3,9 +3,43 @@ package cmdline
 import (
 	"encoding/json"
 	"io"
+	"strings"
+
+	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/emit"
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
+
+// OutputFlag is the flag -o of a command that prints its result with [Show]. Another format is an error before the command begins.
+func OutputFlag(variables []string) cli.Flag {
+	return &cli.StringFlag{
+		Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: text, json or yaml", Value: "text", EnvVars: variables,
+		Action: func(c *cli.Context, format string) error {
+			if format == "text" || format == "json" || format == "yaml" {
+				return nil
+			}
+			return outcome.Usagef(strings.TrimPrefix(c.Command.HelpName, c.App.Name+" "), "--output: %q is not text, json or yaml", format)
+		},
+	}
+}
+
+// Show writes v in the format of -o; text writes it for people.
+func Show(c *cli.Context, w io.Writer, v any, text func(io.Writer)) error {
+	if format := c.String("output"); format != "text" {
+		return Encode(w, format, v)
+	}
+	text(w)
+	return nil // the writer's own errors show when it is flushed
+}
+
+// EncodeNext writes one of the values of a stream: as a line of JSON, or as the next element of a list in YAML.
+func EncodeNext(w io.Writer, format string, v any) error {
+	if format == "yaml" {
+		return Encode(w, format, []any{v})
+	}
+	return json.NewEncoder(w).Encode(v)
+}
 
 // Encode writes v as json or yaml.
 func Encode(w io.Writer, format string, v any) error {
