@@ -467,7 +467,6 @@ func (l *loop) promoteAccepted() error {
 	l.rebuild()
 	l.garbage = true // also of a device that never settles
 	clear(l.sup.Begun)
-	l.sight.look = true
 	l.events.Emit(status.Event{Kind: status.EventPulled, Generation: l.target.Generation})
 	l.progressed = at
 	l.tellProgress(before)

@@ -46,11 +46,14 @@ func (l *loop) step(ctx context.Context, st plan.Step) {
 	l.send(func(l *loop) {
 		delete(l.sup.Busy, st.Subject())
 		delete(l.steps.long, st.Container)
-		l.sight.look = l.sight.look || st.Verb != plan.Prepare || err != nil // which brings nothing that the plan does not know
+		l.sight.look = l.sight.look || st.Verb != plan.Prepare && st.Verb != plan.Create || err != nil
 		l.steps.ended++
 		if err == nil {
 			l.sup.Done(st)
 			l.logStep(st, begun)
+			if st.Verb == plan.Create { // known without a look, which would hold up its start
+				l.sight.seen = l.sight.seen.With(st.Spec, st.Unit)
+			}
 			return
 		}
 		r := l.sup.Fail(l.o.Now(), st, err, l.p)

@@ -140,7 +140,11 @@ func life(t *testing.T, d *device) {
 	if got := d.observe(t); len(got.Projects) != 1 || got.Projects[0] != p.Name {
 		t.Errorf("projects %v, want %s", got.Projects, p.Name)
 	}
+	expected := d.observe(t).With(p, c)
 	d.try(t, "create", rt.Create(ctx, p, c))
+	if diff := cmp.Diff(expected, d.observe(t)); diff != "" {
+		t.Errorf("after the container was created (-expected +observed):\n%s", diff)
+	}
 	got := d.status(t, c.ID, workload.Created)
 	got.StartedAt, got.ExitedAt = time.Time{}, time.Time{}
 	want := workload.Observation{

@@ -1,6 +1,9 @@
 package workload
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // Container is one container that a project needs: one replica of one revision of a service.
 type Container struct {
@@ -50,6 +53,26 @@ type Observation struct {
 	End      string    // names the end of the last run, another for each; "": not exited
 	ExitedAt time.Time // zero: not exited
 	Lack     Lack      // what the run that ended with an error lacked; "": nothing that is known, or not exited
+}
+
+// With is o after c was created for p, as a runtime observes it then. The first container of a service is its active one.
+func (o Observed) With(p *Project, c Container) Observed {
+	made := Observation{
+		ID: c.ID, Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: c.Service.Name, Replica: c.Replica, Hash: c.Hash,
+		Generation: p.Generation, Image: c.Service.Image.Name(), Status: Created, Active: true,
+	}
+	var others []Observation
+	for _, x := range o.Containers {
+		if x.ID != c.ID {
+			others = append(others, x)
+			made.Active = made.Active && !(x.Active && x.Project == made.Project && x.Service == made.Service)
+		}
+	}
+	o.Containers = append(others, made)
+	if !slices.Contains(o.Projects, p.Name) {
+		o.Projects = append(slices.Clone(o.Projects), p.Name)
+	}
+	return o
 }
 
 // Lack is the resource that the kernel refused to a container.
