@@ -22,7 +22,7 @@ type Privilege struct {
 
 // Guard is what has to be known of a device to find privileges. The zero value judges by what the Compose file says.
 type Guard struct {
-	Places  []Place                          // of this device, beside those that every device has
+	Places  func() []Place                   // of this device, beside those that every device has; nil: none
 	Real    func(path string) string         // the path without links, as far as it exists; nil: as written
 	Node    func(path string) (Node, bool)   // the device node at a path; nil: none is known
 	Nodes   func(path string) ([]Node, bool) // the device node at a path, or those below a directory, and whether these are all; nil: none is known
@@ -305,7 +305,11 @@ func (g Guard) Access(real string) (strictest Place, below bool) {
 	own := names(real)
 	at, length := Place{Path: real, Access: ReadWrite}, -1
 	var under []Place
-	for _, p := range slices.Concat(devicePlaces, g.Places) {
+	all := devicePlaces
+	if g.Places != nil {
+		all = slices.Concat(all, g.Places())
+	}
+	for _, p := range all {
 		pattern := names(p.Path)
 		switch {
 		case !samePrefix(pattern, own):

@@ -85,7 +85,9 @@ func TestPrivilegesOfMounts(t *testing.T) {
 		{"/var/db/containerd:ro", "state of containerd"},
 	}
 	g := workload.Guard{
-		Places: []workload.Place{{Path: "/srv/agent/trust.yaml", Holds: "the agent's configuration"}},
+		Places: func() []workload.Place {
+			return []workload.Place{{Path: "/srv/agent/trust.yaml", Holds: "the agent's configuration"}}
+		},
 		Real: func(p string) string {
 			p = path.Clean(p)
 			for from, to := range map[string]string{"/opt/plant/link": "/etc", "/var/run": "/run", "/var/db/containerd": "/var/lib/containerd"} {

@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
@@ -36,25 +37,31 @@ type Guard struct {
 
 // Now returns the guard with the current state of this device.
 func (r *Guard) Now(ctx context.Context) (workload.Guard, error) {
-	g := workload.Guard{Places: slices.Clone(r.Places), Real: realPath, Node: deviceNode, Nodes: deviceNodes, Drivers: characterDrivers}
+	g := workload.Guard{Real: realPath, Node: deviceNode, Nodes: deviceNodes, Drivers: characterDrivers}
 	blobs, files, err := r.Roots(ctx)
 	if err != nil {
 		return g, err
 	}
-	for _, root := range []string{blobs, files} {
-		if filepath.IsAbs(root) {
-			g.Places = append(g.Places, workload.Place{Path: filepath.Dir(root), Access: workload.NoAccess, Holds: "state of containerd"})
-		}
-	}
-	// Links are resolved.
-	for _, p := range slices.Concat(workload.DevicePlaces(), g.Places) {
-		if real := realPath(p.Path); real != p.Path {
-			p.Path = real
-			g.Places = append(g.Places, p)
-		}
-	}
+	g.Places = sync.OnceValue(func() []workload.Place { return r.places(blobs, files) })
 	g.Looser = func(s *workload.Service) (string, bool) { return confinement.Looser(ctx, s) }
 	return g, nil
+}
+
+// places are those of this device, with containerd's, and where their links lead now.
+func (r *Guard) places(blobs, files string) []workload.Place {
+	out := slices.Clone(r.Places)
+	for _, root := range []string{blobs, files} {
+		if filepath.IsAbs(root) {
+			out = append(out, workload.Place{Path: filepath.Dir(root), Access: workload.NoAccess, Holds: "state of containerd"})
+		}
+	}
+	for _, p := range slices.Concat(workload.DevicePlaces(), out) {
+		if real := realPath(p.Path); real != p.Path {
+			p.Path = real
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // Permit rejects a service with settings that only the device's owner can allow. It is called at each start: links and devices may
