@@ -62,7 +62,7 @@ func (l *loop) emitRollBack(b store.Bad) {
 // did emits a step that was done.
 func (l *loop) did(st plan.Step, begun time.Time) {
 	kind := map[plan.Verb]status.EventKind{plan.Create: status.EventCreated, plan.Start: status.EventStarted, plan.Stop: status.EventStopped, plan.Remove: status.EventRemoved, plan.Activate: status.EventSwitched}[st.Verb]
-	if kind == "" {
+	if kind == "" || st.Resume {
 		return
 	}
 	if kind == status.EventStarted && l.sup.Containers[st.Container].Total > 0 {

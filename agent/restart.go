@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -14,8 +15,8 @@ import (
 var errRestarted = errors.New("all containers were restarted")
 
 // Restart stops the containers that targets mean, as [status.Select] takes them, starts them again, and waits until they have started. One that
-// does not run is started at once. by is who wants it. fault.ErrConflict: a container is not created yet, is about to be removed, or was removed
-// meanwhile.
+// does not run is started at once. by is the person who wants it. fault.ErrConflict: a container is not created yet, is about to be removed, was
+// removed meanwhile, or depends on one that is not up.
 func (a *Agent) Restart(ctx context.Context, targets []string, by string) ([]status.Container, error) {
 	if len(targets) == 0 {
 		return nil, fmt.Errorf("restart: no container is named: %w", fault.ErrInvalid)
@@ -64,7 +65,11 @@ func (l *loop) restart(chosen []status.Container, waits map[string]bool, by stri
 	}
 	for _, c := range chosen {
 		waits[c.ID] = true
-		l.sup.RestartNow(c.ID, l.o.Now())
+	}
+	if err := plan.RestartNow(l.o.Now(), l.targetResolved, l.sight.seen, l.sup, l.p, waits); err != nil {
+		return fmt.Errorf("restart: %w", err)
+	}
+	for _, c := range chosen {
 		l.log.Info("restart by hand", "container", c.ID, "by", by)
 	}
 	return nil

@@ -158,6 +158,10 @@ func (l *loop) logStep(st plan.Step, begun time.Time) {
 	case plan.Create: // which makes the volumes that are missing
 		l.volumes.stale = true
 	case plan.Start:
+		if st.Resume {
+			l.log.Info("resumed", "container", st.Container, "project", st.Project)
+			break
+		}
 		l.log.Info("started", "container", st.Container, "project", st.Project, "restarts", l.sup.Containers[st.Container].Total)
 	case plan.Activate:
 		l.log.Info("the service's address leads to the new container", "container", st.Container, "project", st.Project)

@@ -32,8 +32,9 @@ type Step struct {
 	Project   string
 	Container string // id; "" for Prepare and Teardown
 	Restart   bool   // Stop: to be started again
-	Run       string // with Again: the run that is to end
+	Run       string // with Restart: the run that is to end
 	Ahead     bool   // Create: also do what can be done of its start, while the one that it replaces still runs
+	Resume    bool   // Start: its process is paused
 	repeated  bool   // Start: it ran before
 	Spec      *workload.Project
 	Unit      workload.Container
@@ -259,10 +260,12 @@ func (pl *planner) component(v *view) {
 // supervise adds the steps to keep an existing container running.
 func (pl *planner) supervise(v *view, x *slot) {
 	s := pl.s.Containers[x.c.ID]
-	run, byHand := pl.s.ByHand[x.c.ID]
+	run, toEnd := pl.s.ToEnd[x.c.ID]
+	toEnd = toEnd && run == s.Run && alive(x.o) && v.ready(x.c, pl.s) // what could not be started again runs on
 	st := Step{Verb: Start, Project: v.c.Project.Name, Container: x.c.ID, Spec: v.c.Project, Unit: *x.c}
 	switch {
-	case x.o.Status == workload.Paused:
+	case x.o.Status == workload.Paused && !toEnd:
+		st.Resume = true
 		pl.do(st)
 	case x.o.Status == workload.Exited && !x.ended() && !v.startsFirst(&x.c.Service): // it came back before its replacement ended
 	case x.o.Status == workload.Exited && !s.NextStart.IsZero():
@@ -273,7 +276,7 @@ func (pl *planner) supervise(v *view, x *slot) {
 		if st.repeated = true; v.ready(x.c, pl.s) {
 			pl.do(st)
 		}
-	case x.o.Status == workload.Running && (byHand && run == s.Run || v.dependencyRestarted(x, pl.s) || s.Health == HealthUnhealthy && tries(x.c, s.Restarts)):
+	case toEnd, x.o.Status == workload.Running && (v.dependencyRestarted(x, pl.s) || s.Health == HealthUnhealthy && tries(x.c, s.Restarts)):
 		if pl.stopSharers(v, x.o) {
 			return
 		}

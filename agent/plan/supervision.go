@@ -55,7 +55,7 @@ type Supervision struct {
 	Begun        map[string]installation // by component key: when its installation began, while it lasts
 	Up           map[string]string       // by component key: the identity that was up once; timeouts are for installations
 	Restarting   map[string]string       // by container id: the run that was stopped to be started again; saved before the stop
-	ByHand       map[string]string       // by container id: the run that a person wants to end and to be started again
+	ToEnd        map[string]string       // by container id: the run to stop and start again, for a person or because it was begun before the agent started
 	FailedBefore map[string]uint64       // failing containers of a last good revision, by id: since which generation; saved
 	Generation   uint64                  // that is applied
 	Missing      map[string]Trouble      // by image name: why it cannot be loaded
@@ -73,19 +73,8 @@ func NewSupervision() *Supervision {
 	return &Supervision{
 		Containers: map[string]Supervised{}, Prepared: map[string]string{}, Retries: map[string]Retry{},
 		Busy: map[string]Verb{}, Begun: map[string]installation{}, Up: map[string]string{}, Restarting: map[string]string{},
-		ByHand: map[string]string{},
+		ToEnd: map[string]string{},
 	}
-}
-
-// RestartNow has the next plan stop a container that runs, and start it again; one that has exited is due now.
-func (s *Supervision) RestartNow(id string, now time.Time) {
-	c := s.Containers[id]
-	if !c.Exited {
-		s.ByHand[id] = c.Run
-		return
-	}
-	c.NextStart = now
-	s.Containers[id] = c
 }
 
 // Supervised is what is remembered of one container.
@@ -215,9 +204,9 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 			delete(s.Containers, id)
 		}
 	}
-	for id, run := range s.ByHand {
+	for id, run := range s.ToEnd {
 		if s.Containers[id].Run != run {
-			delete(s.ByHand, id)
+			delete(s.ToEnd, id)
 		}
 	}
 	for id := range s.Restarting {

@@ -330,20 +330,24 @@ func dependsOn(p *workload.Project, from, to string, seen map[string]bool) bool 
 }
 
 // ready reports whether what a container depends on has come far enough for it to start.
-func (v *view) ready(c *workload.Container, s *Supervision) bool {
+func (v *view) ready(c *workload.Container, s *Supervision) bool { return v.lacks(c, s, nil) == "" }
+
+// lacks is a service on which a container depends and that has not come far enough for it to start, but for containers that are started
+// first, by id; "": none.
+func (v *view) lacks(c *workload.Container, s *Supervision, first map[string]bool) string {
 	for _, dep := range c.Service.DependsOn {
 		for i := range v.slots {
 			x := &v.slots[i]
-			if x.c.Service.Name != dep.Service || x.reached(dep.Condition, s) {
+			if x.c.Service.Name != dep.Service || x.reached(dep.Condition, s) || first[x.c.ID] {
 				continue
 			}
 			if dep.Optional && x.fault != nil && x.fault.Permanent {
 				continue // it will never be up
 			}
-			return false
+			return dep.Service
 		}
 	}
-	return true
+	return ""
 }
 
 // stuck reports whether a service depends on one that failed before this revision: it stays as it is until that is well.

@@ -1,0 +1,39 @@
+package plan
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+// RestartNow has the next plan stop the containers that run, of these ids, and start them again; those that have exited are due now.
+// fault.ErrConflict: one of them depends on a service that is not up, and is not started again before it: it could only be stopped.
+func RestartNow(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Policy, ids map[string]bool) error {
+	pl := newPlanner(now, o, s, p)
+	for i := range d.Deployments {
+		for _, v := range pl.views(&d.Deployments[i]) {
+			for j := range v.slots {
+				c := v.slots[j].c
+				if !ids[c.ID] {
+					continue
+				}
+				if service := v.lacks(c, s, ids); service != "" {
+					return fault.WithHint(fmt.Errorf("%s/%s depends on service %s, which is not up: %w", v.d.Name, c.Service.Name, service, fault.ErrConflict),
+						"name both, or the deployment: "+v.d.Name)
+				}
+			}
+		}
+	}
+	for id := range ids {
+		c := s.Containers[id]
+		if !c.Exited {
+			s.ToEnd[id] = c.Run
+			continue
+		}
+		c.NextStart = now
+		s.Containers[id] = c
+	}
+	return nil
+}

@@ -1,0 +1,137 @@
+package agent_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/longshore-dev/longshore/agent"
+	"github.com/longshore-dev/longshore/agent/agenttest"
+	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/fault"
+)
+
+const byAna = "user ana (1000)"
+
+// pair is an application whose service web depends on the service db.
+func pair(db, web string) agenttest.App {
+	return agenttest.App{ID: 1, Name: "app-1", Components: []agenttest.Comp{{Name: "app-1", Services: []agenttest.Service{
+		{Name: "db", Image: "db:1", Extra: db}, {Name: "web", Image: "web:1", Extra: "    depends_on: [db]\n" + web},
+	}}}}
+}
+
+// A paused container is resumed, stopped and started: the restart is over after the start.
+func TestRestartOfAPausedContainer(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		before := w.Observe(t)["app-1/web"]
+		m.Stopping = 5 * time.Second
+		if err := m.Pause(before.ID); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Restart(t.Context(), []string{"web"}, byAna); err != nil {
+			t.Fatal(err)
+		}
+		if after := w.Observe(t)["app-1/web"]; after.Run == before.Run || after.Status != workload.Running {
+			t.Errorf("after the restart %+v, before %+v", after, before)
+		}
+	})
+}
+
+// What runs is not stopped while what it depends on is not there: it could not be started again.
+func TestRestartBesideACrashedDependency(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		w.Publish(t, 1, pair("    restart: \"no\"\n", ""))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		before := w.Observe(t)
+		if err := m.Exit(before["app-1/db"].ID, 1); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := r.Restart(ctx, []string{"web"}, byAna)
+		if after := w.Observe(t)["app-1/web"]; after.Run != before["app-1/web"].Run || after.Status != workload.Running {
+			t.Errorf("web: %+v, before %+v; %v", after, before["app-1/web"], err)
+		}
+		if !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("restart = %v, want a conflict", err)
+		}
+		if _, err := r.Restart(t.Context(), []string{"app-1"}, byAna); err != nil {
+			t.Errorf("restart of both: %v", err)
+		}
+		for name, o := range w.Observe(t) {
+			if o.Status != workload.Running || o.Run == before[name].Run {
+				t.Errorf("%s: %+v", name, o)
+			}
+		}
+	})
+}
+
+// The stop of a restart that the agent did not live to see is finished by the next one; a crash afterwards is a crash.
+func TestRestartThatIsCutOff(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		app := anApp(1, "web:1")
+		app.Components[0].Services[0].Extra = "    restart: \"no\"\n"
+		w.Publish(t, 1, app)
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		before := w.Observe(t)["app-1/web"]
+		m.Stopping = time.Hour
+		done := make(chan error, 1)
+		go func() {
+			_, err := r.Restart(t.Context(), []string{"web"}, byAna)
+			done <- err
+		}()
+		time.Sleep(time.Second)
+		r.Stop(t)
+		if err := <-done; !errors.Is(err, fault.ErrTemporary) {
+			t.Errorf("restart = %v, want a temporary error", err)
+		}
+		m.Stopping = 0
+		r = w.Start(t)
+		w.Committed(t, r, 1)
+		w.Wait(t, "the rest of the restart", func() bool {
+			o := w.Observe(t)["app-1/web"]
+			return o.Run != before.Run && o.Status == workload.Running
+		})
+		time.Sleep(time.Minute)
+		if err := m.Exit(w.Observe(t)["app-1/web"].ID, 1); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if o := w.Observe(t)["app-1/web"]; o.Status != workload.Exited {
+			t.Errorf("after a crash with restart: no: %+v", o)
+		}
+	})
+}
+
+// A restart in the middle of an update does not fail it, and one beside a stop-first replacement is a conflict or comes to the new container.
+func TestRestartDuringAnUpdate(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		w.Edit = func(o *agent.Options) { o.Probation = time.Minute }
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		w.Publish(t, 2, anApp(1, "web:2"))
+		m.Stopping = 10 * time.Second
+		go func() { _, _ = r.Sync(t.Context()) }()
+		time.Sleep(5 * time.Second) // the old container is being stopped
+		if _, err := r.Restart(t.Context(), []string{"web"}, byAna); !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("restart of what is being replaced = %v", err)
+		}
+		time.Sleep(20 * time.Second) // in probation
+		if _, err := r.Restart(t.Context(), []string{"web"}, byAna); err != nil {
+			t.Error(err)
+		}
+		w.Committed(t, r, 2)
+		if d := r.Status().Deployments[0]; d.Refused != nil || d.Error != nil {
+			t.Errorf("%+v", d)
+		}
+	})
+}
