@@ -101,7 +101,8 @@ func (p *program) serve(c *cli.Context) (err error) {
 		return err
 	}
 	defer states.close()
-	viewer := &status.Viewer{View: db, Now: p.now, Started: p.now(), OfflineAfter: c.Duration("offline-after"), Logger: log}
+	started := time.Now() // with its monotonic clock
+	viewer := &status.Viewer{View: db, Now: p.now, Up: func() time.Duration { return time.Since(started) }, OfflineAfter: c.Duration("offline-after"), Logger: log}
 	handler, err := p.handler(db, hub, viewer, admit, states, mutual)
 	if err != nil {
 		return err

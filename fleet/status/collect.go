@@ -23,7 +23,7 @@ func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now 
 		at = now
 	}
 	stamp := store.Stamp{Epoch: c.Epoch, Sequence: c.Sequence}
-	r := store.Capabilities{Device: string(c.Device), Body: c.Capabilities, Stamp: stamp, By: string(c.Device), At: at}
+	r := store.Capabilities{Device: string(c.Device), Body: c.Capabilities, Stamp: stamp, By: string(c.Device), At: at, Now: now}
 	Summarize(&r)
 	r.Interval = time.Duration(min(c.Every, maxInterval)) * time.Second
 	known, err := s.Device(ctx, r.Device)
@@ -70,7 +70,7 @@ func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now 
 		}
 		out, err := s.PutStatus(ctx, store.Status{
 			Device: r.Device, Deployment: doc.DeploymentID, State: doc.Status.State, Body: body,
-			Stamp: store.Stamp{Epoch: c.Epoch, Sequence: sequence}, By: r.Device, At: at,
+			Stamp: store.Stamp{Epoch: c.Epoch, Sequence: sequence}, By: r.Device, At: at, Now: now,
 		})
 		changed = changed || err == nil && out != store.Repeated
 		return err

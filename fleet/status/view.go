@@ -78,11 +78,11 @@ type Deployment struct {
 	Reported               time.Time               `json:"reported"`                    // when the last report was accepted
 }
 
-// Viewer reads the content of views. All but OfflineAfter must be set.
+// Viewer reads the content of views. All but Up and OfflineAfter must be set.
 type Viewer struct {
-	View    store.View
-	Now     func() time.Time
-	Started time.Time // since when reports are taken: before it, no device was silent
+	View store.View
+	Now  func() time.Time
+	Up   func() time.Duration // how long reports have been taken, whatever the clock said at the start: before, no device was silent; nil: always
 	// OfflineAfter is when a device counts as offline that has not said how often it reports; 0: never.
 	OfflineAfter time.Duration
 	Logger       *slog.Logger
@@ -90,7 +90,11 @@ type Viewer struct {
 
 // Silence is how long devices may be silent, now.
 func (v *Viewer) Silence() store.Silence {
-	return store.Silence{Now: v.Now(), Since: v.Started, After: v.OfflineAfter}
+	s := store.Silence{Now: v.Now(), After: v.OfflineAfter}
+	if v.Up != nil {
+		s.Since = s.Now.Add(-v.Up())
+	}
+	return s
 }
 
 // Views handles /fleet/v1/. It does not authenticate: that is done before it. What it holds in memory for one answer
@@ -293,6 +297,9 @@ func (v *Viewer) device(d store.Device, counts map[margo.State]int) Device {
 	}
 	if silence.Offline(d) {
 		out.OfflineSince = d.LastHeard
+		if out.OfflineSince.After(silence.Now) { // the clock was ahead then
+			out.OfflineSince = silence.Since
+		}
 	}
 	if out.Insecure == nil {
 		out.Insecure = []string{}

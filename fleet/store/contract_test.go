@@ -41,6 +41,7 @@ func holdToContract(t *testing.T, open opener) {
 		{"quota of bytes", byteQuota},
 		{"heard over a quota", heardOverQuota},
 		{"silence", silence},
+		{"a clock that was ahead", clockAhead},
 		{"tokens", tokens},
 		{"changes of tokens", tokenChanges},
 		{"manifests", manifests},
@@ -315,6 +316,43 @@ func summary(t *testing.T, s store.Store) {
 	want := store.Summary{Devices: 2, Alarms: 1, Deployments: map[margo.State]int{margo.StateInstalled: 2, margo.StateFailed: 1}}
 	if diff := cmp.Diff(want, got); err != nil || diff != "" {
 		t.Errorf("Summary: %v (-want +got):\n%s", err, diff)
+	}
+}
+
+// What was heard while the endpoint's clock was years ahead is no obstacle once it is right again.
+func clockAhead(t *testing.T, s store.Store) {
+	report := func(id, epoch string, at time.Time, want store.Outcome) {
+		t.Helper()
+		r := caps(id)
+		r.Stamp, r.At, r.Interval = store.Stamp{Epoch: epoch, Sequence: 1}, at, time.Minute
+		put(t, s, r, want)
+	}
+	ahead := noon(0).AddDate(10, 0, 0)
+	for _, id := range []string{"heard", "new", "silent"} {
+		report(id, "e1", ahead, store.Created)
+	}
+	report("heard", "e1", noon(600), store.Repeated)
+	report("new", "e2", noon(600), store.Updated) // its database was replaced
+	r := caps("heard")                            // signed earlier, and brought later
+	r.Stamp, r.At, r.Now = store.Stamp{Epoch: "e1", Sequence: 2}, noon(300), noon(610)
+	put(t, s, r, store.Updated)
+	for id, want := range map[string]time.Time{"heard": noon(600), "new": noon(600), "silent": ahead} {
+		if d, err := s.Device(t.Context(), id); err != nil || !d.LastHeard.Equal(want) {
+			t.Errorf("%s was heard %v, %v; want %v", id, d.LastHeard, err, want)
+		}
+	}
+	for now, want := range map[time.Time][]string{noon(620): {"silent"}, noon(600 + 181): {"heard", "new", "silent"}, ahead.Add(time.Minute): {"heard", "new"}} {
+		silence := store.Silence{Now: now, Since: noon(0), After: time.Minute}
+		list, _, err := s.Devices(t.Context(), store.DeviceQuery{Limit: 9, Offline: &silence})
+		var got []string
+		for _, d := range list {
+			if got = append(got, d.ID); !silence.Offline(d) {
+				t.Errorf("%s is not offline at %v", d.ID, now)
+			}
+		}
+		if sum, err2 := s.Summary(t.Context(), silence); !slices.Equal(got, want) || sum.Offline != len(want) || err != nil || err2 != nil {
+			t.Errorf("offline at %v: %v, %d counted, want %v; %v, %v", now, got, sum.Offline, want, err, err2)
+		}
 	}
 }
 

@@ -14,6 +14,9 @@ import (
 // keptEpochs bounds the stored epochs of one device.
 const keptEpochs = 16
 
+// clockSlack is how far the endpoint's clock may be set back before times from before that are known to be wrong.
+const clockSlack = time.Minute
+
 // PutCapabilities implements [Reports].
 func (s *SQLite) PutCapabilities(ctx context.Context, r Capabilities) (Outcome, error) {
 	var out Outcome // the writer's until write returns nil
@@ -21,7 +24,7 @@ func (s *SQLite) PutCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 		out, err = w.putCapabilities(ctx, r)
 		return err
 	}); err != nil {
-		return 0, s.refused(ctx, err, r.Device, r.By, r.At)
+		return 0, s.refused(ctx, err, r.Device, r.By, heardAt(r.At, r.Now))
 	}
 	return out, nil
 }
@@ -43,7 +46,8 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 	if err != nil {
 		return 0, broken("find device", err)
 	}
-	if has && !restored && r.Stamp.Epoch != "" && millis(r.At) < heard {
+	now := heardAt(r.At, r.Now)
+	if has && !restored && r.Stamp.Epoch != "" && now.at < heard && !now.before(heard) {
 		if _, known, err := w.epoch(ctx, r.Device, r.Stamp.Epoch); err != nil || !known {
 			return Older, err // of a database before the first report here: it must not be numbered as the newest one
 		}
@@ -53,7 +57,7 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 		return 0, err
 	}
 	if has && !restored && !r.Stamp.after(ordinal, epoch, sequence) {
-		return Repeated, w.heard(ctx, r.Device, r.By, millis(r.At))
+		return Repeated, w.heard(ctx, r.Device, r.By, now)
 	}
 	children := 0
 	if _, child := parentOf(r.Device); child && !known {
@@ -66,11 +70,11 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (id) DO UPDATE SET alarm = excluded.alarm, interval = excluded.interval, epoch = excluded.epoch, sequence = excluded.sequence,
 		summary = excluded.summary, capabilities = excluded.capabilities, registered_by = excluded.registered_by, restored = 0`,
-		r.Device, r.Alarm, r.Interval.Milliseconds(), ordinal, int64(r.Stamp.Sequence), millis(r.At), millis(r.At), r.Summary, r.Body, r.By)
+		r.Device, r.Alarm, r.Interval.Milliseconds(), ordinal, int64(r.Stamp.Sequence), now.at, now.at, r.Summary, r.Body, r.By)
 	if err != nil {
 		return 0, broken("write device", err)
 	}
-	if err := w.heard(ctx, r.Device, r.By, millis(r.At)); err != nil {
+	if err := w.heard(ctx, r.Device, r.By, now); err != nil {
 		return 0, err
 	}
 	if known && has && !restored {
@@ -86,7 +90,7 @@ func (s *SQLite) PutStatus(ctx context.Context, r Status) (Outcome, error) {
 		out, err = w.putStatus(ctx, r)
 		return err
 	}); err != nil {
-		return 0, s.refused(ctx, err, r.Device, r.By, r.At)
+		return 0, s.refused(ctx, err, r.Device, r.By, heardAt(r.At, r.Now))
 	}
 	return out, nil
 }
@@ -101,7 +105,7 @@ func (w *writer) putStatus(ctx context.Context, r Status) (Outcome, error) {
 			return 0, fmt.Errorf("report on %s: %w", r.Device, fault.ErrNotFound)
 		}
 	}
-	now := millis(r.At)
+	now := heardAt(r.At, r.Now)
 	var known bool
 	var ordinal, epoch, sequence, size int64
 	noted, err := w.row(ctx, `SELECT coalesce(e.ordinal, 0), p.id IS NOT NULL, coalesce(p.epoch, 0), coalesce(p.sequence, 0), coalesce((length(p.body) + 1024) / 1024, 0)
@@ -111,7 +115,7 @@ func (w *writer) putStatus(ctx context.Context, r Status) (Outcome, error) {
 		return 0, broken("find deployment", err)
 	}
 	if !noted {
-		if err := w.exec(ctx, "INSERT INTO devices (id, interval, first_heard, last_heard) VALUES (?, ?, ?, ?)", r.Device, r.Interval.Milliseconds(), now, now); err != nil {
+		if err := w.exec(ctx, "INSERT INTO devices (id, interval, first_heard, last_heard) VALUES (?, ?, ?, ?)", r.Device, r.Interval.Milliseconds(), now.at, now.at); err != nil {
 			return 0, broken("write device", err)
 		}
 		children := 0
@@ -147,7 +151,7 @@ func (w *writer) putStatus(ctx context.Context, r Status) (Outcome, error) {
 	err = w.exec(ctx, `INSERT INTO deployments (device, id, state, epoch, sequence, since, reported, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (device, id) DO UPDATE SET since = iif(state = excluded.state, since, excluded.since), state = excluded.state,
 		body = excluded.body, epoch = excluded.epoch, sequence = excluded.sequence, reported = excluded.reported`,
-		r.Device, r.Deployment, string(r.State), ordinal, int64(r.Stamp.Sequence), now, now, r.Body)
+		r.Device, r.Deployment, string(r.State), ordinal, int64(r.Stamp.Sequence), now.at, now.at, r.Body)
 	if err != nil {
 		return 0, broken("write deployment", err)
 	}
@@ -197,21 +201,34 @@ func (w *writer) epoch(ctx context.Context, device, epoch string) (n int64, know
 
 // refused updates the last-heard time of a device whose report exceeds a quota: the device is not offline. The
 // report's own job is rolled back, with what it noted.
-func (s *SQLite) refused(ctx context.Context, err error, device, by string, at time.Time) error {
+func (s *SQLite) refused(ctx context.Context, err error, device, by string, now moment) error {
 	var full *QuotaError
 	if !errors.As(err, &full) {
 		return err
 	}
-	if broke := s.write(ctx, func(ctx context.Context, w *writer) error { return w.heard(ctx, device, by, millis(at)) }); broke != nil {
+	if broke := s.write(ctx, func(ctx context.Context, w *writer) error { return w.heard(ctx, device, by, now) }); broke != nil {
 		return broke
 	}
 	return err
 }
 
+// moment is when a report was made, and what the endpoint's clock says at most since then.
+type moment struct{ at, latest int64 }
+
+func heardAt(at, now time.Time) moment {
+	if now.IsZero() {
+		now = at
+	}
+	return moment{millis(at), millis(now.Add(clockSlack))}
+}
+
+// before reports whether a time is yet to come: it is of a clock that was ahead, and says nothing.
+func (m moment) before(t int64) bool { return t > m.latest }
+
 // heard notes that a device, and the gateway that spoke for it, are there.
-func (w *writer) heard(ctx context.Context, device, by string, now int64) error {
+func (w *writer) heard(ctx context.Context, device, by string, now moment) error {
 	for _, id := range slices.Compact([]string{device, by}) { // "id IN (?, ?)" takes twice as long, and mostly the two are one
-		if err := w.exec(ctx, "UPDATE devices SET last_heard = max(last_heard, ?) WHERE id = ?", now, id); err != nil {
+		if err := w.exec(ctx, "UPDATE devices SET last_heard = iif(last_heard > ?1, ?2, max(last_heard, ?2)) WHERE id = ?3", now.latest, now.at, id); err != nil {
 			return broken("write device", err)
 		}
 	}

@@ -100,6 +100,7 @@ type Capabilities struct {
 	Stamp    Stamp
 	By       string // the device whose token was used: the device or a gateway above it
 	At       time.Time
+	Now      time.Time // by the endpoint's clock; zero: At
 }
 
 // Status is a device's report about a deployment.
@@ -113,6 +114,7 @@ type Status struct {
 	Stamp      Stamp
 	By         string
 	At         time.Time
+	Now        time.Time // by the endpoint's clock; zero: At
 }
 
 // Outcome is the result of a report.
@@ -140,7 +142,8 @@ type Device struct {
 }
 
 // Silence is how long a device may be silent before it counts as offline: [MissedIntervals] of its own intervals, or After
-// if it has reported none, and never for a time in which the endpoint did not run.
+// if it has reported none, and never for a time in which the endpoint did not run. When it was heard in a time yet to come, because the
+// endpoint's clock was ahead, is not known: it counts as silent since the endpoint runs.
 type Silence struct {
 	Now   time.Time
 	Since time.Time     // since when reports are taken
@@ -157,7 +160,7 @@ func (s Silence) Offline(d Device) bool {
 		allowed = s.After
 	}
 	heard := d.LastHeard
-	if heard.Before(s.Since) {
+	if heard.Before(s.Since) || heard.After(s.Now.Add(clockSlack)) {
 		heard = s.Since
 	}
 	return allowed > 0 && s.Now.Sub(heard) > allowed

@@ -14,8 +14,8 @@ import (
 
 const (
 	deviceColumns = "id, alarm, interval, first_heard, last_heard, summary, capabilities IS NOT NULL"
-	// offline has three arguments: since, after and now, see [Silence].
-	offline = "max(last_heard, ?) + CASE WHEN interval > 0 THEN 3 * interval ELSE ? END < ?"
+	// offline has four arguments: the latest time that is not of a clock that was ahead, since, after and now, see [Silence].
+	offline = "max(iif(last_heard > ?, 0, last_heard), ?) + CASE WHEN interval > 0 THEN 3 * interval ELSE ? END < ?"
 )
 
 func (s Silence) args() []any {
@@ -23,7 +23,7 @@ func (s Silence) args() []any {
 	if after == 0 {
 		after = 1 << 60
 	}
-	return []any{millis(s.Since), after, millis(s.Now)}
+	return []any{millis(s.Now.Add(clockSlack)), millis(s.Since), after, millis(s.Now)}
 }
 
 // Device implements [View].

@@ -93,7 +93,7 @@ func deploy(t *testing.T, s store.Store, device string, state margo.State, messa
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.PutStatus(t.Context(), store.Status{Device: device, Deployment: d.DeploymentID, State: state, Body: b, At: noon().Add(-2 * time.Hour)}); err != nil {
+	if _, err := s.PutStatus(t.Context(), store.Status{Device: device, Deployment: d.DeploymentID, State: state, Body: b, At: noon().Add(-2 * time.Hour), Now: noon()}); err != nil {
 		t.Fatal(err)
 	}
 }
