@@ -19,12 +19,8 @@ const (
 )
 
 // RequestEnrollment implements [Enrollments].
-func (s *SQLite) RequestEnrollment(ctx context.Context, r EnrollmentRequest) (e Enrollment, err error) {
-	err = s.write(ctx, func(ctx context.Context, w *writer) error {
-		e, err = w.request(ctx, r)
-		return err
-	})
-	return e, err
+func (s *SQLite) RequestEnrollment(ctx context.Context, r EnrollmentRequest) (Enrollment, error) {
+	return answer(ctx, s.writer, func(ctx context.Context, w *writer) (Enrollment, error) { return w.request(ctx, r) })
 }
 
 func (w *writer) request(ctx context.Context, r EnrollmentRequest) (Enrollment, error) {
@@ -124,32 +120,29 @@ func (w *writer) free(ctx context.Context, key, device string) error {
 }
 
 // ApproveEnrollment implements [Enrollments].
-func (s *SQLite) ApproveEnrollment(ctx context.Context, a Approval) (e Enrollment, err error) {
-	err = s.write(ctx, func(ctx context.Context, w *writer) error {
-		var known bool
-		e, known, err = w.enrollment(ctx, a.Key)
-		if err != nil {
-			return err
-		}
-		if err := w.free(ctx, a.Key, a.Device); err != nil {
-			return err
+func (s *SQLite) ApproveEnrollment(ctx context.Context, a Approval) (Enrollment, error) {
+	return answer(ctx, s.writer, func(ctx context.Context, w *writer) (Enrollment, error) {
+		e, known, err := w.enrollment(ctx, a.Key)
+		if err == nil {
+			err = w.free(ctx, a.Key, a.Device)
 		}
 		switch {
+		case err != nil:
+			return e, err
 		case known && e.State == EnrollmentApproved && e.Device != a.Device:
-			return fmt.Errorf("the key %s is enrolled as %s: %w", a.Key, e.Device, fault.ErrConflict)
+			return e, fmt.Errorf("the key %s is enrolled as %s: %w", a.Key, e.Device, fault.ErrConflict)
 		case known && e.State == EnrollmentApproved:
-			return nil
+			return e, nil
 		case known && e.State != EnrollmentExpected:
 			e.State = EnrollmentApproved
 		case !a.Ahead:
-			return fmt.Errorf("no device with the key %s has asked: %w", a.Key, fault.ErrNotFound)
+			return e, fmt.Errorf("no device with the key %s has asked: %w", a.Key, fault.ErrNotFound)
 		default:
 			e.Key, e.State, e.First, e.Expires = a.Key, EnrollmentExpected, a.At, a.Expires
 		}
 		e.Device, e.Decided, e.Reason, e.Wipe = a.Device, a.At, "", false
-		return w.putEnrollment(ctx, e)
+		return e, w.putEnrollment(ctx, e)
 	})
-	return e, err
 }
 
 // DenyEnrollment implements [Enrollments].
@@ -170,33 +163,32 @@ func (s *SQLite) DenyEnrollment(ctx context.Context, key, reason string, when ti
 }
 
 // RemoveEnrollment implements [Enrollments].
-func (s *SQLite) RemoveEnrollment(ctx context.Context, device string, wipe bool, when time.Time) (e Enrollment, err error) {
-	err = s.write(ctx, func(ctx context.Context, w *writer) error {
+func (s *SQLite) RemoveEnrollment(ctx context.Context, device string, wipe bool, when time.Time) (Enrollment, error) {
+	return answer(ctx, s.writer, func(ctx context.Context, w *writer) (e Enrollment, err error) {
 		var key string
 		known, err := w.row(ctx, "SELECT key FROM enrollments WHERE device = ? AND state IN ('approved', 'expected')", []any{device}, &key)
 		if err != nil {
-			return broken("find device", err)
+			return e, broken("find device", err)
 		}
 		if !known {
-			return fmt.Errorf("%s is not enrolled: %w", device, fault.ErrNotFound)
+			return e, fmt.Errorf("%s is not enrolled: %w", device, fault.ErrNotFound)
 		}
 		if e, _, err = w.enrollment(ctx, key); err != nil {
-			return err
+			return e, err
 		}
 		asked := e.State == EnrollmentApproved
 		e.State, e.Wipe, e.Decided = EnrollmentRemoved, wipe, when
 		if !asked { // nothing was given to it
-			return broken("remove approval", w.exec(ctx, "DELETE FROM enrollments WHERE key = ?", key))
+			return e, broken("remove approval", w.exec(ctx, "DELETE FROM enrollments WHERE key = ?", key))
 		}
 		if err := w.exec(ctx, "DELETE FROM manifests WHERE client = ?", device); err != nil {
-			return broken("remove manifest", err)
+			return e, broken("remove manifest", err)
 		}
 		if err := w.withdrawTokens(ctx, device, when); err != nil {
-			return err
+			return e, err
 		}
-		return w.putEnrollment(ctx, e)
+		return e, w.putEnrollment(ctx, e)
 	})
-	return e, err
 }
 
 // NoteGrant implements [Enrollments].

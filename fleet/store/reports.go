@@ -19,14 +19,8 @@ const clockSlack = time.Minute
 
 // PutCapabilities implements [Reports].
 func (s *SQLite) PutCapabilities(ctx context.Context, r Capabilities) (Outcome, error) {
-	var out Outcome // the writer's until write returns nil
-	if err := s.write(ctx, func(ctx context.Context, w *writer) (err error) {
-		out, err = w.putCapabilities(ctx, r)
-		return err
-	}); err != nil {
-		return 0, s.refused(ctx, err, r.Device, r.By, heardAt(r.At, r.Now))
-	}
-	return out, nil
+	out, err := answer(ctx, s.writer, func(ctx context.Context, w *writer) (Outcome, error) { return w.putCapabilities(ctx, r) })
+	return out, s.refused(ctx, err, r.Device, r.By, heardAt(r.At, r.Now))
 }
 
 func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, error) {
@@ -85,14 +79,8 @@ func (w *writer) putCapabilities(ctx context.Context, r Capabilities) (Outcome, 
 
 // PutStatus implements [Reports].
 func (s *SQLite) PutStatus(ctx context.Context, r Status) (Outcome, error) {
-	var out Outcome // the writer's until write returns nil
-	if err := s.write(ctx, func(ctx context.Context, w *writer) (err error) {
-		out, err = w.putStatus(ctx, r)
-		return err
-	}); err != nil {
-		return 0, s.refused(ctx, err, r.Device, r.By, heardAt(r.At, r.Now))
-	}
-	return out, nil
+	out, err := answer(ctx, s.writer, func(ctx context.Context, w *writer) (Outcome, error) { return w.putStatus(ctx, r) })
+	return out, s.refused(ctx, err, r.Device, r.By, heardAt(r.At, r.Now))
 }
 
 func (w *writer) putStatus(ctx context.Context, r Status) (Outcome, error) {

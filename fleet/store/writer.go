@@ -79,6 +79,18 @@ func (w *writer) write(ctx context.Context, do func(ctx context.Context, w *writ
 	}
 }
 
+// answer is [writer.write] for what do finds out. Until the write is durable that is the writer's: a caller that stops waiting gets none of it.
+func answer[T any](ctx context.Context, w *writer, do func(ctx context.Context, w *writer) (T, error)) (T, error) {
+	var out, none T
+	if err := w.write(ctx, func(ctx context.Context, w *writer) (err error) {
+		out, err = do(ctx, w)
+		return err
+	}); err != nil {
+		return none, err
+	}
+	return out, nil
+}
+
 func (w *writer) enqueue(j *job) error {
 	w.mu.RLock()
 	defer w.mu.RUnlock()
