@@ -73,14 +73,12 @@ func (l *loop) phase() status.Phase {
 func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 	out := []status.Problem{}
 	_, down := l.downtime(now)
+	target := ""
 	add := func(code codes.Code, message, doing, hint string, since time.Time) {
 		if down && communication(code) {
 			return
 		}
-		if hint == "" {
-			hint = codes.Explain(code).Action
-		}
-		out = append(out, status.Problem{Code: code, Message: message, Doing: doing, Hint: hint, Since: since})
+		out = append(out, status.Problem{Code: code, Message: message, Doing: doing, Hint: l.hint(code, hint, target), Since: since})
 	}
 	l.staleProblems(now, add)
 	if l.sight.blind != nil {
@@ -125,9 +123,11 @@ func (l *loop) problems(now time.Time, s *status.Status) []status.Problem {
 			default:
 				doing = fmt.Sprintf("keeps what generation %d brought; not tried again until the state changes", r.RunningGeneration)
 			}
+			target = troubled(d)
 			add(codes.Code(d.Error.Code), d.Name+" failed: "+d.Error.Message, doing, "", d.Since)
 		}
 	}
+	target = ""
 	l.pullProblems(now, add)
 	l.diskProblems(add)
 	if l.poll.slow(now) {

@@ -15,6 +15,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 const (
@@ -364,7 +365,13 @@ func (l *loop) outcome(w waiter) (status.SyncResult, bool) {
 		r.Generation = l.accepted.Generation
 	}
 	failed := func(outcome string, code codes.Code, message, hint string) (status.SyncResult, bool) {
-		r.Outcome, r.Code, r.Message, r.Hint = outcome, code, message, hint
+		if r.Outcome, r.Code, r.Message = outcome, code, message; outcome != status.SyncWaiting {
+			r.Hint = l.hint(code, hint, "")
+		}
+		return r, true
+	}
+	broken := func(name string, e *margo.StatusError) (status.SyncResult, bool) {
+		r.Outcome, r.Code, r.Message, r.Hint = status.SyncFailed, codes.Code(e.Code), name+": "+e.Message, l.hint(codes.Code(e.Code), "", name)
 		return r, true
 	}
 	switch err := l.poll.problem; {
@@ -383,7 +390,7 @@ func (l *loop) outcome(w waiter) (status.SyncResult, bool) {
 	}
 	for _, s := range status.ByName(l.told.statuses) {
 		if e := plan.OverallError(s); e != nil && len(l.gate.waits) > 0 {
-			return failed(status.SyncFailed, codes.Code(e.Code), s.Name+": "+e.Message, "")
+			return broken(s.Name, e)
 		}
 	}
 	if id, w, ok := l.waitsFor(); ok {
@@ -396,14 +403,14 @@ func (l *loop) outcome(w waiter) (status.SyncResult, bool) {
 		}
 		for _, s := range status.ByName(l.told.statuses) {
 			if e := plan.OverallError(s); e != nil {
-				return failed(status.SyncFailed, codes.Code(e.Code), s.Name+": "+e.Message, "")
+				return broken(s.Name, e)
 			}
 		}
 		return r, true
 	}
 	for _, s := range status.ByName(l.told.statuses) {
 		if e := plan.OverallError(s); e != nil && (l.acceptedResolved == nil || l.acceptedResolved.Deployment(s.DeploymentID) != nil) {
-			return failed(status.SyncFailed, codes.Code(e.Code), s.Name+": "+e.Message, "")
+			return broken(s.Name, e)
 		}
 	}
 	return r, false

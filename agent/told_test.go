@@ -25,8 +25,8 @@ func TestOneOfSeveralFailuresIsTold(t *testing.T) {
 	same := &store.State{Digest: "sha256:aa"}
 	for range 20 {
 		for what, l := range map[string]*loop{
-			"runs":         {told: told{statuses: reported}, states: states{accepted: same, committed: same}},
-			"does not run": {told: told{statuses: reported}, states: states{accepted: same}},
+			"runs":         {Agent: &Agent{}, told: told{statuses: reported}, states: states{accepted: same, committed: same}},
+			"does not run": {Agent: &Agent{}, told: told{statuses: reported}, states: states{accepted: same}},
 		} {
 			if r, ok := l.outcome(waiter{}); !ok || r.Outcome != status.SyncFailed || r.Code != codes.ImagePlatform || r.Message != "app-0: web: it failed" {
 				t.Fatalf("%s: outcome = %+v, %v, want that app-0 failed", what, r, ok)

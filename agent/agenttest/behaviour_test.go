@@ -459,8 +459,11 @@ func TestACrashLoopIsReportedOnce(t *testing.T) {
 		s.Extra = "    restart: always\n"
 		w.Publish(t, 1, app(1, s))
 		r := w.Start(t)
-		if res := w.Sync(t, r); res.Outcome != status.SyncFailed || res.Code != codes.ContainerExited {
+		if res := w.Sync(t, r); res.Outcome != status.SyncFailed || res.Code != codes.ContainerExited || res.Hint != "look at its output: longshore-agent logs app-1" {
 			t.Errorf("sync = %+v", res)
+		}
+		if p := r.Status().Problems; len(p) != 1 || p[0].Hint != "look at its output: longshore-agent logs app-1/web" {
+			t.Errorf("problems %+v", p)
 		}
 		time.Sleep(10 * time.Minute)
 		starts := 0

@@ -8,6 +8,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/retry"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 )
 
 // Status completes a status with what waits for the fleet endpoint, if there is one.
@@ -38,13 +39,13 @@ func (s *Sender) Status(to *status.Status) {
 	}
 	if _, down := s.o.Downtime(to.Now); o.LastError != "" && o.Depth > 0 && !down {
 		problems = append(problems, status.Problem{
-			Code: codes.FleetUnreachable, Message: fmt.Sprintf("%d reports wait: %s", o.Depth, o.LastError),
+			Code: codes.FleetUnreachable, Message: fmt.Sprintf("the fleet endpoint does not accept %s: %s", printable.Counted(o.Depth, "report"), o.LastError),
 			Doing: "keeps them; next try " + retry.In(o.NextTry.Sub(to.Now)), Hint: codes.Explain(codes.FleetUnreachable).Action, Since: o.Oldest,
 		})
 	}
 	if o.Lost > 0 {
 		problems = append(problems, status.Problem{
-			Code: codes.ReportsLost, Message: fmt.Sprintf("%d reports were dropped: too many waited", o.Lost), Hint: codes.Explain(codes.ReportsLost).Action,
+			Code: codes.ReportsLost, Message: printable.Counted(o.Lost, "report") + " lost: too many waited", Hint: codes.Explain(codes.ReportsLost).Action,
 		})
 	}
 	to.Problems = problems

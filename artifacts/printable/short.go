@@ -14,6 +14,14 @@ func Digest[D ~string](d D) string {
 	return algorithm + ":" + hex[:12] + "…"
 }
 
+// Counted is a number of things: "1 restart", "3 restarts".
+func Counted[N int | int64 | uint64](n N, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return fmt.Sprintf("%d %s", n, what)
+}
+
 // Bytes is a number of bytes for people.
 func Bytes[N int64 | uint64](n N) string {
 	f, unit := float64(n), 0

@@ -25,3 +25,11 @@ func TestBytes(t *testing.T) {
 		}
 	}
 }
+
+func TestCounted(t *testing.T) {
+	for n, want := range map[int]string{0: "0 restarts", 1: "1 restart", 2: "2 restarts"} {
+		if got := printable.Counted(n, "restart"); got != want {
+			t.Errorf("Counted(%d) = %s, want %s", n, got, want)
+		}
+	}
+}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/urfave/cli/v2"
 
-	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -82,9 +81,6 @@ func (p *program) sync(c *cli.Context) error {
 		told = fmt.Errorf("%s: %s: %w", r.Code, r.Message, fault.ErrTemporary)
 	case status.SyncFailed, status.SyncWaiting:
 		told = outcome.WithCode(told, outcome.Differs)
-		if r.Hint == "" && r.Outcome == status.SyncFailed {
-			r.Hint = codes.Explain(codes.Code(r.Code)).Action
-		}
 	default:
 		return nil
 	}

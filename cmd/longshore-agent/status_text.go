@@ -189,7 +189,7 @@ func mark(s status.Service) string {
 		out += " " + string(s.Health)
 	}
 	if s.Restarts > 0 {
-		out += fmt.Sprintf(" (%d restarts)", s.Restarts)
+		out += " (" + printable.Counted(s.Restarts, "restart") + ")"
 	}
 	return out
 }
@@ -355,7 +355,7 @@ func footer(s *status.Status) []string {
 	case o.Depth == 0:
 		out = append(out, "all reports delivered")
 	default:
-		out = append(out, fmt.Sprintf("%d reports wait for the fleet endpoint", o.Depth))
+		out = append(out, printable.Counted(o.Depth, "report")+" not delivered to the fleet endpoint yet")
 	}
 	if r := s.CurrentReport; r != nil && r.LastError == "" && r.Counter > 0 {
 		line := fmt.Sprintf("report %d pushed to the registry %s ago", r.Counter, ago(s.Now.Sub(r.At)))
