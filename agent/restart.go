@@ -7,7 +7,6 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
-	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -15,7 +14,7 @@ import (
 var errRestarted = errors.New("all containers were restarted")
 
 // Restart stops the containers that targets mean, as [status.Select] takes them, starts them again, and waits until they have started. One that
-// does not run is started at once. by is the person who wants it. fault.ErrConflict: a container is not created yet, is about to be removed, was
+// does not run is started at once, whatever it waits for but what it depends on. by is the person who wants it. fault.ErrConflict: a container is not created yet, is about to be removed, was
 // removed meanwhile, or depends on one that is not up.
 func (a *Agent) Restart(ctx context.Context, targets []string, by string) ([]status.Container, error) {
 	if len(targets) == 0 {
@@ -59,8 +58,8 @@ func (a *Agent) Restart(ctx context.Context, targets []string, by string) ([]sta
 // restart has the next plan restart containers; waits are their ids.
 func (l *loop) restart(chosen []status.Container, waits map[string]bool, by string) error {
 	for _, c := range chosen {
-		if _, _, needed := l.targetResolved.Container(c.ID); needed == nil || c.State == status.Missing || c.State == workload.Created {
-			return fmt.Errorf("restart: %s is about to be created, started or removed: %w", c.Path(), fault.ErrConflict)
+		if _, _, needed := l.targetResolved.Container(c.ID); needed == nil || c.State == status.Missing {
+			return fmt.Errorf("restart: %s is about to be created or removed: %w", c.Path(), fault.ErrConflict)
 		}
 	}
 	for _, c := range chosen {

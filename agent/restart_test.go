@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,6 +133,79 @@ func TestRestartDuringAnUpdate(t *testing.T) {
 		w.Committed(t, r, 2)
 		if d := r.Status().Deployments[0]; d.Refused != nil || d.Error != nil {
 			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// After a reboot in which a service failed, the deployment can be restarted as a whole: what waits for that service starts behind it.
+func TestRestartOfWhatNeverStarted(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		broken := false
+		m.Running = func(o workload.Observation) int {
+			if broken && o.Service == "db" {
+				return 1
+			}
+			return -1
+		}
+		w.Publish(t, 1, pair("    restart: \"no\"\n", ""))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		r.Stop(t)
+		broken = true
+		m.Reboot()
+		r = w.Start(t)
+		time.Sleep(time.Minute)
+		if o := w.Observe(t); o["app-1/db"].Status != workload.Exited || o["app-1/web"].Status != workload.Created {
+			t.Fatalf("%+v", o)
+		}
+		if _, err := r.Restart(t.Context(), []string{"web"}, byAna); !errors.Is(err, fault.ErrConflict) {
+			t.Errorf("restart of what depends on it = %v, want a conflict", err)
+		}
+		broken = false
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := r.Restart(ctx, []string{"app-1"}, byAna); err != nil {
+			t.Errorf("restart of both: %v", err)
+		}
+		for name, o := range w.Observe(t) {
+			if o.Status != workload.Running {
+				t.Errorf("%s: %+v", name, o)
+			}
+		}
+	})
+}
+
+// What could not be started is tried again at once.
+func TestRestartEndsThePauseBeforeAStart(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		var broken atomic.Bool
+		var tries atomic.Int64
+		m.Starting = func(context.Context, workload.Observation, bool) error {
+			if broken.Load() {
+				tries.Add(1)
+				return errors.New("the device is busy")
+			}
+			return nil
+		}
+		app := anApp(1, "web:1")
+		app.Components[0].Services[0].Extra = "    restart: always\n"
+		w.Publish(t, 1, app)
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		broken.Store(true)
+		if err := m.Exit(w.Observe(t)["app-1/web"].ID, 1); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		last := tries.Load()
+		w.Wait(t, "another try", func() bool { return tries.Load() > last })
+		broken.Store(false)
+		before := time.Now()
+		if _, err := r.Restart(t.Context(), []string{"web"}, byAna); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(before); took > time.Second {
+			t.Errorf("it took %v", took)
 		}
 	})
 }

@@ -27,6 +27,11 @@ func RestartNow(now time.Time, d *Desired, o workload.Observed, s *Supervision, 
 		}
 	}
 	for id := range ids {
+		start := Step{Verb: Start, Container: id}.Key()
+		if r, failed := s.Retries[start]; failed {
+			r.At = time.Time{}
+			s.Retries[start] = r
+		}
 		c := s.Containers[id]
 		if !c.Exited {
 			s.ToEnd[id] = c.Run

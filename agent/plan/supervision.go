@@ -205,8 +205,14 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 		}
 	}
 	for id, run := range s.ToEnd {
-		if s.Containers[id].Run != run {
-			delete(s.ToEnd, id)
+		c := s.Containers[id]
+		if c.Run == run {
+			continue
+		}
+		delete(s.ToEnd, id)
+		if c.Exited { // by itself meanwhile, or because it was unhealthy: it is due all the same
+			c.NextStart = now
+			s.Containers[id] = c
 		}
 	}
 	for id := range s.Restarting {

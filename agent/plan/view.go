@@ -369,6 +369,8 @@ func (x *slot) reached(c workload.Condition, s *Supervision) bool {
 		return false
 	case c == workload.Completed:
 		return x.o.Status == workload.Exited && x.o.ExitCode == 0
+	case s.Busy[x.c.ID] == Stop: // to be started again
+		return false
 	case x.o.Status == workload.Exited:
 		return x.o.ExitCode == 0 && c != workload.Healthy && s.Containers[x.c.ID].NextStart.IsZero()
 	case c == workload.Healthy && hasHealth(x.c):

@@ -1,0 +1,65 @@
+package plan
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// A container that is to be restarted and ends by itself before is started at once, whatever its restart policy says.
+func TestRestartOfWhatEndsByItself(t *testing.T) {
+	for _, policy := range []workload.RestartPolicy{workload.RestartNo, workload.RestartAlways} {
+		s := service("web", "1")
+		s.Restart = workload.Restart{Policy: policy}
+		c := component("d", "app", s)
+		d := newDevice()
+		d.run(t, desired(1, deployment("d", c)))
+		d.log = nil
+		id := c.Containers[0].ID
+		if err := RestartNow(d.now, d.target(), d.observe(), d.sup, numbers, map[string]bool{id: true}); err != nil {
+			t.Fatal(err)
+		}
+		d.crash(id, 1)
+		d.round(t, nil)
+		if diff := cmp.Diff([]string{"start web-1.v1"}, d.short(c)); diff != "" {
+			t.Errorf("%q: steps (-want +got):\n%s", policy, diff)
+		}
+	}
+}
+
+// A container does not start beside one that it depends on while that is being stopped to be started again.
+func TestRestartKeepsTheOrder(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		c := component("d", "app", service("db", "1"), service("web", "1", workload.Dependency{Service: "db", Condition: workload.Started, Restart: restart}))
+		d := newDevice()
+		d.run(t, desired(1, deployment("d", c)))
+		d.log = nil
+		db, web := c.Containers[0].ID, c.Containers[1].ID
+		if err := RestartNow(d.now, d.target(), d.observe(), d.sup, numbers, map[string]bool{db: true, web: true}); err != nil {
+			t.Fatal(err)
+		}
+		d.judge()
+		steps := Make(d.now, d.target(), d.observe(), d.sup, numbers).Steps
+		var last Step
+		for _, st := range steps {
+			if d.sup.Restarting[st.Container] = st.Run; st.Container == db { // its stop takes long
+				d.sup.Busy[db], last = Stop, st
+			} else if err := d.apply(st); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 10 {
+			d.round(t, nil)
+		}
+		if err := d.apply(last); err != nil {
+			t.Fatal(err)
+		}
+		delete(d.sup.Busy, db)
+		d.run(t, d.want)
+		if diff := cmp.Diff([]string{"stop web-1.v1", "stop db-1.v1", "start db-1.v1", "start web-1.v1"}, d.short(c)); diff != "" {
+			t.Errorf("restart: %t: steps (-want +got):\n%s", restart, diff)
+		}
+	}
+}
