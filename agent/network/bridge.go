@@ -65,7 +65,30 @@ func (h *host) ensureBridge(b *ipam.Network, label string) (int, error) {
 			return 0, fmt.Errorf("raise bridge %s: %w", b.Name, err)
 		}
 	}
+	for f := range ipam.Families {
+		if err := h.ensureConnected(l, b.Family(f), f); err != nil {
+			return 0, fmt.Errorf("route to bridge %s: %w", b.Name, err)
+		}
+	}
 	return l.Attrs().Index, nil
+}
+
+// connectedMetric is the metric of the kernel's own routes to the addresses of an interface.
+var connectedMetric = [ipam.Families]int{ipam.V6: 256}
+
+// ensureConnected adds the route to a bridge's subnet as the kernel does with the address, when another program has removed it.
+func (h *host) ensureConnected(l netlink.Link, s *ipam.Subnet, f ipam.Family) error {
+	if !s.Valid() {
+		return nil
+	}
+	r := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: ipNet(s.Prefix), Priority: connectedMetric[f], Protocol: unix.RTPROT_KERNEL}
+	if f == ipam.V4 {
+		r.Scope, r.Src = unix.RT_SCOPE_LINK, s.GatewayAddr().AsSlice()
+	}
+	if err := h.links.RouteAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return nil
 }
 
 // bridgeLink finds a network's bridge, or creates it.
@@ -142,6 +165,9 @@ func (m *Manager) bridgeDrift(b *ipam.Network, there *present) (string, error) {
 		}
 		if ok, err := hasAddress(m.host.links, l, netip.PrefixFrom(s.GatewayAddr(), s.Prefix.Bits())); err != nil || !ok {
 			return "has lost its address", err
+		}
+		if !there.connected[connection{s.Prefix, l.Attrs().Index}] {
+			return "has lost its route", nil
 		}
 	}
 	what := ""

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -60,7 +61,7 @@ type watcher struct {
 
 func (w *watcher) open() error {
 	var err error
-	if w.links, err = listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR); err != nil {
+	if w.links, err = listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE); err != nil {
 		return err
 	}
 	if w.rules, err = listen(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES); err != nil {
@@ -180,7 +181,8 @@ func (w *watcher) relevant(rules bool, data []byte) bool {
 	return worth
 }
 
-// linkChanged reports whether an interface of ours was removed or set down, or lost its address.
+// linkChanged reports whether an interface of ours was removed or set down, or one that may be ours lost its address or the route to it: of IPv6
+// addresses and of routes the kernel does not name the interface.
 func (w *watcher) linkChanged(kind uint16, body []byte) bool {
 	switch kind {
 	case unix.RTM_DELLINK:
@@ -193,7 +195,13 @@ func (w *watcher) linkChanged(kind uint16, body []byte) bool {
 		return change != ^uint32(0) && change&unix.IFF_UP != 0 && flags&unix.IFF_UP == 0 &&
 			strings.HasPrefix(text(attribute(body[unix.SizeofIfInfomsg:], unix.IFLA_IFNAME)), w.prefix)
 	case unix.RTM_DELADDR:
+		if len(body) >= unix.SizeofIfAddrmsg && body[0] == unix.AF_INET6 {
+			return body[3] == unix.RT_SCOPE_UNIVERSE
+		}
 		return len(body) >= unix.SizeofIfAddrmsg && strings.HasPrefix(text(attribute(body[unix.SizeofIfAddrmsg:], unix.IFA_LABEL)), w.prefix)
+	case unix.RTM_DELROUTE:
+		return len(body) >= unix.SizeofRtMsg && body[4] == unix.RT_TABLE_MAIN && body[5] == unix.RTPROT_KERNEL && body[7] == unix.RTN_UNICAST &&
+			!bytes.HasPrefix(attribute(body[unix.SizeofRtMsg:], unix.RTA_DST), []byte{0xfe, 0x80}) // link-local: with each interface
 	}
 	return false
 }

@@ -34,6 +34,7 @@ func TestBrokenThingsAreToldAndMended(t *testing.T) {
 		{"removed link", []string{"ip", "link", "del", w.m.vethName(idOf(p, "web"), "back")}},
 		{"bridge set down", []string{"ip", "link", "set", bridge, "down"}},
 		{"removed address", []string{"ip", "addr", "flush", "dev", bridge}},
+		{"removed route", []string{"ip", "route", "flush", "dev", bridge}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			w.run(tt.breaks[0], tt.breaks[1:]...)

@@ -2,6 +2,7 @@ package network
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"net"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -127,6 +129,34 @@ func TestIPv6(t *testing.T) {
 	w.drifts("table longshore is gone")
 	w.must(w.m.Restore(w.ctx()))
 	w.reaches6(w.lan, at(host, 9443), "new6", lan.String())
+	bridge := w.m.state.Projects["line"].Networks["default"].Name
+	ctx, cancel := context.WithCancel(t.Context())
+	events, err := w.m.Watch(ctx)
+	w.must(err)
+	for what, flush := range map[string][]string{
+		"has lost its route": {"-6", "route", "flush", "dev", bridge}, "has lost its address": {"-6", "addr", "flush", "dev", bridge, "scope", "global"},
+	} {
+		for quiet := false; !quiet; { // what is told may be an echo of a change of our own
+			select {
+			case <-events:
+			case <-time.After(silence):
+				quiet = true
+			}
+		}
+		w.run("ip", flush...)
+		select {
+		case <-events:
+		case <-time.After(patience):
+			t.Errorf("nothing was told: it %s", what)
+		}
+		w.drifts(what)
+		w.must(w.m.Restore(w.ctx()))
+		w.reaches6(w.lan, at(host, 9443), "new6", lan.String())
+		w.verified()
+	}
+	cancel()
+	for range events { // until it is closed
+	}
 	w.must(w.m.Teardown(w.ctx(), "line"))
 	w.clean()
 }
