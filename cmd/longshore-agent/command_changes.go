@@ -166,7 +166,7 @@ func (p *program) rollbackCommands() []*cli.Command {
 			Name: "rollback", Usage: "go back to a generation that ran before, and stay there",
 			Description: "The device keeps the generation until the registry has another state than the one that is accepted now, or until\n" +
 				"longshore-agent release. Its signatures and those of its components and images, which are on the device, are verified again: a generation\n" +
-				"that the present trust policy does not accept, or that it has revoked, is refused with exit code 6.\n" +
+				"that the current trust policy does not accept, or that it has revoked, is rejected with exit code 6.\n" +
 				"Without --to it is the generation that ran completely before.\n\n" +
 				"Examples:\n  longshore-agent rollback --reason 'line 3 stops since the update'\n  longshore-agent rollback --to 41\n\n" + outcome.Help,
 			Flags: []cli.Flag{

@@ -37,10 +37,10 @@ func (p *program) verifyImageCommand() *cli.Command {
 	return &cli.Command{
 		Name:  verifyImage,
 		Usage: "containerd image verifier: accept only images that the trust policy accepts",
-		Description: "Checks images that other clients pull on this device: containerd's\n" +
-			"image verifier (io.containerd.image-verifier.v1.bindir) runs this before its transfer service pulls an image. The\n" +
-			"running agent decides by the trust policy in force; without an agent every image is rejected. An image is accepted if a rule\n" +
-			"for images accepts it or, if no rule covers images, if the accepted state names its digest.\n" +
+		Description: "Checks images that other clients pull on this device: containerd's image verifier (io.containerd.image-verifier.v1.bindir)\n" +
+			"runs this before its transfer service pulls an image. The running agent decides by the trust policy in use; without an agent\n" +
+			"every image is rejected. An image is accepted if a rule for images accepts it or, if no rule covers images, if the accepted\n" +
+			"state names its digest.\n" +
 			"The reason is printed on stdout. Started through a link named " + verifierName + ", the program needs no command.\n\n" +
 			"Examples:\n  ln -s /usr/local/bin/longshore-agent /opt/containerd/image-verifier/bin/" + verifierName + "\n" +
 			"  longshore-agent verify-image -name harbor.acme.example/plant/web:2 -digest sha256:… </dev/null",

@@ -81,7 +81,7 @@ func (p *program) panelPINCommand() *cli.Command {
 	return &cli.Command{
 		Name: "panel-pin", Usage: "hash a PIN for the panel", ArgsUsage: "NAME",
 		Description: "Reads a PIN of at least 6 characters from stdin and prints the line for panel.pinFile in agent.yaml: the name of the person, and\n" +
-			"the PIN's hash. Nobody but root may be able to read that file.\n\n" +
+			"the PIN's hash. Only root may be able to read that file.\n\n" +
 			"Examples:\n  install -m 600 /dev/null /etc/longshore/panel.pins\n  longshore-agent panel-pin ana >>/etc/longshore/panel.pins <pin.txt",
 		Action: func(c *cli.Context) error {
 			if c.NArg() != 1 {

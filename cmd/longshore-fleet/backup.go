@@ -42,7 +42,7 @@ func (p *program) backupCommand() *cli.Command {
 
 func (p *program) restoreCommand() *cli.Command {
 	return &cli.Command{
-		Name: "restore", Usage: "replace the database by a backup", ArgsUsage: "FILE",
+		Name: "restore", Usage: "replace the database with a backup", ArgsUsage: "FILE",
 		Description: "The server must be stopped. A damaged backup, or one of a newer version, changes nothing. Afterwards each device reports\n" +
 			"everything once more, and gets a manifest above the one that it has. Devices that were removed since the backup are enrolled\n" +
 			"again: remove them before you start the server: longshore-fleet devices remove ID.\n\n" +

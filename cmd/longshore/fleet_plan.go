@@ -65,7 +65,7 @@ func selectFlag() cli.Flag {
 func planFlags() []cli.Flag {
 	return slices.Concat([]cli.Flag{
 		selectFlag(),
-		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now; states with less than half of that left are published again"},
+		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 30d from now; states with less than half of that left are published again"},
 		&cli.BoolFlag{Name: "resign", Usage: "also check the signers of unchanged states, and sign a state again if none of --key, --verify-key and --policy accepts it"},
 		skipUnfitFlag(),
 		parallelFlag(),

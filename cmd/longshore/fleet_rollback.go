@@ -49,7 +49,7 @@ func fleetRollbackCommand() command {
 			&cli.BoolFlag{Name: "previous", Usage: "roll back each device's last change; devices that were already rolled back are unchanged"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print the plan and push nothing"},
 			yesFlag(), unsignedFlag(), selectFlag(),
-			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 720h from now"},
+			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 30d from now"},
 			parallelFlag(),
 			annotationFlag(),
 		}, proposalFlags(), signedByFlags("the states", "; also checks components and images"), contentFlags(), signFlags(), registryFlags()),

@@ -32,7 +32,7 @@ const retentionText = "These generations always stay: the one that a device's ta
 func pruneFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.IntFlag{Name: "keep", Value: historyLines, Usage: "`NUMBER` of newest generations to keep for each device"},
-		&cli.StringFlag{Name: "younger-than", Usage: "also keep generations published within this `TIME`, and those without a time: 720h, or since 2026-10-01T00:00:00Z"},
+		&cli.StringFlag{Name: "younger-than", Usage: "also keep generations published within this `TIME`, and those without a time: 30d, or since 2026-10-01T00:00:00Z"},
 		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` whose signature times count for --younger-than; a rollout must be signed with one of these keys; may be repeated"},
 		&cli.BoolFlag{Name: "dry-run", Usage: "print what would be removed, and remove nothing"},
 		yesFlag(),
@@ -47,7 +47,7 @@ func statePruneCommand() command {
 			"for rollouts beside the repository and above it, where fleets store them. It does not read device reports, which fleet " +
 			"prune does. It stops at a rollout that no --verify-key has signed. If --fleet names your fleets and the rollout is of " +
 			"another one, its devices keep all generations instead. " + retentionText,
-		examples: []string{"--keep 20 --dry-run harbor.acme.example/plant/state", "--keep 20 --younger-than 2160h --verify-key release.pub --device press-07 harbor.acme.example/plant/state"},
+		examples: []string{"--keep 20 --dry-run harbor.acme.example/plant/state", "--keep 20 --younger-than 90d --verify-key release.pub --device press-07 harbor.acme.example/plant/state"},
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device; may be repeated; default: all"},
 			&cli.StringSliceFlag{Name: "fleet", Usage: "`NAME` of your fleet; rollouts of other fleets need no signature by a --verify-key, and their devices keep all generations; may be repeated"},

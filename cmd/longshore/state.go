@@ -59,7 +59,7 @@ func statePushCommand() command {
 // nextFlags are the flags of every command that publishes the next state of one device.
 func nextFlags() []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 720h from now"},
+		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 30d from now"},
 		&cli.StringFlag{Name: "windows", Usage: "`FILE` with the list of windows in which the device makes changes, as changes.windows in agent.yaml; none removes them", DefaultText: "those of the current state"},
 		&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
 		dryRunFlag(), annotationFlag(),
