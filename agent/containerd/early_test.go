@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/containerd/process"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/testenv"
 )
@@ -57,7 +60,9 @@ func (r *rig) replaced(img workload.Image, edit func(*workload.Service)) (p *wor
 // The task of a replacement is created while the old container runs; its Start only starts the process.
 func TestPreparedStart(t *testing.T) {
 	r := newRig(t)
+	begun := time.Now()
 	p, old, next := r.replaced(r.pulled(nil), func(*workload.Service) {})
+	done := time.Now()
 	pid := r.taskPID(next.ID)
 	if pid == "" {
 		t.Fatal("no task was created")
@@ -65,6 +70,7 @@ func TestPreparedStart(t *testing.T) {
 	if err := r.Stop(t.Context(), old.ID); err != nil {
 		t.Fatal(err)
 	}
+	prepared := time.Since(done)
 	if err := r.start(next); err != nil {
 		t.Fatal(err)
 	}
@@ -74,6 +80,17 @@ func TestPreparedStart(t *testing.T) {
 	}
 	if got := r.taskPID(next.ID); got != pid {
 		t.Errorf("the process is %s, want %s, which was prepared", got, pid)
+	}
+	_, created, _ := process.Started(r.seen(next.ID).PID, "/proc") // by the clock that observations have, which is less exact
+	for what, rt := range map[string]*containerd.Runtime{"the agent": r.Runtime, "an agent that was restarted": r.reopened(r.o)} {
+		all, err := rt.Observe(t.Context())
+		i := slices.IndexFunc(all.Containers, func(o workload.Observation) bool { return o.ID == next.ID })
+		if err != nil || i < 0 {
+			t.Fatalf("%s: %+v, %v", what, all, err)
+		}
+		if after := all.Containers[i].StartedAt.Sub(created); after < prepared || after > time.Since(begun) {
+			t.Errorf("%s: it started %v after its creation, want %v or more", what, after, prepared)
+		}
 	}
 	if err := r.PrepareStart(t.Context(), p, next); err != nil || r.taskPID(next.ID) != pid {
 		t.Errorf("PrepareStart of a running container = %v, process %s, want %s", err, r.taskPID(next.ID), pid)
@@ -169,6 +186,18 @@ func TestPreparedStartsAreFew(t *testing.T) {
 	if n := tasks(); n != 9 {
 		t.Errorf("%d tasks beside the one that was started, want 8", n-1)
 	}
+	for _, args := range [][]string{{"tasks", "rm", "--force", all[1].ID}, {"containers", "rm", all[1].ID}} { // by another program
+		if out, err := r.daemon.Ctr(t.Context(), append([]string{"-n", r.o.Namespace}, args...)...); err != nil {
+			t.Fatal(out, err)
+		}
+	}
+	all = slices.Delete(all, 1, 2)
+	if _, err := r.Observe(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := tasks(); n != 9 {
+		t.Errorf("%d tasks after another program deleted one, want 9", n)
+	}
 }
 
 // A task that ended before its container was started is no run of the container: one that is not to be restarted starts all the same.
@@ -257,17 +286,30 @@ func TestPlacesInAVolume(t *testing.T) {
 	}
 }
 
-// What the old container may still change is looked at when it has ended.
+// What the old container may still change is looked at when it has ended, and another runtime may start a virtual machine when it creates a task.
 func TestStartThatIsNotPrepared(t *testing.T) {
-	r := newRig(t)
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o644); err != nil {
+	r := newRig(t, func(o *containerd.Options) { o.Runtimes = map[string]string{"other": filepath.Join(dir, "other")} })
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "f"), []byte("x"), 0o644), os.Symlink(testenv.Program(t, "runc"), filepath.Join(dir, "other"))); err != nil {
 		t.Fatal(err)
 	}
-	_, _, next := r.replaced(r.pulled(nil), func(s *workload.Service) {
-		s.Mounts = []workload.Mount{{Kind: workload.MountBind, Source: filepath.Join(dir, "f"), Target: "/f"}}
-	})
-	if pid := r.taskPID(next.ID); pid != "" {
-		t.Errorf("a task was created, process %s", pid)
+	img := r.pulled(nil)
+	for name, edit := range map[string]func(*workload.Service){
+		"a path of the device": func(s *workload.Service) {
+			s.Mounts = []workload.Mount{{Kind: workload.MountBind, Source: filepath.Join(dir, "f"), Target: "/f"}}
+		},
+		"another runtime": func(s *workload.Service) { s.Runtime = "other" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, old, next := r.replaced(img, edit)
+			if pid := r.taskPID(next.ID); pid != "" {
+				t.Errorf("a task was created, process %s", pid)
+			}
+			for _, c := range []workload.Container{old, next} {
+				if err := r.Remove(t.Context(), c.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
 	}
 }

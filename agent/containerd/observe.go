@@ -25,9 +25,15 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	if err := r.claim.Hold(ctx); err != nil {
 		return out, err
 	}
+	early := r.early.waiting()
 	ctrs, err := r.records.Observed(ctx)
 	if err != nil {
 		return out, fmt.Errorf("list containers: %w", failure.Classify(err))
+	}
+	for _, id := range early {
+		if !slices.ContainsFunc(ctrs, func(b containers.Container) bool { return b.ID == id }) {
+			r.early.take(id) // another program deleted it: its place is free
+		}
 	}
 	var ids []string
 	for _, b := range ctrs {
@@ -63,7 +69,9 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 			o = r.lastKnown.recall(o)
 		case r.early.has(b.ID): // it stays created, whatever became of the task: nothing ran in it
 		case t != nil:
-			if describe(&o, t); o.Status == workload.Exited && o.ExitCode != 0 {
+			describe(&o, t)
+			r.startNoted(&o)
+			if o.Status == workload.Exited && o.ExitCode != 0 {
 				o.Lack = r.lack(b)
 			}
 			r.watchOutput(b, o)

@@ -105,6 +105,15 @@ func (r *Runtime) stdinPipe(id string) (string, error) {
 	return pipe, nil
 }
 
+// isRunc reports whether containers of a runtime are runc's.
+func isRunc(i containers.RuntimeInfo) bool {
+	if i.Name != features.DefaultRuntime || i.Options == nil || i.Options.GetTypeUrl() == "" { // containerd returns a nil pointer for none
+		return i.Name == features.DefaultRuntime
+	}
+	var o runcoptions.Options
+	return typeurl.UnmarshalTo(i.Options, &o) == nil && (o.BinaryName == "" || filepath.Base(o.BinaryName) == "runc")
+}
+
 // runtimeOf returns the OCI runtime of a service's containers.
 func (r *Runtime) runtimeOf(s workload.Service) (containers.RuntimeInfo, error) {
 	name, ok := r.o.Runtimes[s.Runtime]
