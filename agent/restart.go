@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
@@ -48,11 +49,37 @@ func (a *Agent) Restart(ctx context.Context, targets []string, by string) ([]sta
 	})
 	switch {
 	case errors.Is(err, errRestarted):
-		return chosen, nil
+		return a.again(ctx, chosen)
 	case err == nil && ctx.Err() == nil:
 		err = errStopped
 	}
 	return nil, errors.Join(err, ctx.Err())
+}
+
+// again are containers as they are after their restart, which the loop may not have observed yet.
+func (a *Agent) again(ctx context.Context, chosen []status.Container) ([]status.Container, error) {
+	seen, err := a.o.Runtime.Observe(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("restart: the containers have started: %w", err)
+	}
+	all, err := ask(ctx, a, func(l *loop) ([]status.Container, error) {
+		return status.View{Target: l.targetResolved, Supervision: l.sup, Observed: plan.ByID(seen), Reported: l.told.statuses}.Containers(), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := make([]status.Container, 0, len(chosen))
+	for _, c := range all {
+		i := slices.IndexFunc(chosen, func(x status.Container) bool { return x.ID == c.ID })
+		if i < 0 {
+			continue
+		}
+		if c.Health != "" && c.Health == chosen[i].Health && c.PID != chosen[i].PID { // of the run before
+			c.Health, c.Output = plan.HealthStarting, ""
+		}
+		out = append(out, c)
+	}
+	return out, nil
 }
 
 // restart has the next plan restart containers; waits are their ids.

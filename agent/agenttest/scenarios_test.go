@@ -402,6 +402,11 @@ func restartByHand(t *testing.T, w *World) {
 		t.Fatalf("restarted %+v, %v", done, err)
 	}
 	after := w.allRun(t, names...)
+	for _, c := range done {
+		if x := after[line+"/"+c.Service]; c.State != workload.Running || c.PID != x.PID || !c.StartedAt.Equal(x.StartedAt) {
+			t.Errorf("restarted %+v, and it is %+v", c, x)
+		}
+	}
 	for _, name := range names {
 		if again := after[name].Run != before[name].Run; again != (name != line+"/broker") || after[name].ID != before[name].ID {
 			t.Errorf("%s: restarted %v, container %s, before %s", name, again, after[name].ID, before[name].ID)
