@@ -112,9 +112,13 @@ func (k *Keeper) next() time.Duration {
 }
 
 // due is when the certificate is renewed: while a third is left, for many tries, also after days offline. Its validity begins before it was
-// issued, for clocks that differ: of a certificate that came in this run, that time does not count.
+// issued, for clocks that differ: of a certificate that came in this run, that time does not count. One that is not valid yet is of a clock that was
+// ahead, and due now; not so soon again after one came, where it is the clock here that is behind.
 func (k *Keeper) due() (time.Time, error) {
 	from, to, err := k.Lifetime()
+	if now := k.Now(); err == nil && now.Before(from) && now.Sub(k.taken).Abs() >= k.Every {
+		return now, nil
+	}
 	if k.taken.After(from) && k.taken.Before(to) {
 		from = k.taken
 	}

@@ -141,6 +141,28 @@ func TestKeeperShortLifetime(t *testing.T) {
 	})
 }
 
+// A certificate that is not valid yet, because the clocks of the manager and the device were ahead when it came, is renewed: not in the years until it
+// would be due. A device whose clock is behind all the time does not renew all the time.
+func TestKeeperOfACertificateThatIsNotValidYet(t *testing.T) {
+	for behind, most := range map[time.Duration]int{0: 1, 2 * 24 * time.Hour: 25} {
+		synctest.Test(t, func(t *testing.T) {
+			k := newKeeper()
+			k.from, k.to = time.Now().AddDate(10, 0, 0), time.Now().AddDate(10, 1, 0)
+			take := k.Take
+			k.Take = func(a enroll.Answer) error {
+				err := take(a)
+				k.from = k.from.Add(behind)
+				return err
+			}
+			start := time.Now()
+			k.during(t, 24*time.Hour)
+			if n := len(k.renewed); n == 0 || n > most || k.renewed[0].Sub(start) > time.Minute {
+				t.Errorf("%v behind: renewed %v, want at once, and %d times at most", behind, k.renewed, most)
+			}
+		})
+	}
+}
+
 // A manager that has nothing to send, although a certificate is due, is not asked each second.
 func TestKeeperWithoutGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
