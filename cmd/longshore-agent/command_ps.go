@@ -48,7 +48,7 @@ func (p *program) restartCommand() *cli.Command {
 		Name:      "restart",
 		Usage:     "stop containers and start them again",
 		ArgsUsage: "TARGET ...",
-		Description: "Waits until the containers have started. Each gets its stop signal and its stop_grace_period; one that has exited is started at\n" +
+		Description: "Waits until the containers have started. Each gets its stop signal and its stop_grace_period; one that does not run is started at\n" +
 			"once. Services with depends_on and restart: true are restarted too. If a container depends on a service that is not up, nothing is\n" +
 			"stopped: name both. Windows and approvals do not apply.\n" + targetHelp + "\n\n" +
 			"Examples:\n  longshore-agent restart line-monitor/web\n  longshore-agent restart line-monitor",
