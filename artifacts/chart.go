@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -216,9 +217,7 @@ func described(mediaType string, data []byte) ocispec.Descriptor {
 func (c *Chart) annotations(o ChartOptions) map[string]string {
 	out := map[string]string{}
 	for _, all := range []map[string]string{c.Annotations, o.Annotations} {
-		for k, v := range all {
-			out[k] = v
-		}
+		maps.Copy(out, all)
 	}
 	var authors []string
 	for _, m := range c.Maintainers {

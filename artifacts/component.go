@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -63,9 +64,7 @@ func PackComponent(fsys fs.FS, o ComponentOptions) (*Artifact, error) {
 	}
 	archive := layer(TypeComposeArchive, o.Name+".tar.gz", data)
 	own := map[string]string{AnnotationComponentType: "compose", AnnotationComponentVersion: o.Version}
-	for k, v := range own {
-		archive.Descriptor.Annotations[k] = v
-	}
+	maps.Copy(archive.Descriptor.Annotations, own)
 	own[ocispec.AnnotationTitle], own[ocispec.AnnotationVersion] = o.Name, o.Version
 	return pack(TypeComponent, []Blob{archive.inline(maxInlineArchive)}, o.Created, own, o.Annotations)
 }

@@ -124,10 +124,7 @@ func ParseLock(file string, data []byte) (*Lock, error) {
 		l.Images = append(l.Images, i)
 	}
 	root.Close()
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return l, nil
+	return strict.Result(root, l)
 }
 
 // Encode writes the lock: images and platforms sorted, the same bytes for the same content. What ParseLock would refuse

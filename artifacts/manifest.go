@@ -130,10 +130,7 @@ func open(data []byte, artifactType string) (*image, error) {
 	if layers.Kind() == strict.List && len(i.layers) == 0 {
 		layers.Faultf("must have at least one layer")
 	}
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return i, nil
+	return strict.Result(root, i)
 }
 
 // number reads an annotation that counts from 1, written in the one way that there is.

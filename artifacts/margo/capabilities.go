@@ -78,10 +78,7 @@ func capabilitiesOf(root *strict.Node) (*DeviceCapabilities, error) {
 	}
 	c.Extensions = extensions(root)
 	root.Close(isExtension)
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return c, nil
+	return strict.Result(root, c)
 }
 
 func deviceProperties(n *strict.Node) DeviceProperties {
@@ -108,8 +105,7 @@ func deviceProperties(n *strict.Node) DeviceProperties {
 		p.Interfaces = append(p.Interfaces, Interface{i.Need("type").OneOf(interfaceTypes...)})
 	}
 	if o := n.Get("otelCollector"); o != nil {
-		v := o.Bool()
-		p.OTELCollector = &v
+		p.OTELCollector = new(o.Bool())
 	}
 	p.SupportedRuntimes = oneOrMore(n.Get("supportedRuntimes"), runtimes)
 	p.SupportedDeploymentTypes = oneOrMore(n.Get("supportedDeploymentTypes"), deployable)

@@ -120,10 +120,7 @@ func ParseApplicationDeployment(file string, data []byte) (*ApplicationDeploymen
 	d.Spec.DeploymentProfile = r.profile(spec.Need("deploymentProfile"))
 	d.Spec.Parameters = parameters(spec.Get("parameters"), d.Spec.DeploymentProfile.Type == "compose", true)
 	d.Spec.Extensions = r.closed(spec)
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return d, nil
+	return strict.Result(root, d)
 }
 
 // deploymentReader reads what ApplicationDeployments and ApplicationDescriptions have in common.

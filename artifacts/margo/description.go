@@ -140,10 +140,7 @@ func ParseApplicationDescription(file string, data []byte) (*ApplicationDescript
 	knownTargets(root.Get("parameters"), d.DeploymentProfiles)
 	d.Configuration = configuration(root.Get("configuration"), d.Parameters)
 	d.Extensions = extensions(root)
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return d, nil
+	return strict.Result(root, d)
 }
 
 func descriptionMetadata(n *strict.Node) DescriptionMetadata {
@@ -242,12 +239,10 @@ func configurationSchema(n *strict.Node) ConfigurationSchema {
 		MaxPrecision: whole(n.Get("maxPrecision")),
 	}
 	if v := n.Get("minValue"); v != nil {
-		f := v.Float64()
-		s.MinValue = &f
+		s.MinValue = new(v.Float64())
 	}
 	if v := n.Get("maxValue"); v != nil {
-		f := v.Float64()
-		s.MaxValue = &f
+		s.MaxValue = new(v.Float64())
 	}
 	for _, k := range []string{"allowEmpty", "allowNoValue"} { // the second is its older name
 		if v := n.Get(k); v != nil {
@@ -267,6 +262,5 @@ func whole(n *strict.Node) *int64 {
 	if n == nil {
 		return nil
 	}
-	v := n.Int64()
-	return &v
+	return new(n.Int64())
 }

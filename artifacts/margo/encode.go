@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -33,9 +34,7 @@ func (s *DeploymentStatus) Encode() ([]byte, error) {
 func (c *DeviceCapabilities) Encode() ([]byte, error) {
 	return encode(c, func(doc map[string]any) {
 		tellEmpty(c, doc)
-		for k, v := range c.Extensions {
-			doc[k] = v
-		}
+		maps.Copy(doc, c.Extensions)
 	}, ParseDeviceCapabilities)
 }
 

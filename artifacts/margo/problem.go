@@ -56,14 +56,10 @@ func problemOf(root *strict.Node) (*Problem, error) {
 		p.RetryAfterSeconds = int(s)
 	}
 	if r := root.Get("retryable"); r != nil {
-		v := r.Bool()
-		p.Retryable = &v
+		p.Retryable = new(r.Bool())
 	}
 	for _, e := range root.Get("errors").Items() {
 		p.Errors = append(p.Errors, ProblemField{Field: e.Get("field").Text(), Message: e.Get("message").Text()})
 	}
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return strict.Result(root, p)
 }

@@ -83,10 +83,7 @@ func ParseStateManifest(file string, data []byte) (*StateManifest, error) {
 			bundle.Faultf("must be null when there are no deployments")
 		}
 	}
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return m, nil
+	return strict.Result(root, m)
 }
 
 func bundleRef(n *strict.Node) *BundleRef {

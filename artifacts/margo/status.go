@@ -77,10 +77,7 @@ func statusOf(root *strict.Node) (*DeploymentStatus, error) {
 		names = append(names, n.Get("name"))
 	}
 	unique(names, "component")
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return strict.Result(root, s)
 }
 
 func stateAndError(n *strict.Node) (State, *StatusError) {

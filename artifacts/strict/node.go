@@ -183,6 +183,15 @@ func (n *Node) Err() error {
 	return n.doc.err()
 }
 
+// Result is v, read from a document, or what Err says of the document.
+func Result[T any](root *Node, v T) (T, error) {
+	if err := root.Err(); err != nil {
+		var none T
+		return none, err
+	}
+	return v, nil
+}
+
 func (d *document) err() error {
 	if len(d.faults) == 0 {
 		return nil

@@ -3,7 +3,7 @@
 // duplicate keys before it, and nesting is then told where the parser gives up, in JSON at 10,000 levels.
 //
 // [YAML] and [JSON] give the root [Node] of one document. A reader walks it with typed methods; what does not fit is
-// recorded, reading goes on, and [Node.Err] ends it:
+// recorded, reading goes on, and [Result] ends it:
 //
 //	root, err := strict.YAML(file, data)
 //	if err != nil {
@@ -12,7 +12,7 @@
 //	c.Device = root.Need("device").Text()
 //	c.Poll = root.Get("poll").Duration()
 //	root.Close() // members that were not read are faults, with "did you mean"
-//	return c, root.Err()
+//	return strict.Result(root, c)
 //
 // Refused before anything is read: bytes that are not UTF-8, emptiness, too many bytes, more than one document, trailing
 // data, duplicate keys, directives, anchors, aliases, merge keys and tags, nesting deeper than [MaxDepth], numbers that YAML's
