@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"cmp"
 	"math"
 
 	"github.com/longshore-dev/longshore/agent/workload"
@@ -63,9 +64,7 @@ func (t *translation) restartPolicy(service, n *composefile.Node, s *workload.Se
 	if s.Restart.Policy == workload.RestartUnlessStopped {
 		r.Policy = s.Restart.Policy
 	}
-	if r.Max == 0 {
-		r.Max = s.Restart.Max
-	}
+	r.Max = cmp.Or(r.Max, s.Restart.Max)
 	s.Restart = r
 }
 

@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -86,9 +87,7 @@ func (t *translation) external(n *composefile.Node, name string) (string, bool) 
 	} else if v, ok := t.boolean(e, false); !v {
 		return "", ok
 	}
-	if own == "" {
-		own = name
-	}
+	own = cmp.Or(own, name)
 	if !sectionName.MatchString(own) {
 		t.Fault(e, "", "%q is no name", composefile.Clip(own))
 		return "", false

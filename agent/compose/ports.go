@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -142,9 +143,7 @@ func (t *translation) longPort(n *composefile.Node, replicas int) []workload.Por
 
 func (t *translation) port(n *composefile.Node, hostIP, published, target, protocol string) (workload.Port, bool) {
 	p := workload.Port{Protocol: strings.ToLower(protocol)}
-	if p.Protocol == "" {
-		p.Protocol = "tcp"
-	}
+	p.Protocol = cmp.Or(p.Protocol, "tcp")
 	switch p.Protocol {
 	case "tcp", "udp", "sctp":
 	default:

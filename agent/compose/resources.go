@@ -126,8 +126,7 @@ func (t *translation) memory(n *composefile.Node, r *workload.Resources) {
 		}
 	}
 	if s := n.Get("mem_swappiness"); !s.IsNull() {
-		v := uint64(t.integer(s, 0, 100))
-		r.Swappiness = &v
+		r.Swappiness = new(uint64(t.integer(s, 0, 100)))
 	}
 	r.OOMScoreAdj = int(t.integer(n.Get("oom_score_adj"), -1000, 1000))
 	r.OOMKillDisable = t.flag(n.Get("oom_kill_disable"))

@@ -1,6 +1,7 @@
 package compose
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -233,8 +234,7 @@ func (t *translation) umask(n *composefile.Node) *uint32 {
 	if n.IsNull() {
 		return nil
 	}
-	v := t.octal(n, 0o777)
-	return &v
+	return new(t.octal(n, 0o777))
 }
 
 // Underscores are not allowed in host names, but common in names of services and accepted by resolvers.
@@ -244,10 +244,7 @@ func isHostname(s string) bool { return hostname.MatchString(s) }
 
 // labels rejects labels that containerd cannot store or that are reserved.
 func (t *translation) labels(n *composefile.Node, labels map[string]string) map[string]string {
-	at := n.Get("labels")
-	if at == nil {
-		at = n
-	}
+	at := cmp.Or(n.Get("labels"), n)
 	for k, v := range labels {
 		where := at
 		if l := at.Get(k); l != nil {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"time"
@@ -32,9 +33,7 @@ func (c *Config) times(root *strict.Node) {
 		if c.Poll.Phase = p.Duration(); c.Poll.Phase > 0 && c.Poll.Phase >= c.Poll.Interval {
 			p.Faultf("must be below the interval, %s", c.Poll.Interval)
 		}
-		if c.Poll.Phase == 0 {
-			c.Poll.Phase = c.Poll.Interval
-		}
+		c.Poll.Phase = cmp.Or(c.Poll.Phase, c.Poll.Interval)
 	}
 	c.Poll.Jitter = DefaultJitter
 	if j := n.Get("jitter"); j != nil {

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -124,10 +125,7 @@ func (r *Runtime) createNew(ctx context.Context, p *workload.Project, c workload
 	if err := both.Wait(); err != nil {
 		return err
 	}
-	signal := c.Service.StopSignal
-	if signal == "" {
-		signal = img.Config.Config.StopSignal
-	}
+	signal := cmp.Or(c.Service.StopSignal, img.Config.Config.StopSignal)
 	if _, err := runspec.Signal(signal); err != nil {
 		return err
 	}

@@ -3,6 +3,7 @@ package containerd
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"sync"
@@ -89,10 +90,7 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	for _, p := range owners {
 		projects[p] = true
 	}
-	for p := range projects {
-		out.Projects = append(out.Projects, p)
-	}
-	slices.Sort(out.Projects)
+	out.Projects = slices.Sorted(maps.Keys(projects))
 	return out, nil
 }
 

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -226,9 +227,7 @@ func (o Options) complete() (Options, error) {
 	if o.CDIDirs == nil {
 		o.CDIDirs = cdi.DefaultSpecDirs
 	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	switch {
 	case o.Device == "":
 		return o, fmt.Errorf("no device id: %w", fault.ErrInvalid)

@@ -1,6 +1,7 @@
 package containerd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -49,10 +50,7 @@ func (r *Runtime) stop(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	grace := rec.Container.Service.StopGrace
-	if grace == 0 {
-		grace = defaultGrace
-	}
+	grace := cmp.Or(rec.Container.Service.StopGrace, defaultGrace)
 	if end, ok := ctx.Deadline(); ok { // SIGKILL is sent before the deadline, whatever the service's grace period
 		grace = min(grace, end.Sub(r.o.Now())-tasks.KillWait)
 	}

@@ -5,6 +5,7 @@
 package firstprocess
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -100,9 +101,7 @@ func lookUp(name string, environment []string) (string, error) {
 		}
 	}
 	for dir := range strings.SplitSeq(path, ":") {
-		if dir == "" {
-			dir = "."
-		}
+		dir = cmp.Or(dir, ".")
 		file := strings.TrimRight(dir, "/") + "/" + name
 		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && unix.Access(file, unix.X_OK) == nil {
 			return file, nil

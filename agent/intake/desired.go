@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -286,10 +287,7 @@ func (b *builder) imagesOf(ctx context.Context, about string, s *workload.Servic
 
 func (b *builder) image(ctx context.Context, about string, img *workload.Image) error {
 	if img.Digest == "" {
-		tag := img.Tag
-		if tag == "" {
-			tag = "latest"
-		}
+		tag := cmp.Or(img.Tag, "latest")
 		d, err := b.pin(ctx, img.Repository, tag, codes.ImageUnpinned, codes.ImageMissing)
 		if err != nil {
 			return fmt.Errorf("%s: %w", about, err)

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"maps"
 	"math/bits"
 	"path"
 	"slices"
@@ -43,12 +44,7 @@ func (t *tree) input() []string {
 			seen["mouse"] = true
 		}
 	}
-	var out []string
-	for kind := range seen {
-		out = append(out, kind)
-	}
-	slices.Sort(out)
-	return out
+	return slices.Sorted(maps.Keys(seen))
 }
 
 // bitmap are the words of a set of bits, the lowest first.

@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -28,8 +29,7 @@ func (t *tree) note(name string, err error) {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENXIO) { // it was unplugged just now
 		return
 	}
-	var p *fs.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*fs.PathError](err); ok {
 		err = p.Err
 	}
 	if s := fmt.Sprintf("/%s: %v", name, err); !slices.Contains(t.unread, s) {
@@ -125,10 +125,7 @@ func (t *tree) follow(name string) string {
 
 // device is the hardware behind an entry of a class, as a path below sys/devices; "": there is none, the entry is the kernel's own.
 func (t *tree) device(class, name string) string {
-	at := t.follow(path.Join("sys/class", class, name))
-	if at == "" {
-		at = path.Join("sys/class", class, name)
-	}
+	at := cmp.Or(t.follow(path.Join("sys/class", class, name)), path.Join("sys/class", class, name))
 	d := t.follow(path.Join(at, "device"))
 	if strings.HasPrefix(d, "sys/devices/virtual/") || strings.HasPrefix(d, "sys/devices/faux/") {
 		return ""

@@ -237,8 +237,7 @@ func (c *Client) retryAfter(h string) (time.Duration, bool) {
 
 // bare drops the method and URL that net/http puts before an error: we say it ourselves.
 func bare(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
 	return err

@@ -104,9 +104,7 @@ func Open(o Options) (*Manager, error) {
 		}
 	}
 	m := &Manager{o: o, log: o.Logger}
-	if m.log == nil {
-		m.log = slog.New(slog.DiscardHandler)
-	}
+	m.log = cmp.Or(m.log, slog.New(slog.DiscardHandler))
 	if err := m.load(); err != nil {
 		return nil, err
 	}

@@ -86,10 +86,7 @@ func parseMessages(file string, data []byte, base *Messages) (*Messages, error) 
 		m.text[key] = text
 	}
 	root.Close()
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return m, nil
+	return strict.Result(root, m)
 }
 
 // placeholders lists those of a text, each once.

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -113,9 +114,7 @@ type Standing struct {
 
 // Progress derives from where the device stands and from what was saved where its change stands now. It is pure. nil: there is none.
 func Progress(p *store.Progress, s Standing) *store.Progress {
-	if p == nil {
-		p = &store.Progress{}
-	}
+	p = cmp.Or(p, &store.Progress{})
 	next := store.Progress{}
 	if a := s.Accepted; a != nil {
 		next.Generation, next.Digest = a.Generation, a.Digest

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -38,9 +39,7 @@ func (t *Tx) ResetGenerations(r Reset, at time.Time) (acted bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	if x == nil {
-		x = &resets{}
-	}
+	x = cmp.Or(x, &resets{})
 	if slices.Contains(x.Done, r) {
 		return false, nil
 	}

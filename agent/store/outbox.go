@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"time"
@@ -111,9 +112,7 @@ func (t *Tx) AskRecap() error {
 	if err != nil {
 		return err
 	}
-	if g == nil {
-		g = &Gap{}
-	}
+	g = cmp.Or(g, &Gap{})
 	g.Told = false
 	return put(t.tx.Bucket(bucketMeta), keyGap, g)
 }

@@ -3,6 +3,7 @@ package trace
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -264,7 +265,7 @@ func (x *changes) leave(at time.Time) {
 // finish ends the present change.
 func (x *changes) finish(outcome, code string, at time.Time) {
 	c := x.now
-	for _, name := range sorted(c.open) {
+	for _, name := range slices.Sorted(maps.Keys(c.open)) {
 		x.closes(name, at, code)
 	}
 	s := span{id: c.root, name: spanChange, begin: c.begun, end: at, failure: code, attributes: []attribute{
@@ -279,15 +280,6 @@ func (x *changes) finish(outcome, code string, at time.Time) {
 	x.tell(s)
 	x.end(c.digest)
 	x.now = nil
-}
-
-func sorted(open map[string]*applying) []string {
-	names := make([]string, 0, len(open))
-	for name := range open {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
 }
 
 // deployed takes in the next state of a deployment; its message is the state, and may go on with what is wrong.

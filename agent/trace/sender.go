@@ -138,8 +138,7 @@ func (s *sender) post(ctx context.Context, body []byte) error {
 
 // bare is an error without the URL, which may hold a secret.
 func bare(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
 	return err

@@ -93,8 +93,7 @@ func parseDeviceRule(rule string) (specs.LinuxDeviceCgroup, error) {
 		if err != nil {
 			return out, bad
 		}
-		i := int64(v)
-		*n.to = &i
+		*n.to = new(int64(v))
 	}
 	return out, nil
 }

@@ -72,8 +72,7 @@ func ClassifyRemote(err error) error {
 	if strings.Contains(err.Error(), "byte manifest for ") { // "rejecting 5242880 byte manifest": the client library's limit
 		return As(fault.ErrTooLarge, err)
 	}
-	var status remoteerrors.ErrUnexpectedStatus
-	if errors.As(err, &status) {
+	if status, ok := errors.AsType[remoteerrors.ErrUnexpectedStatus](err); ok {
 		switch code := status.StatusCode; {
 		case code == http.StatusUnauthorized:
 			return As(fault.ErrUnauthenticated, err)

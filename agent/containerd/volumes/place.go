@@ -358,8 +358,7 @@ func (r *Store) hold(ctx context.Context, project string, v workload.Volume, id 
 
 // errnoOf is the kernel's error without the arguments of the call.
 func errnoOf(err error) error {
-	var errno unix.Errno
-	if errors.As(err, &errno) {
+	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		return failure.As(fault.ErrTemporary, errno)
 	}
 	return fmt.Errorf("its options are not understood: %w", fault.ErrInvalid)

@@ -200,10 +200,7 @@ func bind(m workload.Mount) (specs.Mount, error) {
 func passesOut(m workload.Mount) bool { return strings.HasSuffix(m.Propagation, "shared") }
 
 func tmpfs(m workload.Mount) specs.Mount {
-	mode := m.TmpfsPerm
-	if mode == 0 {
-		mode = 0o1777
-	}
+	mode := cmp.Or(m.TmpfsPerm, 0o1777)
 	opts := []string{"nosuid", "nodev", "noexec", "mode=" + strconv.FormatUint(uint64(mode), 8)}
 	if m.TmpfsMax > 0 {
 		opts = append(opts, "size="+strconv.FormatInt(m.TmpfsMax, 10))

@@ -54,10 +54,7 @@ func (s *State) Attach(name string, c workload.Container) (bool, error) {
 		p.Attachments[c.ID], changed = a, true
 	}
 	if target := c.Service.Namespaces.Network.Service(); target != "" {
-		joins := p.Replica(target, c.Replica)
-		if joins == "" {
-			joins = p.Replica(target, 1)
-		}
+		joins := cmp.Or(p.Replica(target, c.Replica), p.Replica(target, 1))
 		if joins == "" {
 			return false, fmt.Errorf("network_mode service:%s: that service has no container: %w: %w", target, fault.ErrTemporary, fault.ErrNotFound)
 		}

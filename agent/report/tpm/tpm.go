@@ -17,6 +17,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -220,12 +221,7 @@ const badTag = tpm2.TPMRC(0x1e)
 // judge gives an error its kind and tells what to do. What it does not know is worth another try: the TPM is hardware behind a bus.
 func judge(device string, err error) error {
 	is := func(codes ...tpm2.TPMRC) bool {
-		for _, c := range codes {
-			if errors.Is(err, c) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(codes, func(c tpm2.TPMRC) bool { return errors.Is(err, c) })
 	}
 	say := func(kind error, hint string) error {
 		return fault.WithHint(fmt.Errorf("TPM %s: %w: %w", device, kind, err), hint)
