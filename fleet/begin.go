@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"strings"
@@ -50,9 +51,7 @@ func (b Beginning) Files() ([]BeginningFile, error) {
 		}
 		devices += fmt.Sprintf("  - {id: %s}\n", yamlWord(id))
 	}
-	if devices == "" {
-		devices = "  # - {id: press-07, labels: {site: graz}, capabilities: capabilities/press-07.json}\n"
-	}
+	devices = cmp.Or(devices, "  # - {id: press-07, labels: {site: graz}, capabilities: capabilities/press-07.json}\n")
 	text := fmt.Sprintf(`# yaml-language-server: $schema=%s
 # What the devices of this fleet are to run. Look with "longshore fleet plan", publish with "longshore fleet publish".
 fleet: %s

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -337,10 +338,7 @@ func (c *compiler) place(a *Assignment, dep *Deployment) {
 // choose finds the profile of a deployment for a device: the named one, or the first that the device can run;
 // nil and the reason if it can run none.
 func (c *compiler) choose(d *Device, dep *Deployment, r *Release) (p *margo.DescribedProfile, reasons []string) {
-	want := dep.Profile
-	if want == "" {
-		want = r.Application.Profile
-	}
+	want := cmp.Or(dep.Profile, r.Application.Profile)
 	for i := range r.Description.DeploymentProfiles {
 		p := &r.Description.DeploymentProfiles[i]
 		if want != "" && p.ID != want {

@@ -1,9 +1,11 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 
@@ -190,13 +192,9 @@ func (p *planner) price(ctx context.Context, platform string, had, now []margo.D
 				}
 				if strict {
 					c.AtMost = c.AtMost || l.atMost
-					if missing == "" {
-						missing = l.missing
-					}
+					missing = cmp.Or(missing, l.missing)
 				}
-				for d, size := range l.blobs {
-					into[d] = size
-				}
+				maps.Copy(into, l.blobs)
 			}
 		}
 		return nil

@@ -100,8 +100,7 @@ func ReadSavedPlan(file string, data []byte) (*SavedPlan, error) {
 		return fail("it is too large")
 	}
 	if err := json.Unmarshal(data, &d); err != nil {
-		var syntax *json.SyntaxError
-		if errors.As(err, &syntax) && syntax.Offset == int64(len(data)) {
+		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok && syntax.Offset == int64(len(data)) {
 			return fail("it is empty, or its end is missing")
 		}
 		return fail("it is no plan")

@@ -57,8 +57,7 @@ func (f *Fleet) loadCapabilities(fsys fs.FS, seen map[string]*capabilities, sink
 		seen[name] = c
 		data, err := bounded.FileIn(fsys, name, strict.MaxJSON)
 		if err != nil {
-			var at *fs.PathError
-			if errors.As(err, &at) {
+			if at, ok := errors.AsType[*fs.PathError](err); ok {
 				err = at.Err
 			}
 			sink.add(c.at, "write it with longshore-agent capabilities, on the device", "%s: %v", c.file, err)

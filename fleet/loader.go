@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -21,9 +22,7 @@ func (l *Loader) Look(ctx context.Context, d *Device, deployments []artifacts.De
 }
 
 func assigned(d *Device, deployments []artifacts.Deployment) *Assignment {
-	if d == nil {
-		d = &Device{}
-	}
+	d = cmp.Or(d, &Device{})
 	a := &Assignment{Device: d}
 	for i := range deployments {
 		a.Placements = append(a.Placements, placementOf(&deployments[i]))

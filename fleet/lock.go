@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -78,10 +79,7 @@ func ParseLock(file string, data []byte) (Lock, error) {
 		l[n.Key()] = x
 	}
 	root.Close()
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return l, nil
+	return strict.Result(root, l)
 }
 
 func lockedDigest(n *strict.Node) digest.Digest {
@@ -148,8 +146,7 @@ func (f *Fleet) readLock(fsys fs.FS, sink *faults) {
 	}
 	f.files[LockFile] = digest.FromBytes(data).String()
 	f.Lock, err = ParseLock(LockFile, data)
-	var document *strict.Error
-	if errors.As(err, &document) {
+	if document, ok := errors.AsType[*strict.Error](err); ok {
 		for _, x := range document.Faults {
 			x.File = LockFile
 			sink.list = append(sink.list, x)
@@ -160,10 +157,7 @@ func (f *Fleet) readLock(fsys fs.FS, sink *faults) {
 		l := f.Lock[name]
 		i := slices.IndexFunc(f.Applications, func(a *Application) bool { return a.Name == name })
 		if i < 0 {
-			hint := near(name, f.Applications, func(a *Application) string { return a.Name })
-			if hint == "" {
-				hint = "remove it, or promote again"
-			}
+			hint := cmp.Or(near(name, f.Applications, func(a *Application) string { return a.Name }), "remove it, or promote again")
 			sink.add(l.at, hint, "there is no application %q", name)
 			continue
 		}

@@ -146,8 +146,7 @@ func readFile(fsys fs.FS, name string, f *Fleet) *part {
 	data, err := bounded.FileIn(fsys, name, strict.MaxYAML)
 	if err != nil {
 		text := err.Error()
-		var at *fs.PathError
-		if errors.As(err, &at) {
+		if at, ok := errors.AsType[*fs.PathError](err); ok {
 			text = at.Err.Error()
 		}
 		hint := ""
@@ -171,8 +170,7 @@ func readFile(fsys fs.FS, name string, f *Fleet) *part {
 		root.Close()
 		err = root.Err()
 	}
-	var document *strict.Error
-	if errors.As(err, &document) {
+	if document, ok := errors.AsType[*strict.Error](err); ok {
 		for _, x := range document.Faults {
 			x.File = name
 			p.faults = append(p.faults, x)

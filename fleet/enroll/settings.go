@@ -96,10 +96,7 @@ func ParseSettings(file string, data []byte) (*Settings, error) {
 	s.source(root.Need("source"))
 	s.registry(root.Get("registry"), path)
 	root.Close()
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return s, nil
+	return strict.Result(root, s)
 }
 
 func address(n *strict.Node) string {

@@ -3,6 +3,7 @@ package fleettest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -87,10 +88,7 @@ func Compile(files fstest.MapFS, from fleet.Registry) (*fleet.Compiled, error) {
 
 // With is a copy of files in which a text of one is another.
 func With(files fstest.MapFS, name, from, to string) fstest.MapFS {
-	out := fstest.MapFS{}
-	for k, v := range files {
-		out[k] = v
-	}
+	out := maps.Clone(files)
 	old := string(out[name].Data)
 	if !strings.Contains(old, from) {
 		panic("no " + from + " in " + name)

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -192,8 +193,6 @@ func (b Both) Capabilities(ctx context.Context, devices []artifacts.DeviceID) (m
 	if err != nil {
 		return nil, err
 	}
-	for id, c := range more {
-		out[id] = c
-	}
+	maps.Copy(out, more)
 	return out, nil
 }

@@ -37,10 +37,7 @@ func ParseAccepted(file string, data []byte) (*Accepted, error) {
 		a.denied[clientID(n, n.Text(), n.Text())] = true
 	}
 	root.Close()
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return a, nil
+	return strict.Result(root, a)
 }
 
 // accept takes a client by its id, or with its devices.

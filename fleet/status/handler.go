@@ -205,8 +205,7 @@ func (a *api) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
 
 // broke is the answer to an error of the store that the handler did not expect.
 func broke(err error) *problem {
-	var quota *store.QuotaError
-	if errors.As(err, &quota) {
+	if quota, ok := errors.AsType[*store.QuotaError](err); ok {
 		return again(http.StatusTooManyRequests, quota.Error(), fullSeconds)
 	}
 	if errors.Is(err, fault.ErrTemporary) {

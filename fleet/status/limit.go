@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"runtime"
 	"sync"
 	"time"
@@ -31,15 +32,9 @@ type limits struct {
 }
 
 func newLimits(perSecond float64, burst, inFlight int) *limits {
-	if perSecond == 0 {
-		perSecond = defaultRate
-	}
-	if burst == 0 {
-		burst = defaultBurst
-	}
-	if inFlight == 0 {
-		inFlight = defaultInFlight
-	}
+	perSecond = cmp.Or(perSecond, defaultRate)
+	burst = cmp.Or(burst, defaultBurst)
+	inFlight = cmp.Or(inFlight, defaultInFlight)
 	return &limits{
 		slots: make(chan struct{}, inFlight), parse: make(chan struct{}, 2*runtime.GOMAXPROCS(0)), rate: rate.Limit(perSecond), burst: burst,
 		devices: map[string]*rate.Limiter{}, busy: map[string]int{},

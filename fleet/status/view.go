@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -160,8 +161,7 @@ func (v *views) devices(r *http.Request) (any, *problem) {
 	}
 	query := store.DeviceQuery{After: q.Get("after"), Limit: limit, Alarm: q.Get("refusing") == "true", Capabilities: capabilities}
 	if q.Get("offline") == "true" {
-		silence := v.Silence()
-		query.Offline = &silence
+		query.Offline = new(v.Silence())
 	}
 	list, more, err := v.Devices(r.Context(), query)
 	if err != nil {
@@ -261,9 +261,7 @@ func pageLimit(r *http.Request, most int) (int, *problem) {
 
 // Devices reads a page of devices; more reports whether there are others after it.
 func (v *Viewer) Devices(ctx context.Context, q store.DeviceQuery) (list []Device, more bool, err error) {
-	if q.Bytes == 0 {
-		q.Bytes = pageBytes
-	}
+	q.Bytes = cmp.Or(q.Bytes, pageBytes)
 	found, more, err := v.View.Devices(ctx, q)
 	if err != nil {
 		return nil, false, err

@@ -19,6 +19,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -155,10 +156,7 @@ const MissedIntervals = 3
 
 // Offline reports whether a device is silent for too long.
 func (s Silence) Offline(d Device) bool {
-	allowed := MissedIntervals * d.Interval
-	if allowed == 0 {
-		allowed = s.After
-	}
+	allowed := cmp.Or(MissedIntervals*d.Interval, s.After)
 	heard := d.LastHeard
 	if heard.Before(s.Since) || heard.After(s.Now.Add(clockSlack)) {
 		heard = s.Since

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -19,10 +20,7 @@ const (
 )
 
 func (s Silence) args() []any {
-	after := s.After.Milliseconds()
-	if after == 0 {
-		after = 1 << 60
-	}
+	after := cmp.Or(s.After.Milliseconds(), 1<<60)
 	return []any{millis(s.Now.Add(clockSlack)), millis(s.Since), after, millis(s.Now)}
 }
 
