@@ -216,8 +216,7 @@ func (s *statusError) Unwrap() error { return s.err }
 
 // statusOf is the status that caused err, 0 without a response.
 func statusOf(err error) int {
-	var s *statusError
-	if errors.As(err, &s) {
+	if s, ok := errors.AsType[*statusError](err); ok {
 		return s.status
 	}
 	return 0

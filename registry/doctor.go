@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -101,10 +102,7 @@ func (d *doctor) manifest(ctx context.Context, note string, subject *ocispec.Des
 		return ocispec.Descriptor{}, nil, err
 	}
 	desc := ocispec.Descriptor{MediaType: m.MediaType, Digest: digest.FromBytes(data), Size: int64(len(data))}
-	target := tag
-	if target == "" {
-		target = desc.Digest.String()
-	}
+	target := cmp.Or(tag, desc.Digest.String())
 	header, err := d.p.putManifest(ctx, desc, data, target)
 	if err == nil {
 		d.made = append([]digest.Digest{desc.Digest}, d.made...) // referrers before their subject

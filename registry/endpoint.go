@@ -211,8 +211,7 @@ func (e *endpoint) transportError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.DeadlineExceeded) {
 		return cause
 	}
-	var link *url.Error
-	if errors.As(err, &link) {
+	if link, ok := errors.AsType[*url.Error](err); ok {
 		err = link.Err // without the address, which may contain secrets
 	}
 	out := classify(err)

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -140,8 +141,7 @@ func onDisk(err error) error {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: %w", err, fault.ErrFull)
 	}
-	var named *fs.PathError
-	if errors.As(err, &named) {
+	if _, ok := errors.AsType[*fs.PathError](err); ok {
 		return fmt.Errorf("%w: %w", err, fault.ErrTemporary) // an input/output error
 	}
 	return fmt.Errorf("%w: %w", err, fault.ErrInvalid)
@@ -455,9 +455,7 @@ func (p *layoutPlace) put(ctx context.Context, desc ocispec.Descriptor, data []b
 	if err != nil {
 		return onDisk(err)
 	}
-	if name == "" {
-		name = desc.Digest.String()
-	}
+	name = cmp.Or(name, desc.Digest.String())
 	return onDisk(store.Tag(ctx, plain, name))
 }
 

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -96,27 +97,19 @@ func (o Options) withDefaults() Options {
 			o.Token = o.Getenv("LONGSHORE_TOKEN")
 		}
 	}
-	if o.Host == "" {
-		o.Host = o.Getenv("LONGSHORE_REGISTRY_HOST")
-	}
-	if o.Logger == nil {
-		o.Logger = slog.New(slog.DiscardHandler)
-	}
+	o.Host = cmp.Or(o.Host, o.Getenv("LONGSHORE_REGISTRY_HOST"))
+	o.Logger = cmp.Or(o.Logger, slog.New(slog.DiscardHandler))
 	if o.TagWait <= 0 {
 		o.TagWait = defaultTagWait
 	}
 	if o.Concurrency <= 0 {
 		o.Concurrency = defaultConcurrency
 	}
-	if o.RetryBudget == 0 {
-		o.RetryBudget = defaultRetryBudget
-	}
+	o.RetryBudget = cmp.Or(o.RetryBudget, defaultRetryBudget)
 	if o.StallTimeout <= 0 {
 		o.StallTimeout = defaultStallTimeout
 	}
-	if o.UserAgent == "" {
-		o.UserAgent = defaultUserAgent
-	}
+	o.UserAgent = cmp.Or(o.UserAgent, defaultUserAgent)
 	return o
 }
 

@@ -277,12 +277,7 @@ func (p *remotePlace) pushReferrer(ctx context.Context, subject, desc ocispec.De
 }
 
 func lists(list []ocispec.Descriptor, d digest.Digest) bool {
-	for _, one := range list {
-		if one.Digest == d {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(one ocispec.Descriptor) bool { return one.Digest == d })
 }
 
 // listed is the entry of a referrer in a list: with its artifact type and annotations, as specified.
@@ -298,9 +293,7 @@ func listed(desc ocispec.Descriptor, data []byte) ocispec.Descriptor {
 	entry := ocispec.Descriptor{
 		MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size, ArtifactType: m.ArtifactType, Annotations: m.Annotations,
 	}
-	if entry.ArtifactType == "" {
-		entry.ArtifactType = m.Config.MediaType
-	}
+	entry.ArtifactType = cmp.Or(entry.ArtifactType, m.Config.MediaType)
 	return entry
 }
 

@@ -216,8 +216,7 @@ func Check(file string) error {
 		_, err = read(file)
 		return err
 	}
-	var at *os.PathError
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*os.PathError](err); ok {
 		err = at.Err
 	}
 	return fmt.Errorf("credentials file %s: %w", file, err)

@@ -10,12 +10,12 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
-	"sort"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
@@ -236,12 +236,7 @@ func order(data []byte, hosts map[string]entry) []string {
 			add(key[1])
 		}
 	}
-	rest := make([]string, 0, len(hosts))
-	for name := range hosts {
-		rest = append(rest, name)
-	}
-	sort.Strings(rest)
-	for _, name := range rest {
+	for _, name := range slices.Sorted(maps.Keys(hosts)) {
 		add(name)
 	}
 	return out

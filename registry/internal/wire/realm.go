@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -67,9 +68,7 @@ func (t *tokenServers) toReal(r *http.Request, number string) *http.Request {
 	out := r.Clone(r.Context())
 	u := *real
 	q := u.Query()
-	for k, v := range r.URL.Query() {
-		q[k] = v
-	}
+	maps.Copy(q, r.URL.Query())
 	u.RawQuery = q.Encode()
 	out.URL, out.Host = &u, u.Host
 	return out
