@@ -1,6 +1,7 @@
 package signing
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -59,9 +60,7 @@ func ReadTagged(ctx context.Context, st Source, tag string) (digest.Digest, *oci
 	if err != nil {
 		return "", nil, err
 	}
-	if m.MediaType == "" {
-		m.MediaType = ocispec.MediaTypeImageManifest
-	}
+	m.MediaType = cmp.Or(m.MediaType, ocispec.MediaTypeImageManifest)
 	return d.Digest, m, nil
 }
 

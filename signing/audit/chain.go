@@ -141,9 +141,7 @@ func Chain(ctx context.Context, src signing.Source, target string, o Options) (*
 	if err != nil {
 		return nil, fmt.Errorf("%s@%s: %w", src.Name(), d.Digest, err)
 	}
-	if o.Kind == "" {
-		o.Kind = outline.Kind
-	}
+	o.Kind = cmp.Or(o.Kind, outline.Kind)
 	if o.Kind == artifacts.KindIndex {
 		o.Kind = artifacts.KindImage
 	}

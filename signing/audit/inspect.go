@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -84,20 +85,16 @@ func Inspect(ctx context.Context, src signing.Source, target string) (*Inspectio
 	if err != nil {
 		return nil, fmt.Errorf("inspect %s@%s: %w", src.Name(), d.Digest, err)
 	}
-	if o.MediaType == "" {
-		o.MediaType = desc.MediaType
-	}
+	o.MediaType = cmp.Or(o.MediaType, desc.MediaType)
 	i := &Inspection{
 		Digest: desc.Digest, Kind: o.Kind, MediaType: o.MediaType, ArtifactType: o.ArtifactType, Size: int64(len(manifest)),
 		ContentSize: o.Size(), Annotations: withoutBundle(o.Annotations), Referrers: []Referrer{},
 	}
 	if o.Subject != nil {
-		b := blobOf(*o.Subject)
-		i.Subject = &b
+		i.Subject = new(blobOf(*o.Subject))
 	}
 	if o.Config != nil {
-		b := blobOf(*o.Config)
-		i.Config = &b
+		i.Config = new(blobOf(*o.Config))
 	}
 	for _, l := range o.Layers {
 		i.Layers = append(i.Layers, blobOf(l))

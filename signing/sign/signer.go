@@ -2,6 +2,7 @@ package sign
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -74,9 +75,7 @@ func NewKeySigner(private PrivateKey, o Options) (*Signer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if key.Name == "" {
-		key.Name = key.Fingerprint.String()
-	}
+	key.Name = cmp.Or(key.Name, key.Fingerprint.String())
 	public, err := cryptoutils.MarshalPublicKeyToPEM(pub)
 	if err != nil {
 		return nil, fmt.Errorf("private key: %w", err)

@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -9,9 +10,7 @@ import (
 // Difference says in words what a policy changes for those who sign and for devices, one sentence each. before may be nil: then it
 // is the first one.
 func Difference(before, after *Policy) []string {
-	if before == nil {
-		before = &Policy{}
-	}
+	before = cmp.Or(before, &Policy{})
 	var out []string
 	say := func(format string, args ...any) { out = append(out, fmt.Sprintf(format, args...)) }
 	for _, s := range after.Signers {

@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -27,9 +28,7 @@ type First struct {
 
 // Document writes the policy, version 1, with its keys inside, for people to go on with.
 func (f First) Document() ([]byte, error) {
-	if f.Threshold == 0 {
-		f.Threshold = len(f.Signers)/2 + 1
-	}
+	f.Threshold = cmp.Or(f.Threshold, len(f.Signers)/2+1)
 	if f.Threshold < 1 || f.Threshold > len(f.Signers) {
 		return nil, fmt.Errorf("a threshold of %d of %d signers: %w", f.Threshold, len(f.Signers), fault.ErrInvalid)
 	}

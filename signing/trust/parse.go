@@ -1,6 +1,7 @@
 package trust
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -53,10 +54,7 @@ func Parse(file string, data []byte, read func(path string) ([]byte, error)) (*P
 	}
 	r.document(root)
 	root.Close()
-	if err := root.Err(); err != nil {
-		return nil, err
-	}
-	return r.policy, nil
+	return strict.Result(root, r.policy)
 }
 
 type reader struct {
@@ -274,13 +272,7 @@ func (r *reader) quorum(n *strict.Node, ofRule bool) Quorum {
 		}
 		q.Threshold = int(min(t, maxSigners+1))
 	}
-	at := threshold
-	if at == nil {
-		at = names
-	}
-	if at == nil {
-		at = keys
-	}
+	at := cmp.Or(threshold, names, keys)
 	r.reachable(at, q)
 	return q
 }

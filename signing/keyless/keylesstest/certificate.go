@@ -1,6 +1,7 @@
 package keylesstest
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -135,9 +136,7 @@ func (i *Instance) promise(t testing.TB, leaf *x509.Certificate, payload, sig []
 
 func certify(t testing.TB, template, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer) *x509.Certificate {
 	t.Helper()
-	if parent == nil {
-		parent = template
-	}
+	parent = cmp.Or(parent, template)
 	der, err := x509.CreateCertificate(rand.Reader, template, parent, pub, key)
 	must(t, err)
 	c, err := x509.ParseCertificate(der)

@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -71,14 +72,7 @@ const (
 // Root is the instance's trusted_root.json, without some of its parts.
 func (i *Instance) Root(t testing.TB, without ...Part) []byte {
 	t.Helper()
-	lacks := func(p Part) bool {
-		for _, w := range without {
-			if w == p {
-				return true
-			}
-		}
-		return false
-	}
+	lacks := func(p Part) bool { return slices.Contains(without, p) }
 	start := time.Now().Add(-time.Hour).Truncate(time.Second)
 	var authorities []root.CertificateAuthority
 	if !lacks(Authorities) {

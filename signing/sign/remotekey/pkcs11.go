@@ -1,6 +1,7 @@
 package remotekey
 
 import (
+	"cmp"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -21,9 +22,7 @@ import (
 const HasPKCS11 = token.Built
 
 func openPKCS11(u token.URI, o Options) (Key, error) {
-	if u.Module == "" {
-		u.Module = o.PKCS11Module
-	}
+	u.Module = cmp.Or(u.Module, o.PKCS11Module)
 	switch {
 	case !HasPKCS11:
 		_, err := token.Open(u, "")
