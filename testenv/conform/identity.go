@@ -1,6 +1,7 @@
 package conform
 
 import (
+	"cmp"
 	"context"
 	"crypto"
 	"crypto/ecdsa"
@@ -54,12 +55,8 @@ type forgery struct {
 }
 
 func (f forgery) hasNoAccess(ctx context.Context, s *session) error {
-	if f.by == nil {
-		f.by = s.Authority
-	}
-	if f.id == "" {
-		f.id = s.client.id.String()
-	}
+	f.by = cmp.Or(f.by, s.Authority)
+	f.id = cmp.Or(f.id, s.client.id.String())
 	if f.key == nil {
 		key, err := newKey()
 		if err != nil {

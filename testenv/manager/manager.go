@@ -13,6 +13,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"regexp"
 	"slices"
@@ -146,11 +147,7 @@ func (m *Manager) Copy(from, to string) {
 func (m *Manager) Devices() map[string]Capabilities {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := map[string]Capabilities{}
-	for id, c := range m.devices {
-		out[id] = c
-	}
-	return out
+	return maps.Clone(m.devices)
 }
 
 // Statuses are the reports of deployments, in order.

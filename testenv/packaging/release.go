@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -95,8 +96,7 @@ func (r *release) say(format string, args ...any) { fmt.Fprintf(r.Out, "  "+form
 // git runs a git command in the sources and returns its output without the last line's end.
 func (r *release) git(ctx context.Context, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, "git", append([]string{"-C", r.Source}, args...)...).Output()
-	var failed *exec.ExitError
-	if errors.As(err, &failed) {
+	if failed, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = fmt.Errorf("git %s: %w: %s", args[0], err, strings.TrimSpace(string(failed.Stderr)))
 	}
 	return strings.TrimSuffix(string(out), "\n"), err
@@ -213,12 +213,7 @@ func (r *release) changelog(ctx context.Context) error {
 		folders[folder] = append(folders[folder], what)
 	}
 	text += "\nChanges since " + strings.TrimPrefix(before, "v") + ":\n"
-	var names []string
-	for name := range folders {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(folders)) {
 		text += "\n## " + name + "\n\n"
 		for _, what := range folders[name] {
 			text += "- " + what + "\n"

@@ -56,9 +56,7 @@ func Chaos(ctx context.Context, o ChaosOptions) (figures ChaosFigures, err error
 	if o.Rate < minRate || o.Rate > maxRate || o.Containers < 1 {
 		return figures, fmt.Errorf("chaos of %d containers at %g times the usual rate: at least one container, %g to %g times", o.Containers, o.Rate, minRate, maxRate)
 	}
-	if o.Seed == 0 {
-		o.Seed = rand.Uint64()
-	}
+	o.Seed = cmp.Or(o.Seed, rand.Uint64())
 	fmt.Fprintf(o.Out, "chaos: %d containers, %v, %g times the usual rate, seed %d\n", o.Containers, o.Duration, o.Rate, o.Seed)
 	box, err := testenv.OpenBox(ctx)
 	if err != nil {

@@ -45,9 +45,7 @@ const (
 // starts again; then every image must be the registry's, file by file, and every workload must run the new generation.
 func PowerCut(ctx context.Context, o PowerCutOptions) (figures PowerCutFigures, err error) {
 	o.Rounds = cmp.Or(o.Rounds, powerCutRounds)
-	if o.Seed == 0 {
-		o.Seed = rand.Uint64()
-	}
+	o.Seed = cmp.Or(o.Seed, rand.Uint64())
 	fmt.Fprintf(o.Out, "power cuts: %d rounds, seed %d, containerd %s\n", o.Rounds, o.Seed, o.Release)
 	box, err := testenv.OpenBox(ctx)
 	if err != nil {
