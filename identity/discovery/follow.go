@@ -177,8 +177,7 @@ func (f *Follower) get(ctx context.Context, client *http.Client, at string, opti
 	}
 	res, err := client.Do(req)
 	if err != nil {
-		var u *url.Error
-		if errors.As(err, &u) {
+		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
 		var alert tls.AlertError
