@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
@@ -363,7 +364,7 @@ func (l *loop) watch() {
 		}
 		tries++
 		l.send(func(l *loop) { l.sight.look = true })
-		retry.Wait(l.ctx, retry.Backoff(tries, 500*time.Millisecond, 15*time.Second))
+		_ = delay.For(l.ctx, retry.Backoff(tries, 500*time.Millisecond, 15*time.Second))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -60,7 +61,7 @@ func (w *Watch) Run(ctx context.Context) {
 			reported = commit + err.Error()
 			w.Error(commit, err)
 		}
-		sleep(ctx, pause)
+		_ = delay.For(ctx, pause) // the loop ends with ctx
 	}
 }
 
@@ -74,13 +75,4 @@ func (b *backOff) next(interval time.Duration, err error) time.Duration {
 	b.pause = max(interval, min(2*b.pause, maxPause))
 	after, _ := fault.RetryAfter(err)
 	return max(b.pause, min(after, maxPause))
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }

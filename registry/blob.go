@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"time"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
@@ -141,7 +141,7 @@ func (b *blobReader) interrupted(err error) {
 		return
 	}
 	if b.tries > 1 {
-		b.err = sleep(b.ctx, wire.Backoff(b.tries-2))
+		b.err = delay.For(b.ctx, wire.Backoff(b.tries-2))
 	}
 }
 
@@ -240,16 +240,4 @@ func (v *verifying) Read(b []byte) (int, error) {
 		err = fmt.Errorf("bytes with another digest arrived: %w", fault.ErrDigestMismatch)
 	}
 	return n, err
-}
-
-// sleep waits for d, or until ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

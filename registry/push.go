@@ -13,6 +13,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"oras.land/oras-go/v2/registry/remote"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
@@ -197,7 +198,7 @@ func (p *remotePlace) setTag(ctx context.Context, desc ocispec.Descriptor, data 
 		if again {
 			after, asked := fault.RetryAfter(err)
 			if after, again = tries.Next(after, asked); again {
-				if err := sleep(ctx, after); err != nil {
+				if err := delay.For(ctx, after); err != nil {
 					return err
 				}
 			}

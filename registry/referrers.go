@@ -14,6 +14,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
@@ -269,7 +270,7 @@ func (p *remotePlace) pushReferrer(ctx context.Context, subject, desc ocispec.De
 			// The registry answers like one with the API but did not confirm the entry; the tag works with every client.
 			return p.mergeFallback(ctx, subject, desc, data)
 		}
-		if err := sleep(ctx, wire.Backoff(round)/2); err != nil {
+		if err := delay.For(ctx, wire.Backoff(round)/2); err != nil {
 			return err
 		}
 	}

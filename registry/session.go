@@ -14,6 +14,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
@@ -115,7 +116,7 @@ func (u *upload) settle(ctx context.Context) error {
 	err, before := u.ask(ctx), int64(-1)
 	for tries := 0; err == nil && u.off != before && tries < maxUploadTries; tries++ {
 		before = u.off
-		if err = sleep(ctx, wire.Backoff(1)); err == nil {
+		if err = delay.For(ctx, wire.Backoff(1)); err == nil {
 			err = u.ask(ctx)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -20,7 +21,7 @@ import (
 // waitForRival waits before a writer checks that its tag was not replaced, with a random part, so that two writers that replace each
 // other's value do not stay in step. round is the number of earlier tries.
 func (p *remotePlace) waitForRival(ctx context.Context, round int) error {
-	return sleep(ctx, p.c.o.TagWait+rand.N(p.c.o.TagWait*time.Duration(1+min(round, 4))))
+	return delay.For(ctx, p.c.o.TagWait+rand.N(p.c.o.TagWait*time.Duration(1+min(round, 4))))
 }
 
 // ResolveUpstream returns the digest of a tag at the registry itself, because mirrors may be outdated. "": the tag does not exist, or a lax

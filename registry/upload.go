@@ -19,6 +19,7 @@ import (
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/cache"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
@@ -115,7 +116,7 @@ func (p *remotePlace) pushChunks(ctx context.Context, a *access, desc ocispec.De
 			if !errors.Is(err, fault.ErrTemporary) || tries > maxUploadTries || errors.Is(err, syscall.EIO) { // error of the source medium
 				return err
 			}
-			if late := sleep(ctx, wire.Backoff(tries)); late != nil {
+			if late := delay.For(ctx, wire.Backoff(tries)); late != nil {
 				return late
 			}
 			if err := u.ask(ctx); err != nil && !errors.Is(err, fault.ErrTemporary) {

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"testing"
 	"time"
+
+	"github.com/longshore-dev/longshore/artifacts/delay"
 )
 
 // Poll intervals grow from short, because most real programs answer within milliseconds, to long, to leave them the CPU.
@@ -23,10 +25,8 @@ func poll(ctx context.Context, ask func() error) error {
 		if err == nil {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return errors.Join(context.Cause(ctx), err)
-		case <-time.After(pause):
+		if end := delay.For(ctx, pause); end != nil {
+			return errors.Join(end, err)
 		}
 	}
 }

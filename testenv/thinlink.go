@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/time/rate"
+
+	"github.com/longshore-dev/longshore/artifacts/delay"
 )
 
 // ThinLink is a TCP proxy in the place of a slow network connection: this machine's kernel may have no netem.
@@ -74,7 +76,7 @@ func (k *ThinLink) pass(ctx context.Context, to, from net.Conn, limit *rate.Limi
 	for {
 		n, err := from.Read(piece)
 		if n > 0 {
-			if limit.WaitN(ctx, n) != nil || rest(ctx, k.Delay) != nil {
+			if limit.WaitN(ctx, n) != nil || delay.For(ctx, k.Delay) != nil {
 				return
 			}
 			if _, err := to.Write(piece[:n]); err != nil {
@@ -88,17 +90,6 @@ func (k *ThinLink) pass(ctx context.Context, to, from net.Conn, limit *rate.Limi
 			}
 			return
 		}
-	}
-}
-
-func rest(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
 }
 

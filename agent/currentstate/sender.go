@@ -13,6 +13,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/retry"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 )
 
 const (
@@ -88,7 +89,7 @@ func (s *Sender) Run(ctx context.Context) {
 		pause := retry.Backoff(failures, time.Second, retry.ReportBackoff(s.o.Interval))
 		pause = max(retry.Spread(pause, s.o.Random()), retry.Asked(err))
 		s.note(func(r *status.CurrentReport) { r.LastError, r.NextTry = err.Error(), s.o.Now().Add(pause) })
-		retry.Wait(ctx, pause)
+		_ = delay.For(ctx, pause)
 	}
 }
 
@@ -132,7 +133,7 @@ func (s *Sender) idle(ctx context.Context) {
 	case <-ctx.Done():
 	case <-again:
 	case <-s.wake:
-		retry.Wait(ctx, settle)
+		_ = delay.For(ctx, settle)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/retry"
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -106,7 +107,7 @@ func (s *Sender) Run(ctx context.Context) {
 				pause, failures = left, 0
 			}
 			s.note(err, now.Add(pause))
-			retry.Wait(ctx, pause)
+			_ = delay.For(ctx, pause)
 		case some:
 			if failures > 0 {
 				s.o.Logger.Info("the fleet endpoint takes reports again")

@@ -2,7 +2,6 @@
 package retry
 
 import (
-	"context"
 	"fmt"
 	"time"
 
@@ -72,12 +71,4 @@ func Spread(d time.Duration, random float64) time.Duration {
 // Early is d, at most a fifth shorter: what is due within d comes in time. random is in [0,1).
 func Early(d time.Duration, random float64) time.Duration {
 	return time.Duration(float64(d) * (1 - jitter*random))
-}
-
-// Wait waits for d, or until ctx ends.
-func Wait(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
-	}
 }

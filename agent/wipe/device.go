@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -69,10 +70,8 @@ func (d Device) Wipe(ctx context.Context, r Runtime, release func() error, log *
 			return context.Cause(ctx)
 		}
 		log.Error("the device is not wiped yet; trying again", "error", err, "hint", fault.Hint(err))
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(retry):
+		if err := delay.For(ctx, retry); err != nil {
+			return err
 		}
 	}
 	if err := release(); err != nil {

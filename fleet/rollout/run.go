@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
 )
@@ -42,21 +43,9 @@ func (r *Run) Go(ctx context.Context) error {
 		if !next.IsZero() {
 			wait = max(min(wait, next.Sub(r.cfg.Now())), time.Millisecond)
 		}
-		if err := pause(ctx, wait); err != nil {
+		if err := delay.For(ctx, wait); err != nil {
 			return err
 		}
-	}
-}
-
-// pause waits, or returns the context's error.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
 	}
 }
 

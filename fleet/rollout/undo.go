@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -98,7 +99,7 @@ func (r *Run) goBack(ctx context.Context) error {
 		}
 		done += len(untouched) - len(again)
 		todo = again
-		if err := pause(ctx, settle); err != nil {
+		if err := delay.For(ctx, settle); err != nil {
 			return err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/pressly/goose/v3"
 	"modernc.org/sqlite" // the driver "sqlite"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -114,10 +115,8 @@ func migrate(ctx context.Context, db *sql.DB, path string) error {
 		if err == nil || try == migrationTry {
 			break
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("migrate %s: %w", path, context.Cause(ctx))
-		case <-time.After(migrationWait):
+		if err := delay.For(ctx, migrationWait); err != nil {
+			return fmt.Errorf("migrate %s: %w", path, err)
 		}
 	}
 	var known *sqlite.Error

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -32,8 +33,8 @@ func Wait(ctx context.Context, ask func(context.Context) (Answer, error), told f
 			pause = backOff(failures, err)
 		}
 		told(a, err)
-		if !sleep(ctx, pause) {
-			return Answer{}, context.Cause(ctx)
+		if err := delay.For(ctx, pause); err != nil {
+			return Answer{}, err
 		}
 	}
 }
@@ -49,17 +50,6 @@ func backOff(failures int, err error) time.Duration {
 
 // spread takes up to a tenth off, so that devices that started together do not ask together.
 func spread(d time.Duration) time.Duration { return d - rand.N(d/10+1) }
-
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
-}
 
 // Keeper keeps a device enrolled: it renews the certificate before it expires, and notices when the manager has removed the device.
 // All members are required.
@@ -78,7 +68,7 @@ type Keeper struct {
 // Run works until ctx ends or the device is removed for good. Errors are logged and tried again: nothing stops because of them.
 func (k *Keeper) Run(ctx context.Context) {
 	failures, last := 0, ""
-	for pause := k.next(); sleep(ctx, pause); {
+	for pause := k.next(); delay.For(ctx, pause) == nil; {
 		a, err := k.once(ctx)
 		switch {
 		case ctx.Err() != nil:

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/identity"
 )
@@ -107,10 +108,7 @@ func (s *Source) Run(ctx context.Context) error {
 	defer func() { _ = client.Close() }()
 	for ctx.Err() == nil {
 		_ = client.WatchX509Context(ctx, s) // told by OnX509ContextWatchError; it ends early where the API calls the question wrong
-		select {
-		case <-ctx.Done():
-		case <-time.After(maxPause):
-		}
+		_ = delay.For(ctx, maxPause)        // the loop ends with ctx
 	}
 	return nil
 }

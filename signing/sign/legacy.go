@@ -15,6 +15,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing"
 )
@@ -108,7 +109,7 @@ func appendLegacy(ctx context.Context, st signing.Store, tag string, layer ocisp
 			}
 			refused = err != nil
 		}
-		if err := sleep(ctx, legacyWait+rand.N(legacyWait*time.Duration(1+min(round, 4)))); err != nil {
+		if err := delay.For(ctx, legacyWait+rand.N(legacyWait*time.Duration(1+min(round, 4)))); err != nil {
 			return err
 		}
 	}
@@ -122,17 +123,6 @@ func immutable(tag string, there int, err error) error {
 	}
 	err = fmt.Errorf("tag %s cannot be written again, the %d signatures under it are as they were: %w", tag, there, err)
 	return fault.WithHint(err, "where tags are immutable, sign with bundles: --signature-format bundle")
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }
 
 // tagSetter is a store that gets what a tag names until now, and keeps what another client sets while it tries again.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -37,7 +38,7 @@ func few(ctx context.Context, out io.Writer) (samples map[string]sample, err err
 			return nil, err
 		}
 	}
-	if err := sleep(ctx, fewSettle); err != nil {
+	if err := delay.For(ctx, fewSettle); err != nil {
 		return nil, err
 	}
 	total, err := weigh(n.Daemon, n.Daemon.Bin, n.Bin)

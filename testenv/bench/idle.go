@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/testenv"
 	"github.com/longshore-dev/longshore/testenv/world"
 )
@@ -137,7 +138,7 @@ func (d *device) settle(ctx context.Context) error {
 	if err := d.quiet(ctx); err != nil {
 		return err
 	}
-	return sleep(ctx, idleRest)
+	return delay.For(ctx, idleRest)
 }
 
 func (d *device) quiet(ctx context.Context) error {
@@ -151,7 +152,7 @@ func (d *device) quiet(ctx context.Context) error {
 			return err
 		}
 		last = u.written
-		if err := sleep(ctx, idleQuiet); err != nil {
+		if err := delay.For(ctx, idleQuiet); err != nil {
 			return err
 		}
 	}
@@ -181,7 +182,7 @@ func (d *device) watch(ctx context.Context, span time.Duration) (sample, error) 
 	}
 	d.Registry.Faults.Forget()
 	began := time.Now()
-	if err := sleep(ctx, span); err != nil {
+	if err := delay.For(ctx, span); err != nil {
 		return nil, err
 	}
 	if err := d.Agent.Running(); err != nil {
@@ -252,13 +253,4 @@ func look(pid int) (u usage, err error) {
 		u.cpu += time.Duration(ns)
 	}
 	return u, nil
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-time.After(d):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

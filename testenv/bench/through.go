@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -94,7 +95,7 @@ func answers(ctx context.Context, port uint16) error {
 		if _, err := testenv.Get(ctx, fmt.Sprintf("http://127.0.0.1:%d/", port)); err == nil {
 			return nil
 		}
-		if err := sleep(ctx, throughPoll); err != nil {
+		if err := delay.For(ctx, throughPoll); err != nil {
 			return fmt.Errorf("port %d does not answer: %w", port, err)
 		}
 	}

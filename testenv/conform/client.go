@@ -15,6 +15,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/longshore-dev/longshore/artifacts/delay"
 )
 
 const (
@@ -140,10 +142,8 @@ func (p *peer) do(ctx context.Context, method, path string, body any, header ...
 		if err != nil || seconds < 0 || seconds > maxRetryAfter {
 			return a, nil
 		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(time.Duration(seconds) * time.Second):
+		if err := delay.For(ctx, time.Duration(seconds)*time.Second); err != nil {
+			return nil, err
 		}
 	}
 }

@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/longshore-dev/longshore/artifacts/delay"
 )
 
 const (
@@ -136,10 +138,8 @@ func (s *session) assigned(ctx context.Context, deployments int) (*manifest, err
 		if time.Now().After(until) {
 			return nil, fmt.Errorf("%d deployments were assigned, and the manifest of before is served %v later", deployments, s.Patience)
 		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(pollInterval):
+		if err := delay.For(ctx, pollInterval); err != nil {
+			return nil, err
 		}
 	}
 }

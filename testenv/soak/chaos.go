@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/testenv"
 	"github.com/longshore-dev/longshore/testenv/world"
 )
@@ -190,7 +191,7 @@ func (d *device) havoc(ctx context.Context, o ChaosOptions) (map[string]int, err
 	pause := time.Duration(float64(chaosPause) / o.Rate)
 	kills := map[string]int{}
 	for end := time.Now().Add(o.Duration); time.Now().Before(end); {
-		if err := sleep(ctx, time.Duration(dice.Int64N(int64(pause)))); err != nil {
+		if err := delay.For(ctx, time.Duration(dice.Int64N(int64(pause)))); err != nil {
 			return kills, err
 		}
 		roll, pick := dice.IntN(100), dice.IntN(1<<16)
@@ -208,13 +209,13 @@ func (d *device) strike(ctx context.Context, roll, pick int, pause time.Duration
 	switch {
 	case roll < 8:
 		d.Agent.Kill()
-		if err := sleep(ctx, pause); err != nil {
+		if err := delay.For(ctx, pause); err != nil {
 			return "", err
 		}
 		return "agent", d.Agent.Start()
 	case roll < 14:
 		d.Containerd.Kill()
-		if err := sleep(ctx, pause); err != nil {
+		if err := delay.For(ctx, pause); err != nil {
 			return "", err
 		}
 		return "containerd", d.Containerd.Start(ctx)

@@ -20,6 +20,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/testenv"
 	"github.com/longshore-dev/longshore/testenv/fleetserver"
 )
@@ -137,10 +138,8 @@ func pollAll(ctx context.Context, devices []*poller, every, duration time.Durati
 	for _, d := range devices {
 		wg.Go(func() {
 			for next := time.Now().Add(d.phase); next.Before(end); next = next.Add(every) {
-				select {
-				case <-ctx.Done():
+				if delay.For(ctx, time.Until(next)) != nil {
 					return
-				case <-time.After(time.Until(next)):
 				}
 				began := time.Now()
 				if err := d.poll(ctx, http.StatusNotModified); err != nil && d.err == nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/containerd/errdefs"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -101,7 +102,7 @@ func (d *cutDevice) round(ctx context.Context, n int, figures *PowerCutFigures) 
 			return err
 		}
 		pause := time.Duration(dice.Int64N(int64(1500 * time.Millisecond)))
-		if err := sleep(ctx, pause); err != nil {
+		if err := delay.For(ctx, pause); err != nil {
 			return err
 		}
 		if err := d.cut(ctx); err != nil {
@@ -147,16 +148,4 @@ func (d *cutDevice) round(ctx context.Context, n int, figures *PowerCutFigures) 
 	}
 	fmt.Fprintf(d.Out, "round %3d: cut while %s%s; %d files were empty; all well after %.1f s, %d files equal\n", n, where, twice, emptied, took.Seconds(), compared)
 	return nil
-}
-
-// sleep ends with ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -13,6 +13,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/testenv"
 	"github.com/longshore-dev/longshore/testenv/world"
 )
@@ -165,7 +166,7 @@ func (d *cutDevice) cutDuring(ctx context.Context, dice *rand.Rand) (string, err
 			return "", err
 		}
 	}
-	if err := sleep(ctx, pause); err != nil {
+	if err := delay.For(ctx, pause); err != nil {
 		return "", err
 	}
 	if written {

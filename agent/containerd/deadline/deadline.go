@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/longshore-dev/longshore/artifacts/delay"
 )
 
 // Limits of calls about tasks. containerd waits for shims without a limit; a shim that hangs must not block a container for as long as
@@ -84,7 +86,7 @@ const CleanupLimit = 10 * time.Second
 func Detached(ctx context.Context) (context.Context, context.CancelFunc) {
 	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		if Sleep(longer, CleanupLimit) == nil {
+		if delay.For(longer, CleanupLimit) == nil {
 			cancel()
 		}
 	})
@@ -105,16 +107,4 @@ func Finishing(ctx context.Context) (context.Context, context.CancelFunc) {
 // ForCleanup returns a context to clean up in when ctx may have ended.
 func ForCleanup(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), CleanupLimit)
-}
-
-// Sleep waits for d. The error is ctx's.
-func Sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
 }

@@ -19,6 +19,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -197,10 +198,8 @@ func (r *Store) abort(ctx context.Context, ref string) error {
 		if try == maxAborts {
 			return err
 		}
-		select {
-		case <-time.After(time.Duration(try) * 10 * time.Millisecond):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := delay.For(ctx, time.Duration(try)*10*time.Millisecond); err != nil {
+			return err
 		}
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-dev/longshore/agent/containerd/deadline"
 	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/containerd/process"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 )
 
 const (
@@ -113,7 +113,7 @@ func (t *Tasks) endOrphan(ctx context.Context, id, bundle string) error {
 		if _, now := process.RunOf(uint32(pid), "/proc"); now != run || !inGroup(int(pid), group, "/proc") || process.CommandLine(int(pid), "/proc")[0] == "" {
 			return nil // a zombie has no command line
 		}
-		if err := deadline.Sleep(ctx, orphanPause); err != nil {
+		if err := delay.For(ctx, orphanPause); err != nil {
 			return fmt.Errorf("process %d, which has lost its shim, does not end: %w", pid, err)
 		}
 	}

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
@@ -173,10 +174,8 @@ func (a actions) Provide(ctx context.Context, audience string) (token string, er
 		if token, err = a.ask(ctx, audience); err == nil || !fault.Retryable(refusal(err)) {
 			return token, err
 		}
-		select {
-		case <-time.After(time.Second):
-		case <-ctx.Done():
-			return "", ctx.Err()
+		if err := delay.For(ctx, time.Second); err != nil {
+			return "", err
 		}
 	}
 	return "", err
