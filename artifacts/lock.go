@@ -152,15 +152,3 @@ func (l *Lock) Encode() ([]byte, error) {
 	}
 	return data, nil
 }
-
-// Image finds what a reference was locked to. A nil lock knows nothing.
-func (l *Lock) Image(reference string) (LockedImage, bool) {
-	if l == nil {
-		return LockedImage{}, false
-	}
-	i := slices.IndexFunc(l.Images, func(i LockedImage) bool { return i.Reference == reference })
-	if i < 0 {
-		return LockedImage{}, false
-	}
-	return l.Images[i], true
-}

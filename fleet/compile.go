@@ -95,30 +95,6 @@ func (a *Assignment) Documents(f *Fleet) ([][]byte, error) {
 	return out, nil
 }
 
-// Unfit is an error about all devices that cannot run their deployments, grouped by reason; nil if
-// all can. It wraps fault.ErrUnfit.
-func (c *Compiled) Unfit() error {
-	devices := map[string][]string{}
-	var reasons []string
-	for _, a := range c.Assignments {
-		for _, why := range a.Unfit {
-			if devices[why] == nil {
-				reasons = append(reasons, why)
-			}
-			devices[why] = append(devices[why], string(a.Device.ID))
-		}
-	}
-	var all []error
-	for _, why := range reasons {
-		err := fmt.Errorf("%s: %w: %s", some(devices[why]), fault.ErrUnfit, why)
-		if strings.Contains(why, nothingKnown) {
-			err = fault.WithHint(err, nothingKnownHint)
-		}
-		all = append(all, err)
-	}
-	return errors.Join(all...)
-}
-
 // Sum is all documents of the device in one digest, as in [DevicePlan.Documents]; "" if the device cannot run them.
 func (a *Assignment) Sum(f *Fleet) (digest.Digest, error) {
 	if len(a.Unfit) > 0 {

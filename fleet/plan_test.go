@@ -28,8 +28,11 @@ func services(_ context.Context, a *artifacts.Archive, env map[string]string, _ 
 	if env["LEVEL"] == "warn" {
 		return nil, fmt.Errorf("services.web: not with these parameters: %w", fault.ErrInvalid)
 	}
-	web, _ := a.Lock.Image("caddy:2.10")
-	broker, _ := a.Lock.Image("nats:2.12")
+	locked := map[string]artifacts.LockedImage{}
+	for _, i := range a.Lock.Images {
+		locked[i.Reference] = i
+	}
+	web, broker := locked["caddy:2.10"], locked["nats:2.12"]
 	return []fleet.Service{
 		{Name: "web", Image: "caddy:2.10", Digest: web.Digest, Hash: web.Digest.String() + env["POLL"] + env["RATE"]},
 		{Name: "broker", Image: "nats:2.12", Digest: broker.Digest, Hash: broker.Digest.String()},

@@ -67,9 +67,6 @@ func New(ctx context.Context, o Options) (b *Budget, run context.Context, cancel
 	return b, run, func() { end(nil) }
 }
 
-// Used are the bytes of bodies so far.
-func (b *Budget) Used() (received, sent int64) { return b.received.used.Load(), b.sent.used.Load() }
-
 // Left is the number of bytes left in the direction that has used more; false: no limit.
 func (b *Budget) Left() (int64, bool) {
 	return max(0, b.o.Total-max(b.sent.used.Load(), b.received.used.Load())), b.o.Total > 0

@@ -222,7 +222,7 @@ func TestCarriedSite(t *testing.T) {
 	policy := s.policy
 
 	// The thin link: the desk at the site reaches the centre's registry, at 8 MB a second.
-	link := testenv.NewThinLink(t, s.island.Address+":0", s.centre.Registry.Host, 8<<20, time.Millisecond)
+	link := newThinLink(t, s.island.Address+":0", s.centre.Registry.Host, 8<<20, time.Millisecond)
 	s.serves(s.desk, "http://"+link.Address)
 	s.does(s.desk, "mirror", "--policy", policy, "--plain-http", states, s.server.Host)
 	t.Logf("set-up: %d bytes came over the link, %d went", link.Down.Load(), link.Up.Load())

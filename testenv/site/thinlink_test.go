@@ -1,4 +1,4 @@
-package testenv
+package site
 
 import (
 	"context"
@@ -14,8 +14,8 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/delay"
 )
 
-// ThinLink is a TCP proxy in the place of a slow network connection: this machine's kernel may have no netem.
-type ThinLink struct {
+// thinLink is a TCP proxy in the place of a slow network connection: this machine's kernel may have no netem.
+type thinLink struct {
 	Address string // where it listens
 	Delay   time.Duration
 	Down    atomic.Int64 // bytes from the target to clients
@@ -26,16 +26,16 @@ type ThinLink struct {
 	wait     sync.WaitGroup
 }
 
-// NewThinLink listens on address for one test and leads to target: perSecond bytes in each direction, and each piece later by
+// newThinLink listens on address for one test and leads to target: perSecond bytes in each direction, and each piece later by
 // delay. The link is cut by Cut, or by the test's end.
-func NewThinLink(t testing.TB, address, target string, perSecond int, delay time.Duration) *ThinLink {
+func newThinLink(t testing.TB, address, target string, perSecond int, delay time.Duration) *thinLink {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	k := &ThinLink{Address: l.Addr().String(), Delay: delay, listener: l, end: cancel}
+	k := &thinLink{Address: l.Addr().String(), Delay: delay, listener: l, end: cancel}
 	down, up := rate.NewLimiter(rate.Limit(perSecond), pieceBytes), rate.NewLimiter(rate.Limit(perSecond), pieceBytes)
 	k.wait.Go(func() {
 		for {
@@ -66,7 +66,7 @@ func NewThinLink(t testing.TB, address, target string, perSecond int, delay time
 const pieceBytes = 16 << 10
 
 // pass copies one direction of a connection.
-func (k *ThinLink) pass(ctx context.Context, to, from net.Conn, limit *rate.Limiter, count *atomic.Int64) {
+func (k *thinLink) pass(ctx context.Context, to, from net.Conn, limit *rate.Limiter, count *atomic.Int64) {
 	defer func() { // the other direction may go on
 		if half, ok := to.(interface{ CloseWrite() error }); ok {
 			_ = half.CloseWrite()
@@ -94,7 +94,7 @@ func (k *ThinLink) pass(ctx context.Context, to, from net.Conn, limit *rate.Limi
 }
 
 // Cut ends the link with all that goes over it.
-func (k *ThinLink) Cut() {
+func (k *thinLink) Cut() {
 	_ = k.listener.Close()
 	k.end()
 	k.wait.Wait()
