@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -172,22 +173,12 @@ func alive(pid int) bool {
 
 // mountsBelow lists the mounts at or below dir, in the order of mounting.
 func mountsBelow(dir string) ([]string, error) {
-	data, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, err
-	}
+	mounts, err := mountinfo.GetMounts(mountinfo.PrefixFilter(dir))
 	var targets []string
-	for line := range strings.Lines(string(data)) {
-		f := strings.Fields(line)
-		if len(f) < 5 {
-			continue
-		}
-		target := unescapeMount(f[4])
-		if target == dir || strings.HasPrefix(target, dir+"/") {
-			targets = append(targets, target)
-		}
+	for _, m := range mounts {
+		targets = append(targets, m.Mountpoint)
 	}
-	return targets, nil
+	return targets, err
 }
 
 // unmountBelow detaches every mount at or below dir, the last first.
@@ -200,9 +191,4 @@ func unmountBelow(dir string) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// unescapeMount undoes the octal escapes of mountinfo.
-func unescapeMount(s string) string {
-	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(s)
 }
