@@ -41,7 +41,7 @@ func (c *Client) newAccess(e *endpoint, ref Reference) *access {
 	}
 	a := &access{
 		endpoint: e, registry: ref.Registry,
-		withheld: func() bool { return !e.mirror && c.hasCredentials() && !c.isFor(ref.Registry) },
+		withheld: func() bool { return !e.mirror && (c.o.Username != "" || c.o.Token != "") && !c.isFor(ref.Registry) },
 	}
 	a.auth = e.newAuth(a.noting(find), auth.NewCache()) // a cache for each repository: podman's files have credentials for parts of a host
 	a.repo = &remote.Repository{

@@ -115,9 +115,6 @@ func (c *Client) newRemote(ref Reference, all []*endpoint) *remotePlace {
 	return p
 }
 
-// hasCredentials reports whether Options have credentials.
-func (c *Client) hasCredentials() bool { return c.o.Username != "" || c.o.Token != "" }
-
 // isFor reports whether the credentials of Options may go to a registry.
 func (c *Client) isFor(host string) bool {
 	if c.o.Host != "" {

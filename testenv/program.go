@@ -154,13 +154,10 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "longshore", "testenv"), nil
 }
 
-// Required reports whether missing things are failures (TESTENV_REQUIRE=1) rather than reasons to skip.
-func Required() bool { return os.Getenv("TESTENV_REQUIRE") == "1" }
-
-// Unavailable ends a test that the machine cannot run: skipped, or failed when [Required].
+// Unavailable ends a test that the machine cannot run: skipped, or failed with TESTENV_REQUIRE=1.
 func Unavailable(t testing.TB, format string, args ...any) {
 	t.Helper()
-	if Required() {
+	if os.Getenv("TESTENV_REQUIRE") == "1" {
 		t.Fatalf("TESTENV_REQUIRE=1: "+format, args...)
 	}
 	t.Skipf(format, args...)

@@ -41,7 +41,7 @@ func (c *Client) get(ctx context.Context, path, media, etag string, limit int64)
 	}
 	defer res.Body.Close()
 	body := newPatient(res.Body, c.o.Timeout, cancel)
-	defer body.stop()
+	defer body.timer.Stop()
 	switch {
 	case res.StatusCode == http.StatusNotModified && etag != "":
 		return answer{unchanged: true, etag: res.Header.Get("ETag")}, nil
@@ -132,5 +132,3 @@ func (p *patient) Read(b []byte) (int, error) {
 	}
 	return n, err
 }
-
-func (p *patient) stop() { p.timer.Stop() }

@@ -160,9 +160,3 @@ func waiting(in *netlink.Handle) (int, error) {
 // of [Manager.Activate], or the first that was attached while there is none. It is empty before [Manager.Restore]. It does not
 // wait for other calls or for a CNI plugin. The caller must not change it.
 func (m *Manager) ActiveBackends() map[string]bool { return *m.backends.Load() }
-
-// setBackends makes the backends of s those that [Manager.ActiveBackends] returns.
-func (m *Manager) setBackends(s *ipam.State) {
-	ids := s.Backends()
-	m.backends.Store(&ids)
-}

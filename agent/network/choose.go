@@ -102,11 +102,6 @@ func (c *chooser) Name(network string) (string, error) {
 // MTU implements choices.
 func (c *chooser) MTU() (int, error) { return c.m.host.uplinkMTU() }
 
-// External implements choices.
-func (c *chooser) External(name string) (*ipam.Network, error) {
-	return c.m.external(c, name)
-}
-
 // newLocal chooses a random prefix of unique local IPv6 addresses (RFC 4193).
 func newLocal() (netip.Prefix, error) {
 	b := [16]byte{0xfd}

@@ -15,12 +15,12 @@ type Shared struct {
 	Subnet netip.Prefix // zero: chosen from the pool
 }
 
-// external finds a network that the site declares, by name.
-func (m *Manager) external(c *chooser, name string) (*ipam.Network, error) {
-	if i := slices.IndexFunc(m.o.Shared, func(s Shared) bool { return s.Name == name }); i >= 0 {
-		return m.shared(c, m.o.Shared[i])
+// External implements [ipam.Device]: it finds a network that the site declares.
+func (c *chooser) External(name string) (*ipam.Network, error) {
+	if i := slices.IndexFunc(c.m.o.Shared, func(s Shared) bool { return s.Name == name }); i >= 0 {
+		return c.shared(c.m.o.Shared[i])
 	}
-	list, err := m.o.CNI.find(name)
+	list, err := c.m.o.CNI.find(name)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +32,7 @@ func (m *Manager) external(c *chooser, name string) (*ipam.Network, error) {
 }
 
 // shared is a network of the device as a project uses it; the first project that joins chooses the unset values.
-func (m *Manager) shared(c *chooser, s Shared) (*ipam.Network, error) {
+func (c *chooser) shared(s Shared) (*ipam.Network, error) {
 	for _, p := range c.next.Projects {
 		for _, b := range p.Networks {
 			if b.Shared == s.Name && (!s.Subnet.IsValid() || s.Subnet.Masked() == b.Prefix) {
@@ -40,7 +40,7 @@ func (m *Manager) shared(c *chooser, s Shared) (*ipam.Network, error) {
 			}
 		}
 	}
-	device := &chooser{m: m, next: c.next, project: "", live: c.live}
+	device := &chooser{m: c.m, next: c.next, project: "", live: c.live}
 	b := &ipam.Network{Shared: s.Name}
 	var err error
 	if b.Name, err = device.Name(s.Name); err != nil {

@@ -104,13 +104,9 @@ func (h *host) ours(a *netlink.LinkAttrs) bool {
 	return strings.HasPrefix(a.Name, h.prefix) && len(a.Name) == 15 && (a.Alias == "" || strings.HasPrefix(a.Alias, h.mark))
 }
 
-func (h *host) alias(s string) string { return clip(h.mark+s, maxAlias) }
-
-func clip(s string, n int) string {
-	if len(s) > n {
-		return s[:n]
-	}
-	return s
+func (h *host) alias(s string) string {
+	a := h.mark + s
+	return a[:min(len(a), maxAlias)]
 }
 
 // forget removes conntrack entries. The kernel looks for them if it can: on a busy machine, to read the whole table takes seconds.

@@ -238,7 +238,7 @@ func (m *Manager) applyTables(s *ipam.State) error {
 // updateFiles updates the hosts files of containers after s was applied to the tables, and publishes its active backends.
 func (m *Manager) updateFiles(s *ipam.State) error {
 	err := m.updateHosts(s)
-	m.setBackends(s)
+	m.backends.Store(new(s.Backends()))
 	return err
 }
 

@@ -21,9 +21,9 @@ const (
 	maxMountStack = 8 // a namespace is mounted once; crashes may have left more
 )
 
-// inThread runs f on a thread of its own, which enter may first move to another network namespace. The thread returns to the
-// old namespace, or ends with its goroutine.
-func inThread(enter, f func() error) error {
+// inThread runs f on a thread of its own, which f may move to another network namespace. The thread returns to the old
+// namespace, or ends with its goroutine.
+func inThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
@@ -34,9 +34,7 @@ func inThread(enter, f func() error) error {
 			return
 		}
 		defer home.Close()
-		if err = enter(); err == nil {
-			err = f()
-		}
+		err = f()
 		if backErr := unix.Setns(int(home.Fd()), unix.CLONE_NEWNET); backErr == nil {
 			runtime.UnlockOSThread() // else the runtime ends the thread when this goroutine returns
 		}
@@ -51,8 +49,8 @@ func inNamespace(fd int, f func() error) error {
 		if err := unix.Setns(fd, unix.CLONE_NEWNET); err != nil {
 			return fmt.Errorf("enter the network namespace: %w", err)
 		}
-		return nil
-	}, f)
+		return f()
+	})
 }
 
 // pinned reports whether a network namespace is mounted at path.
@@ -79,7 +77,10 @@ func pin(path string) error {
 		return fmt.Errorf("make the namespace %s: %w", path, err)
 	}
 	f.Close()
-	err = inThread(func() error { return unix.Unshare(unix.CLONE_NEWNET) }, func() error {
+	err = inThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
 		// IPv6 is not routed, and neighbours could bypass the host with it; so they could by ICMP redirects.
 		for _, s := range [][2]string{
 			{"net/ipv6/conf/default/disable_ipv6", "1"},

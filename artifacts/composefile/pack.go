@@ -59,7 +59,7 @@ func Pack(dir string, fsys fs.FS, names ...string) (*Packed, error) {
 			return nil, fmt.Errorf("read %s: %w", path.Join(dir, name), err)
 		}
 	}
-	p.Files = artifacts.Files(content.data, content.executable()...)
+	p.Files = artifacts.Files(content.data, slices.Sorted(maps.Keys(content.exec))...)
 	return p, nil
 }
 
@@ -132,5 +132,3 @@ func (c *contents) add(fsys fs.FS, name string, run bool) error {
 	}
 	return nil
 }
-
-func (c *contents) executable() []string { return slices.Sorted(maps.Keys(c.exec)) }

@@ -63,7 +63,7 @@ func (s *Store) Resolve(_ context.Context, tag string) (ocispec.Descriptor, erro
 
 // Referrers lists the bundles beside the file.
 func (s *Store) Referrers(_ context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error) {
-	names, err := s.bundles()
+	names, err := Names(s.path)
 	if err != nil {
 		return nil, err
 	}
@@ -86,9 +86,6 @@ func (s *Store) Referrers(_ context.Context, subject ocispec.Descriptor) ([]ocis
 	}
 	return out, nil
 }
-
-// bundles are the names of possible bundles of the file, sorted.
-func (s *Store) bundles() ([]string, error) { return Names(s.path) }
 
 // Names lists the paths of possible bundles of a file, which need not exist, sorted. More than 64 are fault.ErrTooLarge.
 func Names(path string) ([]string, error) {

@@ -53,8 +53,6 @@ type state struct {
 	modified time.Time
 }
 
-func newFiles(root fs.FS) *files { return &files{root: root, damaged: map[digest.Digest]state{}} }
-
 // open opens a blob: fault.ErrNotFound, or fault.ErrDigestMismatch if it is known to be damaged.
 func (f *files) open(d digest.Digest) (*blob, error) {
 	if err := d.Validate(); err != nil { // it becomes part of a path

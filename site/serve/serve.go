@@ -54,7 +54,7 @@ func New(ctx context.Context, client *registry.Client, dir string, o Options) (*
 	if o.Files == nil {
 		o.Files = folder(dir)
 	}
-	s := &Server{files: newFiles(o.Files), served: map[string]*registry.Repository{}, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
+	s := &Server{files: &files{root: o.Files, damaged: map[digest.Digest]state{}}, served: map[string]*registry.Repository{}, log: cmp.Or(o.Logger, slog.New(slog.DiscardHandler))}
 	carried, plain, err := client.CarriedRepositories(ctx, dir)
 	if err != nil {
 		return nil, err

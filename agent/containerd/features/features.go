@@ -192,7 +192,7 @@ func (h *Finder) ask(ctx context.Context) (Features, error) {
 	}
 	f := Features{
 		Containerd: version, Snapshotter: h.o.Snapshotter, CgroupVersion: 1,
-		ParallelUnpack: canUnpackInParallel(caps), caps: caps,
+		ParallelUnpack: slices.Contains(caps, snapshots.RebaseCap), caps: caps,
 	}
 	if cgroups.Mode() == cgroups.Unified {
 		f.CgroupVersion = 2
@@ -237,8 +237,6 @@ func (h *Finder) Roots(ctx context.Context) (blobs, files string, err error) {
 	defer h.mu.Unlock()
 	return cmp.Or(h.blobs, h.root), cmp.Or(h.root, h.blobs), nil
 }
-
-func canUnpackInParallel(caps []string) bool { return slices.Contains(caps, snapshots.RebaseCap) }
 
 // Unmet returns fault.ErrUnfit, which names each limit of a service that this machine does not support.
 func (f Features) Unmet(s workload.Service) error {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/containerd/containerd/v2/core/content"
 	"github.com/containerd/containerd/v2/core/images"
@@ -45,15 +46,10 @@ func (i *Image) Top() string {
 	return i.chain[len(i.chain)-1].String()
 }
 
-// documents are the index, manifest and configuration, in the order in which they name each other.
-func (i *Image) documents() []ocispec.Descriptor {
-	return append(append([]ocispec.Descriptor{}, i.path...), i.manifest.Config)
-}
-
 // size is the image's size in a registry, for one platform.
 func (i *Image) size() int64 {
 	var n int64
-	for _, d := range append(i.documents(), i.manifest.Layers...) {
+	for _, d := range slices.Concat(i.path, []ocispec.Descriptor{i.manifest.Config}, i.manifest.Layers) {
 		n += d.Size
 	}
 	return n

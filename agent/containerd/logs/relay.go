@@ -66,8 +66,6 @@ type writers struct {
 	m  map[string]*writer
 }
 
-func newWriters() *writers { return &writers{m: map[string]*writer{}} }
-
 // add adds a container's process unless it is known, and forgets those that have ended.
 func (w *writers) add(id, file string, pid uint32) {
 	shim, run := process.RunOf(pid, "/proc")

@@ -293,12 +293,6 @@ func unmountBelow(dir string) error {
 	return detach(dir)
 }
 
-// heldDir is the mount point of a volume's driver.
-func (r *Store) heldDir(project string, v workload.Volume) (string, error) {
-	dir, err := r.holding(project, v)
-	return filepath.Join(dir, "data"), err
-}
-
 // holding is the folder with a volume's mount and the names of the containers that use it.
 func (r *Store) holding(project string, v workload.Volume) (string, error) {
 	if v.Shared != "" {

@@ -221,7 +221,8 @@ func (r *Store) volume(ctx context.Context, p *workload.Project, c workload.Cont
 	} else {
 		v := p.Volume(m.Source)
 		if len(v.Options) > 0 {
-			return r.heldDir(p.Name, v)
+			dir, err := r.holding(p.Name, v) // the mount point of its driver is in it
+			return filepath.Join(dir, "data"), err
 		}
 		dir, err = r.rootOf(p.Name, v)
 	}

@@ -8,21 +8,15 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// macvlanModes are the values of macvlan_mode.
-func macvlanModes() []string { return []string{"bridge", "private", "vepa", "passthru"} }
-
-// ipvlanModes are the values of ipvlan_mode.
-func ipvlanModes() []string { return []string{"l2", "l3", "l3s"} }
-
 // ApplyDriver applies the options of a network's driver, and rejects those that this program does not support.
 func (b *Network) ApplyDriver(n workload.Network) error {
 	switch b.Driver {
 	case "":
 		return nil
 	case workload.Macvlan, workload.IPvlan:
-		mode, modes := string(b.Driver)+"_mode", macvlanModes()
+		mode, modes := string(b.Driver)+"_mode", []string{"bridge", "private", "vepa", "passthru"}
 		if b.Driver == workload.IPvlan {
-			modes = ipvlanModes()
+			modes = []string{"l2", "l3", "l3s"}
 		}
 		for k := range n.Options {
 			if k != "parent" && k != mode {

@@ -132,12 +132,7 @@ func ProtocolNumber(name string) uint16 {
 	return 0
 }
 
-func clip(s string, n int) string {
-	if len(s) > n {
-		return s[:n]
-	}
-	return s
-}
+func clip(s string, n int) string { return s[:min(len(s), n)] }
 
 // Uses reports whether a network needs a family to be routed. IPv4 is needed as soon as there is a project.
 func (s *State) Uses(f Family) bool {
