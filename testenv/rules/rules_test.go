@@ -86,7 +86,7 @@ var mayImport = map[string][]string{
 	"agent/containerd/claim":       {"artifacts", "agent/containerd/failure", "agent/containerd/owned", "agent/containerd/process"},
 	"agent/containerd/confinement": {"artifacts", "agent/workload", "agent/containerd/apparmor", "agent/containerd/failure", "agent/containerd/features"},
 	"agent/containerd/daemon":      {},
-	"agent/containerd/deadline":    {},
+	"agent/containerd/deadline":    {"artifacts"},
 	"agent/containerd/devices":     {"artifacts", "agent/workload", "agent/containerd/failure"},
 	"agent/containerd/failure":     {"artifacts"},
 	"agent/containerd/features":    {"artifacts", "agent/workload", "agent/containerd/apparmor", "agent/containerd/cgroup", "agent/containerd/failure", "agent/containerd/paths", "agent/containerd/users"},
