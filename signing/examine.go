@@ -329,11 +329,18 @@ func (e *examination) bundleLayer(ctx context.Context, where string, at digest.D
 	if e.PredicateType != PredicateSign {
 		limit = MaxStatementBytes
 	}
+	e.statementLayer(ctx, where, at, l, limit, func(data []byte) (*Evidence, *payload, error) { return openBundle(data, e.subject.Digest) })
+}
+
+// statementLayer reads a statement, which open takes out of what the layer has; at is the digest that names the signature.
+func (e *examination) statementLayer(
+	ctx context.Context, where string, at digest.Digest, l ocispec.Descriptor, limit int64, open func(data []byte) (*Evidence, *payload, error),
+) {
 	data, ok := e.fetch(ctx, where, l, limit)
 	if !ok {
 		return
 	}
-	evidence, said, err := openBundle(data, e.subject.Digest)
+	evidence, said, err := open(data)
 	if err != nil {
 		e.note(where, "", err)
 		return
@@ -407,21 +414,9 @@ func (e *examination) tagged(ctx context.Context, where string, d digest.Digest)
 }
 
 func (e *examination) envelopeLayer(ctx context.Context, where string, l ocispec.Descriptor) {
-	data, ok := e.fetch(ctx, where, l, MaxStatementBytes)
-	if !ok {
-		return
-	}
-	evidence, said, err := openEnvelope(data, l.Annotations, e.subject.Digest)
-	if err != nil {
-		e.note(where, "", err)
-		return
-	}
-	if said.predicateType != e.PredicateType {
-		e.note(where, "", otherKind(said.predicateType))
-		return
-	}
-	claims, about := said.about(e.subject.Digest)
-	e.verifyEvidence(ctx, where, evidence, Signature{Digest: l.Digest, Annotations: claims, Predicate: said.predicate}, about)
+	e.statementLayer(ctx, where, l.Digest, l, MaxStatementBytes, func(data []byte) (*Evidence, *payload, error) {
+		return openEnvelope(data, l.Annotations, e.subject.Digest)
+	})
 }
 
 func (e *examination) legacyLayer(ctx context.Context, where string, l ocispec.Descriptor) {

@@ -18,17 +18,12 @@ import (
 // container must not run: changes that it made to its files are dropped. The first container of a service is its backend at
 // once; every other one, also the first of another replica, after [Manager.Activate], or when no other is left. Call Attach
 // before every start of the container: after a reboot it creates everything again.
-func (m *Manager) Attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.ready(ctx); err != nil {
-		return Attachment{}, err
-	}
-	a, err := m.attach(ctx, project, c)
-	if err != nil {
-		return Attachment{}, fmt.Errorf("attach container %q of project %q: %w", c.ID, project, err)
-	}
-	return a, nil
+func (m *Manager) Attach(ctx context.Context, project string, c workload.Container) (a Attachment, err error) {
+	err = m.alone(ctx, fmt.Sprintf("attach container %q of project %q", c.ID, project), func() error {
+		a, err = m.attach(ctx, project, c)
+		return err
+	})
+	return a, err
 }
 
 func (m *Manager) attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
@@ -223,15 +218,7 @@ func (m *Manager) removeInner(id, name string) error {
 // Detach removes a container's namespace, links and files. A missing one is not an error. If it was the last backend of its
 // service, another attached container of the service becomes the backend. The container's process should have ended.
 func (m *Manager) Detach(ctx context.Context, id string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.ready(ctx); err != nil {
-		return err
-	}
-	if err := m.detach(ctx, []string{id}); err != nil {
-		return fmt.Errorf("detach container %q: %w", id, err)
-	}
-	return nil
+	return m.alone(ctx, fmt.Sprintf("detach container %q", id), func() error { return m.detach(ctx, []string{id}) })
 }
 
 // detach removes containers from the table first, then from the kernel, and from the state last, so that an interrupted
@@ -285,15 +272,7 @@ func (m *Manager) detach(ctx context.Context, ids []string) error {
 // Teardown removes everything of a project: containers' links and namespaces, networks, addresses, names and ports. A missing
 // one is not an error.
 func (m *Manager) Teardown(ctx context.Context, project string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.ready(ctx); err != nil {
-		return err
-	}
-	if err := m.teardown(ctx, project); err != nil {
-		return fmt.Errorf("tear down the networks of project %q: %w", project, err)
-	}
-	return nil
+	return m.alone(ctx, fmt.Sprintf("tear down the networks of project %q", project), func() error { return m.teardown(ctx, project) })
 }
 
 func (m *Manager) teardown(ctx context.Context, project string) error {

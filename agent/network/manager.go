@@ -156,6 +156,19 @@ func (m *Manager) ready(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// alone does one thing at a time; what names it in an error.
+func (m *Manager) alone(ctx context.Context, what string, do func() error) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.ready(ctx); err != nil {
+		return err
+	}
+	if err := do(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return nil
+}
+
 // Notes are facts about this host that an operator should know, one sentence each: a setting that was changed, a damaged state.
 func (m *Manager) Notes() []string {
 	m.mu.Lock()
@@ -258,15 +271,7 @@ func (m *Manager) filesDir(id string) string  { return filepath.Join(m.o.RunDir,
 // use stay until these are detached. A port of an attached container of another project is fault.ErrConflict until that
 // container is detached.
 func (m *Manager) Prepare(ctx context.Context, p *workload.Project) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.ready(ctx); err != nil {
-		return err
-	}
-	if err := m.prepare(ctx, p); err != nil {
-		return fmt.Errorf("prepare the networks of project %q: %w", p.Name, err)
-	}
-	return nil
+	return m.alone(ctx, fmt.Sprintf("prepare the networks of project %q", p.Name), func() error { return m.prepare(ctx, p) })
 }
 
 func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
