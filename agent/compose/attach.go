@@ -178,8 +178,7 @@ func (t *translation) networkMode(service, n *composefile.Node, s *workload.Serv
 	mode := t.Text(n)
 	networks := service.Get("networks")
 	if mode != "" && !networks.IsNull() {
-		t.Fault(n, "", "there are networks beside it: a service has one or the other")
-		return false
+		return t.refuse(n, "", "there are networks beside it: a service has one or the other")
 	}
 	name, shared := t.sharedWith(mode)
 	switch {

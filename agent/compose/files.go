@@ -32,8 +32,7 @@ func (t *translation) read(n *composefile.Node, name string, most int64, what st
 	}
 	data, ok, err := t.open(n, name, most, what)
 	if ok && err != nil {
-		t.Fault(n, inArchive, "%q is not in the archive", composefile.Clip(name))
-		return nil, false
+		return nil, t.refuse(n, inArchive, "%q is not in the archive", composefile.Clip(name))
 	}
 	return data, ok
 }
@@ -83,13 +82,11 @@ func (t *translation) serviceFile(n *composefile.Node, section string) (workload
 		f.Name = t.Text(n)
 	}
 	if f.Name == "" {
-		t.Fault(n, "", "source is missing")
-		return f, false
+		return f, t.refuse(n, "", "source is missing")
 	}
 	declared := t.root.Get(section, f.Name)
 	if declared == nil {
-		t.Fault(n, "name it under \""+section+":\" of the file", "%s %q is not defined", strings.TrimSuffix(section, "s"), composefile.Clip(f.Name))
-		return f, false
+		return f, t.refuse(n, "name it under \""+section+":\" of the file", "%s %q is not defined", strings.TrimSuffix(section, "s"), composefile.Clip(f.Name))
 	}
 	f.Target = t.Text(n.Get("target"))
 	switch base := map[bool]string{true: "/run/secrets", false: "/"}[f.Secret]; {
@@ -101,8 +98,7 @@ func (t *translation) serviceFile(n *composefile.Node, section string) (workload
 		f.Target = path.Clean(f.Target)
 	}
 	if f.Target == "/" || f.Target == "/run/secrets" {
-		t.Fault(n.Get("target"), "", "%q is no path of a file", composefile.Clip(n.Get("target").Text()))
-		return f, false
+		return f, t.refuse(n.Get("target"), "", "%q is no path of a file", composefile.Clip(n.Get("target").Text()))
 	}
 	if !t.checkTarget(n, f.Target, true, "") {
 		return f, false
@@ -161,11 +157,9 @@ func (t *translation) source(n *composefile.Node, section string) ([]byte, bool)
 	case len(said) == 0 && (t.isOmitted(n.Path) || slices.ContainsFunc([]string{"file", "environment", "content"}, func(k string) bool { return t.omitted[n.Path+"."+k] })):
 		return nil, true
 	case len(said) == 0:
-		t.Fault(n, "", "one of file, environment%s must be there", map[string]string{"configs": " and content"}[section])
-		return nil, false
+		return nil, t.refuse(n, "", "one of file, environment%s must be there", map[string]string{"configs": " and content"}[section])
 	case len(said) > 1:
-		t.Fault(n.Get(said[1]), "", "%s is there beside it", said[0])
-		return nil, false
+		return nil, t.refuse(n.Get(said[1]), "", "%s is there beside it", said[0])
 	}
 	at := n.Get(said[0])
 	text := t.Text(at)

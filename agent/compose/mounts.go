@@ -47,8 +47,7 @@ func (t *translation) shortMount(n *composefile.Node) (workload.Mount, bool) {
 	s := n.Text()
 	v, err := format.ParseVolume(s)
 	if err != nil {
-		t.Fault(n, "", "%v", err)
-		return workload.Mount{}, false
+		return workload.Mount{}, t.refuse(n, "", "%v", err)
 	}
 	m := workload.Mount{Source: v.Source, Target: v.Target, ReadOnly: v.ReadOnly}
 	switch v.Type {
@@ -76,18 +75,15 @@ func (t *translation) mountOption(n *composefile.Node, option string, m *workloa
 	case "cached", "delegated", "consistent":
 	case "nocopy":
 		if m.NoCopy = true; bind {
-			t.Fault(n, "", "nocopy is for volumes")
-			return false
+			return t.refuse(n, "", "nocopy is for volumes")
 		}
 	case "private", "rprivate", "shared", "rshared", "slave", "rslave":
 		if !bind {
-			t.Fault(n, "", "%s is for directories of the device", option)
-			return false
+			return t.refuse(n, "", "%s is for directories of the device", option)
 		}
 		m.Propagation = propagation(option)
 	default:
-		t.Fault(n, "ro, rw, z, nocopy and the kinds of propagation are", "option %q is not possible on a device", composefile.Clip(option))
-		return false
+		return t.refuse(n, "ro, rw, z, nocopy and the kinds of propagation are", "option %q is not possible on a device", composefile.Clip(option))
 	}
 	return true
 }
@@ -113,12 +109,10 @@ func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
 			continue
 		}
 		if section != kind {
-			t.Fault(s, "", "belongs to a mount of another type")
-			return m, false
+			return m, t.refuse(s, "", "belongs to a mount of another type")
 		}
 		if s.Kind != composefile.Map {
-			t.Fault(s, "", "must be a mapping")
-			return m, false
+			return m, t.refuse(s, "", "must be a mapping")
 		}
 	}
 	switch kind {
@@ -129,8 +123,7 @@ func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
 			return m, false
 		}
 		if m.Subpath != "" && m.Source == "" {
-			t.Fault(n.Get("volume", "subpath"), "", "an anonymous volume has no directories yet")
-			return m, false
+			return m, t.refuse(n.Get("volume", "subpath"), "", "an anonymous volume has no directories yet")
 		}
 	case "bind":
 		m.Kind = workload.MountBind
@@ -140,16 +133,14 @@ func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
 		m.Propagation = propagation(t.choice(n.Get("bind", "propagation"), "private", "rprivate", "shared", "rshared", "slave", "rslave"))
 		switch r := t.choice(n.Get("bind", "recursive"), "enabled", "disabled", "writable", "readonly"); {
 		case r == "readonly" && !m.ReadOnly:
-			t.Fault(n.Get("bind", "recursive"), "set read_only: true", "the mount itself is not read-only")
-			return m, false
+			return m, t.refuse(n.Get("bind", "recursive"), "set read_only: true", "the mount itself is not read-only")
 		case r == "disabled" || r == "readonly":
 			m.Recursive = r
 		}
 	case "tmpfs":
 		m.Kind = workload.MountTmpfs
 		if m.Source != "" {
-			t.Fault(n.Get("source"), "", "a tmpfs has no source")
-			return m, false
+			return m, t.refuse(n.Get("source"), "", "a tmpfs has no source")
 		}
 		m.TmpfsMax, m.TmpfsPerm = t.bytes(n.Get("tmpfs", "size")), t.octal(n.Get("tmpfs", "mode"), 0o7777)
 	case "image":
@@ -163,11 +154,9 @@ func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
 			return m, false
 		}
 	case "":
-		t.Fault(n, "", "type is missing")
-		return m, false
+		return m, t.refuse(n, "", "type is missing")
 	default:
-		t.Fault(n.Get("type"), "volume, bind, tmpfs and image are", "mounts of type %q are not possible on a device", composefile.Clip(kind))
-		return m, false
+		return m, t.refuse(n.Get("type"), "volume, bind, tmpfs and image are", "mounts of type %q are not possible on a device", composefile.Clip(kind))
 	}
 	return m, t.checkMount(n, &m)
 }
@@ -194,20 +183,17 @@ var drive = strict.Expression(`^[a-zA-Z]:|^(ro|rw)$`)
 
 func (t *translation) checkMount(n *composefile.Node, m *workload.Mount) bool {
 	if strings.ContainsRune(m.Source+m.Target, 0) {
-		t.Fault(n, "", "holds a zero byte")
-		return false
+		return t.refuse(n, "", "holds a zero byte")
 	}
 	if path.IsAbs(m.Target) && path.Clean(m.Target) == "/" {
-		t.Fault(n, "mount it below the root of the image", "nothing can be mounted on / itself")
-		return false
+		return t.refuse(n, "mount it below the root of the image", "nothing can be mounted on / itself")
 	}
 	if !path.IsAbs(m.Target) {
 		hint := ""
 		if drive.MatchString(m.Target) {
 			hint = "Compose takes one letter before a colon for a drive of Windows: give the volume a longer name"
 		}
-		t.Fault(n, hint, "%q is no absolute path in the container", composefile.Clip(m.Target))
-		return false
+		return t.refuse(n, hint, "%q is no absolute path in the container", composefile.Clip(m.Target))
 	}
 	m.Target = path.Clean(m.Target)
 	if !t.checkTarget(n, m.Target, m.Kind == workload.MountBind, m.Source) {
@@ -219,23 +205,19 @@ func (t *translation) checkMount(n *composefile.Node, m *workload.Mount) bool {
 		case path.IsAbs(m.Source):
 			m.Source = path.Clean(m.Source)
 		case strings.HasPrefix(m.Source, "~"), !m.ReadOnly && !t.inProject(m.Source):
-			t.Fault(n, relativeHint, "%q is no absolute path on the device", composefile.Clip(m.Source))
-			return false
+			return t.refuse(n, relativeHint, "%q is no absolute path on the device", composefile.Clip(m.Source))
 		case m.Propagation != "" && m.Propagation != "private":
-			t.Fault(n, "", "%s is for directories of the device", m.Propagation)
-			return false
+			return t.refuse(n, "", "%s is for directories of the device", m.Propagation)
 		}
 	case workload.MountVolume:
 		if m.Source == "" {
 			return true
 		}
 		if !sectionName.MatchString(m.Source) {
-			t.Fault(n, relativeHint, "%q is no name of a volume", composefile.Clip(m.Source))
-			return false
+			return t.refuse(n, relativeHint, "%q is no name of a volume", composefile.Clip(m.Source))
 		}
 		if t.root.Get("volumes", m.Source) == nil {
-			t.Fault(n, "name it under \"volumes:\" of the file", "volume %q is not defined", m.Source)
-			return false
+			return t.refuse(n, "name it under \"volumes:\" of the file", "volume %q is not defined", m.Source)
 		}
 	}
 	return true
@@ -252,8 +234,7 @@ func (t *translation) checkTarget(n *composefile.Node, target string, file bool,
 	if target != "/proc" && !strings.HasPrefix(target, "/proc/") || file && (slices.Contains(procFiles, target) || target == "/proc" && source == "/proc") {
 		return true
 	}
-	t.Fault(n, "choose another place in the container", "nothing can be mounted on %s: the kernel shows the container's processes there", target)
-	return false
+	return t.refuse(n, "choose another place in the container", "nothing can be mounted on %s: the kernel shows the container's processes there", target)
 }
 
 // inProject reports whether a relative path is a file of the project, or a directory with files, so that it can be packed.
@@ -296,15 +277,13 @@ func (t *translation) tmpfsOption(n *composefile.Node, option string, m *workloa
 	case key == "size":
 		size, err := parseBytes(value)
 		if err != nil {
-			t.Fault(n, "", "%q is no size", composefile.Clip(value))
-			return false
+			return t.refuse(n, "", "%q is no size", composefile.Clip(value))
 		}
 		m.TmpfsMax = size
 	case key == "mode":
 		perm, err := parseOctal(value)
 		if err != nil || perm > 0o7777 {
-			t.Fault(n, "", "%q is no file mode", composefile.Clip(value))
-			return false
+			return t.refuse(n, "", "%q is no file mode", composefile.Clip(value))
 		}
 		m.TmpfsPerm = perm
 	case option == "ro":
@@ -314,8 +293,7 @@ func (t *translation) tmpfsOption(n *composefile.Node, option string, m *workloa
 	case tmpfsFlag.MatchString(option):
 		m.Options = append(m.Options, option)
 	default:
-		t.Fault(n, "size, mode and the flags of mount(8) are", "option %q is not possible on a device", composefile.Clip(option))
-		return false
+		return t.refuse(n, "size, mode and the flags of mount(8) are", "option %q is not possible on a device", composefile.Clip(option))
 	}
 	return true
 }

@@ -188,24 +188,20 @@ func (t *translation) subnet(n *composefile.Node) (workload.Subnet, bool) {
 	var s workload.Subnet
 	text := t.Text(n.Get("subnet"))
 	if n.Kind != composefile.Map || text == "" {
-		t.Fault(n, "write subnet: 10.1.2.0/24", "subnet is missing")
-		return s, false
+		return s, t.refuse(n, "write subnet: 10.1.2.0/24", "subnet is missing")
 	}
 	p, err := netip.ParsePrefix(text)
 	if err != nil || p.Bits() == 0 || p.Addr().Is4In6() {
-		t.Fault(n.Get("subnet"), "write it as 10.1.2.0/24", "%q is no subnet", composefile.Clip(text))
-		return s, false
+		return s, t.refuse(n.Get("subnet"), "write it as 10.1.2.0/24", "%q is no subnet", composefile.Clip(text))
 	}
 	s.Prefix = p.Masked()
 	if room := p.Addr().BitLen() - p.Bits(); room < 2 {
-		t.Fault(n.Get("subnet"), "", "%s has no room for containers", p)
-		return s, false
+		return s, t.refuse(n.Get("subnet"), "", "%s has no room for containers", p)
 	}
 	within := func(at *composefile.Node, text string) (netip.Addr, bool) {
 		a, err := netip.ParseAddr(text)
 		if err != nil || !s.Prefix.Contains(a) {
-			t.Fault(at, "", "%q is no address within %s", composefile.Clip(text), s.Prefix)
-			return a, false
+			return a, t.refuse(at, "", "%q is no address within %s", composefile.Clip(text), s.Prefix)
 		}
 		return a, true
 	}

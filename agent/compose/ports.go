@@ -147,12 +147,10 @@ func (t *translation) port(n *composefile.Node, hostIP, published, target, proto
 	switch p.Protocol {
 	case "tcp", "udp", "sctp":
 	default:
-		t.Fault(n, "", "protocol %q is not possible: tcp, udp and sctp are", composefile.Clip(protocol))
-		return p, false
+		return p, t.refuse(n, "", "protocol %q is not possible: tcp, udp and sctp are", composefile.Clip(protocol))
 	}
 	if published == "" {
-		t.Fault(n, fixedPort, "no host port: a device does not choose one at random")
-		return p, false
+		return p, t.refuse(n, fixedPort, "no host port: a device does not choose one at random")
 	}
 	var ok bool
 	if p.HostPort, ok = t.portNumber(n, published); !ok {
@@ -164,8 +162,7 @@ func (t *translation) port(n *composefile.Node, hostIP, published, target, proto
 	if hostIP != "" {
 		addr, err := netip.ParseAddr(strings.Trim(hostIP, "[]"))
 		if err != nil || addr.Zone() != "" {
-			t.Fault(n, "", "%q is no address of this device", hostIP)
-			return p, false
+			return p, t.refuse(n, "", "%q is no address of this device", hostIP)
 		}
 		if addr = addr.Unmap(); !addr.IsUnspecified() {
 			p.HostIP = addr
@@ -179,8 +176,7 @@ func (t *translation) port(n *composefile.Node, hostIP, published, target, proto
 func (t *translation) portNumber(n *composefile.Node, s string) (uint16, bool) {
 	v, err := strconv.ParseUint(s, 10, 16)
 	if err != nil || v == 0 {
-		t.Fault(n, "", "%q is no port", s)
-		return 0, false
+		return 0, t.refuse(n, "", "%q is no port", s)
 	}
 	return uint16(v), true
 }

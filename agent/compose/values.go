@@ -13,6 +13,12 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 )
 
+// refuse reports a fault, and is false.
+func (t *translation) refuse(n *composefile.Node, hint, format string, args ...any) bool {
+	t.Fault(n, hint, format, args...)
+	return false
+}
+
 // texts are elements as text, each once; nil if there are none.
 func (d *document) texts(n *composefile.Node) []string {
 	var out []string
