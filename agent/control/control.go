@@ -165,50 +165,46 @@ func handler(d Device, upgraded *sync.WaitGroup) http.Handler {
 	mux.HandleFunc("GET /v1/containers", func(w http.ResponseWriter, _ *http.Request) {
 		reply(w, http.StatusOK, append([]status.Container{}, d.Containers()...))
 	})
-	mux.HandleFunc("GET /v1/image", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /v1/image", answer(func(r *http.Request) (any, error) {
 		q := newQuery(r.URL.RawQuery)
 		repository, image := q.text("repository"), digest.Digest(q.text("digest"))
 		if repository == "" || image.Validate() != nil {
 			q.fail("repository and digest are needed")
 		}
 		if err := q.end(); err != nil {
-			refuse(w, err)
-			return
+			return nil, err
 		}
-		reply(w, http.StatusOK, d.VerifyImage(r.Context(), repository, image))
-	})
-	session("GET /v1/volumes", func(w http.ResponseWriter, r *http.Request) {
+		return d.VerifyImage(r.Context(), repository, image), nil
+	}))
+	session("GET /v1/volumes", answer(func(r *http.Request) (any, error) {
 		all, err := d.Volumes(r.Context())
-		answer(w)(append([]status.Volume{}, all...), err)
-	})
-	session("DELETE /v1/volumes", func(w http.ResponseWriter, r *http.Request) {
+		return append([]status.Volume{}, all...), err
+	}))
+	session("DELETE /v1/volumes", answer(func(r *http.Request) (any, error) {
 		q := newQuery(r.URL.RawQuery)
 		name := q.text("name")
 		if err := q.end(); err != nil {
-			refuse(w, err)
-			return
+			return nil, err
 		}
-		answer(w)(d.RemoveVolume(r.Context(), name))
-	})
-	session("POST /v1/restart", func(w http.ResponseWriter, r *http.Request) {
+		return d.RemoveVolume(r.Context(), name)
+	}))
+	session("POST /v1/restart", answer(func(r *http.Request) (any, error) {
 		q := newQuery(r.URL.RawQuery)
 		targets := q.targets()
 		by, err := peer(r.Context())
 		if err := cmp.Or(q.end(), err); err != nil {
-			refuse(w, err)
-			return
+			return nil, err
 		}
-		answer(w)(d.Restart(r.Context(), targets, by))
-	})
-	session("GET /v1/stats", func(w http.ResponseWriter, r *http.Request) {
+		return d.Restart(r.Context(), targets, by)
+	}))
+	session("GET /v1/stats", answer(func(r *http.Request) (any, error) {
 		q := newQuery(r.URL.RawQuery)
 		targets := q.targets()
 		if err := q.end(); err != nil {
-			refuse(w, err)
-			return
+			return nil, err
 		}
-		answer(w)(d.Stats(r.Context(), targets))
-	})
+		return d.Stats(r.Context(), targets)
+	}))
 	mux.HandleFunc("GET /v1/metrics", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", metrics.ContentType)
 		_ = metrics.Write(r.Context(), w, d) // the caller may have hung up
@@ -269,7 +265,7 @@ func limited(mux *http.ServeMux) func(pattern string, f http.HandlerFunc) {
 }
 
 func syncNow(d Operator) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) { answer(w)(d.Sync(r.Context())) }
+	return answer(func(r *http.Request) (any, error) { return d.Sync(r.Context()) })
 }
 
 // stream copies as it comes, so that a follower sees each line at once.

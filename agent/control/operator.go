@@ -54,40 +54,36 @@ func (d redacted) Sync(ctx context.Context) (status.SyncResult, error) {
 // operatorRoutes adds what is answered at both sockets.
 func operatorRoutes(handle func(pattern string, f http.HandlerFunc), d Operator) {
 	handle("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { reply(w, http.StatusOK, d.Status()) })
-	handle("GET /v1/changes", func(w http.ResponseWriter, r *http.Request) { answer(w)(d.Changes(r.Context())) })
-	handle("POST /v1/decisions", func(w http.ResponseWriter, r *http.Request) {
+	handle("GET /v1/changes", answer(func(r *http.Request) (any, error) { return d.Changes(r.Context()) }))
+	handle("POST /v1/decisions", answer(func(r *http.Request) (_ any, err error) {
 		x := Decision{Via: viaCommand}
-		var err error
 		if x.By, err = decided(r, &x); err != nil {
-			refuse(w, err)
-			return
+			return nil, err
 		}
-		answer(w)(d.Decide(r.Context(), x))
-	})
-	handle("POST /v1/rollback", func(w http.ResponseWriter, r *http.Request) {
+		return d.Decide(r.Context(), x)
+	}))
+	handle("POST /v1/rollback", answer(func(r *http.Request) (_ any, err error) {
 		x := Rollback{Via: viaCommand}
-		var err error
 		if x.By, err = decided(r, &x); err != nil {
-			refuse(w, err)
-			return
+			return nil, err
 		}
-		answer(w)(d.RollBack(r.Context(), x))
-	})
-	handle("DELETE /v1/hold", func(w http.ResponseWriter, r *http.Request) {
+		return d.RollBack(r.Context(), x)
+	}))
+	handle("DELETE /v1/hold", answer(func(r *http.Request) (any, error) {
 		by, err := peer(r.Context())
 		if err != nil {
-			refuse(w, err)
-			return
+			return nil, err
 		}
-		answer(w)(d.Release(r.Context(), by, viaCommand))
-	})
+		return d.Release(r.Context(), by, viaCommand)
+	}))
 }
 
 const viaCommand = "command"
 
-// answer writes a result or an error.
-func answer(w http.ResponseWriter) func(v any, err error) {
-	return func(v any, err error) {
+// answer writes what f returns: a result or an error.
+func answer(f func(r *http.Request) (any, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		v, err := f(r)
 		if err != nil {
 			refuse(w, err)
 			return
