@@ -2,6 +2,7 @@ package testenv
 
 import (
 	"bytes"
+	"cmp"
 	"io"
 	"maps"
 	"net/http"
@@ -234,17 +235,9 @@ func Status(code int, retryAfter time.Duration) Effect {
 
 // errorCode is the distribution specification's name for a status.
 func errorCode(status int) string {
-	switch status {
-	case http.StatusUnauthorized:
-		return "UNAUTHORIZED"
-	case http.StatusForbidden:
-		return "DENIED"
-	case http.StatusNotFound:
-		return "NAME_UNKNOWN"
-	case http.StatusTooManyRequests:
-		return "TOOMANYREQUESTS"
-	}
-	return "UNKNOWN"
+	return cmp.Or(map[int]string{
+		http.StatusUnauthorized: "UNAUTHORIZED", http.StatusForbidden: "DENIED", http.StatusNotFound: "NAME_UNKNOWN", http.StatusTooManyRequests: "TOOMANYREQUESTS",
+	}[status], "UNKNOWN")
 }
 
 // WrongDigest answers with the right bytes and a Docker-Content-Digest header that is not theirs.

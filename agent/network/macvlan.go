@@ -1,6 +1,7 @@
 package network
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -81,19 +82,13 @@ func (m *Manager) macvlan(p *ipam.Project, id string, index int) veth {
 func child(b *ipam.Network, attrs netlink.LinkAttrs) netlink.Link {
 	if b.Driver == workload.IPvlan {
 		attrs.HardwareAddr = nil // it has its parent's
-		return &netlink.IPVlan{LinkAttrs: attrs, Mode: ipvlanMode(b.Mode)}
+		modes := map[string]netlink.IPVlanMode{"l3": netlink.IPVLAN_MODE_L3, "l3s": netlink.IPVLAN_MODE_L3S}
+		return &netlink.IPVlan{LinkAttrs: attrs, Mode: modes[b.Mode]} // the zero value is l2
 	}
-	return &netlink.Macvlan{LinkAttrs: attrs, Mode: macvlanMode(b.Mode)}
-}
-
-func ipvlanMode(mode string) netlink.IPVlanMode {
-	switch mode {
-	case "l3":
-		return netlink.IPVLAN_MODE_L3
-	case "l3s":
-		return netlink.IPVLAN_MODE_L3S
+	modes := map[string]netlink.MacvlanMode{
+		"private": netlink.MACVLAN_MODE_PRIVATE, "vepa": netlink.MACVLAN_MODE_VEPA, "passthru": netlink.MACVLAN_MODE_PASSTHRU,
 	}
-	return netlink.IPVLAN_MODE_L2
+	return &netlink.Macvlan{LinkAttrs: attrs, Mode: cmp.Or(modes[b.Mode], netlink.MACVLAN_MODE_BRIDGE)}
 }
 
 // checkDriver refuses a driver that the kernel lacks. It requests an interface on the loopback, which the kernel refuses in any
@@ -113,18 +108,6 @@ func (m *Manager) checkDriver(d workload.Driver) error {
 		return removeLink(m.host.links, attrs.Name)
 	}
 	return nil
-}
-
-func macvlanMode(mode string) netlink.MacvlanMode {
-	switch mode {
-	case "private":
-		return netlink.MACVLAN_MODE_PRIVATE
-	case "vepa":
-		return netlink.MACVLAN_MODE_VEPA
-	case "passthru":
-		return netlink.MACVLAN_MODE_PASSTHRU
-	}
-	return netlink.MACVLAN_MODE_BRIDGE
 }
 
 func noParent(name string) error {

@@ -41,19 +41,9 @@ type conditions struct {
 
 // seccompArch is a machine's name in filters, by Go's.
 func seccompArch(arch string) specs.Arch {
-	switch arch {
-	case "amd64":
-		return specs.ArchX86_64
-	case "386":
-		return specs.ArchX86
-	case "arm64":
-		return specs.ArchAARCH64
-	case "arm":
-		return specs.ArchARM
-	case "riscv64":
-		return specs.ArchRISCV64
-	}
-	return ""
+	return map[string]specs.Arch{
+		"amd64": specs.ArchX86_64, "386": specs.ArchX86, "arm64": specs.ArchAARCH64, "arm": specs.ArchARM, "riscv64": specs.ArchRISCV64,
+	}[arch]
 }
 
 // hostArch is this machine as Go names it.

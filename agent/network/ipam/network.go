@@ -121,15 +121,7 @@ func Printable(fields []string) bool {
 
 // ProtocolNumber is a protocol's number; 0: not one of those that have ports.
 func ProtocolNumber(name string) uint16 {
-	switch name {
-	case "tcp":
-		return 6
-	case "udp":
-		return 17
-	case "sctp":
-		return 132
-	}
-	return 0
+	return map[string]uint16{"tcp": 6, "udp": 17, "sctp": 132}[name]
 }
 
 func clip(s string, n int) string { return s[:min(len(s), n)] }
