@@ -258,7 +258,7 @@ func TestPromoteWhatRuns(t *testing.T) {
 		{"another state", func() { report("press-08", "1.0", 1, well); seen["press-08"].Digest = "sha256:beef" }, "it has another state as generation 1", "sensor"},
 		{"refused", func() {
 			report("press-08", "1.0", 0, nil)
-			seen["press-08"].Refused = &rollout.Refusal{Digest: m.Named[graz+":press-08"], Code: "no-space", Message: "disk full"}
+			seen["press-08"].Refused = &artifacts.CurrentRefusal{Digest: m.Named[graz+":press-08"], Code: "no-space", Message: "disk full"}
 		}, "it refuses generation 1: no-space: disk full", "sensor"},
 		{"one of two failed", func() {
 			report("press-08", "1.0", 1, map[string]margo.State{"line": margo.StateInstalled, "sensor": margo.StateFailed})

@@ -104,17 +104,17 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // device is a device in an answer of the views. Unknown members are ignored.
 type device struct {
-	ID           string    `json:"id"`
-	LastHeard    time.Time `json:"lastHeard"`
-	OfflineSince time.Time `json:"offlineSince"` // missing: it is online
-	Ago          int64     `json:"lastHeardSecondsAgo"`
-	Every        int64     `json:"reportIntervalSeconds"` // 0: unknown
-	AgentVersion string    `json:"agentVersion"`
-	Accepted     uint64    `json:"acceptedGeneration"`
-	Digest       string    `json:"digest"`
-	Running      uint64    `json:"runningGeneration"`
-	Committed    uint64    `json:"committedGeneration"`
-	Refused      *refused  `json:"refused"`
+	ID           string                    `json:"id"`
+	LastHeard    time.Time                 `json:"lastHeard"`
+	OfflineSince time.Time                 `json:"offlineSince"` // missing: it is online
+	Ago          int64                     `json:"lastHeardSecondsAgo"`
+	Every        int64                     `json:"reportIntervalSeconds"` // 0: unknown
+	AgentVersion string                    `json:"agentVersion"`
+	Accepted     uint64                    `json:"acceptedGeneration"`
+	Digest       string                    `json:"digest"`
+	Running      uint64                    `json:"runningGeneration"`
+	Committed    uint64                    `json:"committedGeneration"`
+	Refused      *artifacts.CurrentRefusal `json:"refused"`
 	rollout.Waits
 	Progress     *artifacts.CurrentProgress `json:"progress"`
 	Capabilities json.RawMessage            `json:"capabilities"`
@@ -126,13 +126,6 @@ type device struct {
 type cursor struct {
 	Device     string `json:"afterDevice"`
 	Deployment string `json:"afterDeployment"`
-}
-
-type refused struct {
-	Digest     string `json:"digest"`
-	Generation uint64 `json:"generation"`
-	Code       string `json:"code"`
-	Message    string `json:"message"`
 }
 
 type deployment struct {
@@ -148,10 +141,7 @@ func (d device) sighting() *rollout.DeviceReport {
 		Heard: d.LastHeard, Ago: time.Duration(d.Ago) * time.Second, Every: time.Duration(d.Every) * time.Second,
 		OfflineSince: d.OfflineSince, Agent: d.AgentVersion, Accepted: d.Accepted, Running: d.Running, Committed: d.Committed, Digest: digest.Digest(d.Digest),
 	}
-	s.Waits, s.Progress = d.Waits, d.Progress
-	if r := d.Refused; r != nil {
-		s.Refused = &rollout.Refusal{Digest: digest.Digest(r.Digest), Generation: r.Generation, Code: r.Code, Message: r.Message}
-	}
+	s.Waits, s.Progress, s.Refused = d.Waits, d.Progress, d.Refused
 	for _, x := range d.Details {
 		s.Deployments = append(s.Deployments, x.seen())
 	}

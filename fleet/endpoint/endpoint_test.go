@@ -117,7 +117,7 @@ func TestLook(t *testing.T) {
 	}
 	want := &rollout.DeviceReport{
 		Heard: noon, Agent: "1.0.0", Accepted: 4, Running: 4, Committed: 3, Digest: digest.FromString("4"),
-		Refused:  &rollout.Refusal{Digest: digest.FromString("5"), Generation: 5, Code: "signature-invalid", Message: "no key"},
+		Refused:  &artifacts.CurrentRefusal{Digest: digest.FromString("5"), Generation: 5, Code: "signature-invalid", Message: "no key"},
 		Progress: &artifacts.CurrentProgress{Phase: "probation", Since: time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC), Generation: 4},
 		Deployments: []rollout.DeploymentReport{
 			{ID: fmt.Sprintf(deploymentID, 0), Generation: 4, State: margo.StateInstalled},

@@ -86,20 +86,14 @@ func (s *Source) each(ctx context.Context, devices []artifacts.DeviceID, visit f
 func (s *Source) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
 	out := map[artifacts.DeviceID]*rollout.DeviceReport{}
 	err := s.each(ctx, devices, func(c *artifacts.CurrentState) { out[c.Device] = sighting(c, s.Now()) })
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return out, err
 }
 
 // Capabilities implements [rollout.Endpoint].
 func (s *Source) Capabilities(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID][]byte, error) {
 	out := map[artifacts.DeviceID][]byte{}
 	err := s.each(ctx, devices, func(c *artifacts.CurrentState) { out[c.Device] = c.Capabilities })
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
+	return out, err
 }
 
 // sighting is a report as a rollout judges it. How long ago it was is by two clocks, the device's and ours.
@@ -111,7 +105,7 @@ func sighting(c *artifacts.CurrentState, now time.Time) *rollout.DeviceReport {
 	read := func(member string, v any) bool {
 		return about.Extra[member] == nil || json.Unmarshal(about.Extra[member], v) == nil
 	}
-	s := &rollout.DeviceReport{Heard: c.Time, Ago: max(0, now.Sub(c.Time)), Every: time.Duration(min(c.Every, 1<<31)) * time.Second, Agent: "unknown"}
+	s := &rollout.DeviceReport{Heard: c.Time, Ago: max(0, now.Sub(c.Time)), Every: time.Duration(min(c.Every, 1<<31)) * time.Second, Agent: "unknown", Refused: c.Refused}
 	if version := ""; read("agentVersion", &version) && version != "" {
 		s.Agent = version
 		_ = read("progress", &s.Progress) && read("decisions", &s.Waits.Decisions) // neither fails: what cannot be read of them is left out
@@ -133,9 +127,6 @@ func sighting(c *artifacts.CurrentState, now time.Time) *rollout.DeviceReport {
 	}
 	if g := c.Committed; g != nil {
 		s.Committed = g.Generation
-	}
-	if r := c.Refused; r != nil {
-		s.Refused = &rollout.Refusal{Digest: r.Digest, Generation: r.Generation, Code: r.Code, Message: r.Message}
 	}
 	for _, d := range c.Deployments {
 		x := rollout.DeploymentReport{ID: d.ID, Generation: d.Generation, State: d.State}

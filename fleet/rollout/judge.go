@@ -34,9 +34,9 @@ type DeviceReport struct {
 	// Agent is the version of longshore-agent, which reports generations; "": another agent, which reports them only with its
 	// deployments.
 	Agent                        string
-	Accepted, Running, Committed uint64        // 0: none
-	Digest                       digest.Digest // of the accepted state; "": none
-	Refused                      *Refusal      // nil: it accepts its published state
+	Accepted, Running, Committed uint64                    // 0: none
+	Digest                       digest.Digest             // of the accepted state; "": none
+	Refused                      *artifacts.CurrentRefusal // nil: it accepts its published state
 	Deployments                  []DeploymentReport
 	Waits                        Waits
 	Progress                     *artifacts.CurrentProgress // of the change to its newest state; nil: it does not say
@@ -79,13 +79,6 @@ func (w Waits) words() string {
 		out += fmt.Sprintf(", and %d more", more)
 	}
 	return out
-}
-
-// Refusal is a state that a device does not take.
-type Refusal struct {
-	Digest        digest.Digest
-	Generation    uint64 // 0: not known
-	Code, Message string
 }
 
 // DeploymentReport is a deployment as its device has reported it.

@@ -38,10 +38,12 @@ func TestFate(t *testing.T) {
 		"waits, and another failed": {ours(func(s *rollout.DeviceReport) {
 			s.Committed, s.Waits, s.Deployments[0].State = 3, waits(t, `{"waiting":[{"name":"web"}]}`), margo.StateFailed
 		}), rollout.Failed},
-		"failed":                     {ours(func(s *rollout.DeviceReport) { s.Committed, s.Deployments[0].State = 3, margo.StateFailed }), rollout.Failed},
-		"fails later":                {ours(func(s *rollout.DeviceReport) { s.Deployments[1].State = margo.StateFailed }), rollout.Failed},
-		"refused":                    {ours(func(s *rollout.DeviceReport) { s.Accepted, s.Refused = 3, &rollout.Refusal{Digest: target.Digest} }), rollout.Failed},
-		"refused something else":     {ours(func(s *rollout.DeviceReport) { s.Refused = &rollout.Refusal{Digest: digest.FromString("x")} }), rollout.Well},
+		"failed":      {ours(func(s *rollout.DeviceReport) { s.Committed, s.Deployments[0].State = 3, margo.StateFailed }), rollout.Failed},
+		"fails later": {ours(func(s *rollout.DeviceReport) { s.Deployments[1].State = margo.StateFailed }), rollout.Failed},
+		"refused": {ours(func(s *rollout.DeviceReport) {
+			s.Accepted, s.Refused = 3, &artifacts.CurrentRefusal{Digest: target.Digest}
+		}), rollout.Failed},
+		"refused something else":     {ours(func(s *rollout.DeviceReport) { s.Refused = &artifacts.CurrentRefusal{Digest: digest.FromString("x")} }), rollout.Well},
 		"a later one":                {ours(func(s *rollout.DeviceReport) { s.Accepted = 5 }), rollout.Later},
 		"another one of that number": {ours(func(s *rollout.DeviceReport) { s.Digest = digest.FromString("x") }), rollout.Failed},
 		"offline":                    {ours(func(s *rollout.DeviceReport) { s.OfflineSince = time.Unix(1, 0) }), rollout.Offline},
