@@ -179,7 +179,6 @@ type BundleIndex struct {
 	Version     string
 	Archive     ocispec.Descriptor
 	Deployments []ocispec.Descriptor // empty when a foreign publisher pushed the archive only
-	Annotations map[string]string
 }
 
 // OpenBundle checks the manifest of a deployment bundle.
@@ -188,7 +187,7 @@ func OpenBundle(manifest []byte) (*BundleIndex, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open bundle: %w", err)
 	}
-	x := &BundleIndex{Name: i.annotations[ocispec.AnnotationTitle], Version: i.annotations[ocispec.AnnotationVersion], Annotations: i.annotations}
+	x := &BundleIndex{Name: i.annotations[ocispec.AnnotationTitle], Version: i.annotations[ocispec.AnnotationVersion]}
 	bundle, deployments, err := documentLayers(i.layers)
 	if err == nil && bundle == nil {
 		err = fmt.Errorf("has no layer of type %s: %w", TypeBundle, fault.ErrInvalid)

@@ -289,10 +289,8 @@ func isSubchart(chart, dependency, name string) bool {
 
 // ChartIndex is what the manifest of a Helm chart says.
 type ChartIndex struct {
-	Config      ocispec.Descriptor
-	Chart       ocispec.Descriptor
-	Provenance  *ocispec.Descriptor // nil: none
-	Annotations map[string]string
+	Chart      ocispec.Descriptor
+	Provenance *ocispec.Descriptor // nil: none
 }
 
 // OpenChart checks the manifest of a Helm chart.
@@ -304,7 +302,7 @@ func OpenChart(manifest []byte) (*ChartIndex, error) {
 	if o.ArtifactType != TypeChartConfig || o.Config == nil {
 		return nil, fmt.Errorf("open chart: artifact type %q, want %q: %w", o.ArtifactType, TypeChartConfig, fault.ErrUnsupported)
 	}
-	x := &ChartIndex{Config: *o.Config, Annotations: o.Annotations}
+	x := &ChartIndex{}
 	for _, l := range o.Layers {
 		switch l.MediaType {
 		case TypeChart:

@@ -135,9 +135,8 @@ func file(fsys fs.FS, name string, d fs.DirEntry, limit int64) (entry, error) {
 
 // ComponentIndex is what the manifest of a Compose component says.
 type ComponentIndex struct {
-	Version     string             // "" when the publisher left it out
-	Archive     ocispec.Descriptor // the Compose Archive
-	Annotations map[string]string
+	Version string             // "" when the publisher left it out
+	Archive ocispec.Descriptor // the Compose Archive
 }
 
 // OpenComponent checks the manifest of a Compose component. Type and version are looked for on the layer, where the
@@ -166,7 +165,7 @@ func OpenComponent(manifest []byte) (_ *ComponentIndex, err error) {
 	if err != nil {
 		return nil, err
 	}
-	return &ComponentIndex{Version: version, Archive: l, Annotations: i.annotations}, nil
+	return &ComponentIndex{Version: version, Archive: l}, nil
 }
 
 // Read fetches the archive, checks it and reads it.

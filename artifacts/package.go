@@ -48,7 +48,7 @@ func PackPackage(fsys fs.FS, o PackageOptions) (*Artifact, *margo.ApplicationDes
 		return nil, nil, fmt.Errorf("pack package: %w", err)
 	}
 	layers := []Blob{layer(TypeDescription, DescriptionFile, data)}
-	c := d.Metadata.Catalog.Application
+	c := d.Metadata.Application
 	for _, r := range []struct{ kind, file string }{
 		{ResourceIcon, c.Icon}, {ResourceDescription, c.DescriptionFile}, {ResourceLicense, c.LicenseFile}, {ResourceReleaseNotes, c.ReleaseNotes},
 	} {
@@ -104,7 +104,6 @@ func resource(fsys fs.FS, name string, limit int64) ([]byte, error) {
 type PackageIndex struct {
 	Description ocispec.Descriptor
 	Resources   map[string]ocispec.Descriptor // by kind: icon, descriptionFile, licenseFile, releaseNotes
-	Annotations map[string]string
 }
 
 // OpenPackage checks the manifest of an application package.
@@ -113,7 +112,7 @@ func OpenPackage(manifest []byte) (*PackageIndex, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open package: %w", err)
 	}
-	x := &PackageIndex{Resources: make(map[string]ocispec.Descriptor), Annotations: i.annotations}
+	x := &PackageIndex{Resources: make(map[string]ocispec.Descriptor)}
 	for _, l := range i.layers {
 		if !strings.HasPrefix(l.MediaType, packageTypes) {
 			return nil, fmt.Errorf("open package: layer %s: media type %q does not begin with %q: %w", l.Digest, l.MediaType, packageTypes, fault.ErrUnsupported)

@@ -50,16 +50,14 @@ type Options struct {
 
 // Tracer sends traces of one device.
 type Tracer struct {
-	o       Options
 	changes *changes
 	sender  *sender
 }
 
 // New makes a tracer. It opens no connection.
 func New(o Options) *Tracer {
-	t := &Tracer{o: o, sender: newSender(o)}
-	t.changes = newChanges(o, t.sender.put)
-	return t
+	s := newSender(o)
+	return &Tracer{newChanges(o, s.put), s}
 }
 
 // Run follows the device's events until ctx ends. Then it sends what it has, for two seconds at most.

@@ -22,14 +22,7 @@ type DescriptionMetadata struct {
 	Name        string
 	Description string
 	Version     string
-	Catalog     Catalog
-}
-
-// Catalog is what a catalogue shows.
-type Catalog struct {
-	Application  CatalogApplication
-	Author       []Author
-	Organization []Organization
+	Application CatalogApplication
 }
 
 // CatalogApplication describes the application. Icon, DescriptionFile, LicenseFile and ReleaseNotes are paths in the package.
@@ -41,18 +34,6 @@ type CatalogApplication struct {
 	Site            string
 	Tagline         string
 	Tags            []string
-}
-
-// Author is a person.
-type Author struct {
-	Name  string
-	Email string
-}
-
-// Organization stands behind an application.
-type Organization struct {
-	Name string
-	Site string
 }
 
 // DescribedProfile is one way to run the application.
@@ -151,7 +132,7 @@ func descriptionMetadata(n *strict.Node) DescriptionMetadata {
 	}
 	catalog := n.Need("catalog")
 	a := catalog.Get("application")
-	m.Catalog.Application = CatalogApplication{
+	m.Application = CatalogApplication{
 		DescriptionFile: a.Get("descriptionFile").Text(),
 		Icon:            a.Get("icon").Text(),
 		LicenseFile:     a.Get("licenseFile").Text(),
@@ -161,10 +142,12 @@ func descriptionMetadata(n *strict.Node) DescriptionMetadata {
 		Tags:            a.Get("tags").Strings(),
 	}
 	for _, i := range catalog.Get("author").Items() {
-		m.Catalog.Author = append(m.Catalog.Author, Author{i.Get("name").Text(), i.Get("email").Matching(emailFormat, "an e-mail address")})
+		i.Get("name").Text() // authors and organizations are held against the format only
+		i.Get("email").Matching(emailFormat, "an e-mail address")
 	}
 	for _, i := range catalog.Need("organization").Items() {
-		m.Catalog.Organization = append(m.Catalog.Organization, Organization{i.Need("name").Filled(), i.Get("site").Text()})
+		i.Need("name").Filled()
+		i.Get("site").Text()
 	}
 	return m
 }
