@@ -26,21 +26,34 @@ func (p *program) psCommand() *cli.Command {
 		Usage: "list the device's containers",
 		Description: "Lists running containers; with --all also those that have exited, are not created yet, or are about to be removed. Queries the\n" +
 			"running agent: exit code 4 means that no agent runs.\n\n" +
-			"Examples:\n  longshore-agent ps\n  longshore-agent ps -a -o json",
+			"Examples:\n  longshore-agent ps\n  longshore-agent ps -a -o json\n  longshore-agent restart $(longshore-agent ps -q)",
 		Flags: []cli.Flag{
 			configFlag(), outputFlag(),
 			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also containers that do not run", EnvVars: env("ALL")},
+			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print only the containers' ids", EnvVars: env("QUIET")},
 		},
-		Action: shows(p, clientOf, func(c *cli.Context, agent *control.Client) ([]status.Container, error) {
-			all, err := agent.Containers(c.Context)
-			if !c.Bool("all") {
-				all = slices.DeleteFunc(all, func(c status.Container) bool {
-					return c.State != workload.Running && c.State != workload.Paused
-				})
-			}
-			return all, err
-		}, func(w io.Writer, all []status.Container) { writeContainers(w, all, time.Now()) }),
+		Action: func(c *cli.Context) error { return p.ps(c.Bool("quiet"))(c) },
 	}
+}
+
+func (p *program) ps(quiet bool) cli.ActionFunc {
+	return shows(p, clientOf, func(c *cli.Context, agent *control.Client) ([]status.Container, error) {
+		all, err := agent.Containers(c.Context)
+		if !c.Bool("all") {
+			all = slices.DeleteFunc(all, func(c status.Container) bool {
+				return c.State != workload.Running && c.State != workload.Paused
+			})
+		}
+		return all, err
+	}, func(w io.Writer, all []status.Container) {
+		if !quiet {
+			writeContainers(w, all, time.Now())
+			return
+		}
+		for _, c := range all {
+			fmt.Fprintln(w, c.ID)
+		}
+	})
 }
 
 func (p *program) restartCommand() *cli.Command {

@@ -187,6 +187,7 @@ func TestObservingCommands(t *testing.T) {
 	}{
 		{"ps", "ps.golden", []string{"ps"}, 0, ""},
 		{"ps of all", "ps-all.golden", []string{"ps", "-a"}, 0, ""},
+		{"ids of all", "ps-ids.golden", []string{"ps", "-aq"}, 0, ""},
 		{"ps with an argument", "", []string{"ps", "web"}, 2, "takes no argument"},
 		{"ps in another format", "", []string{"ps", "-o", "xml"}, 2, "--output"},
 		{"logs of several", "logs.golden", []string{"logs", "line/web", "db", "-t", "--since", "10m", "-n", "5"}, 0, ""},
