@@ -60,15 +60,16 @@ func as(user string) string {
 
 func (r loginResult) quietText() string { return "" }
 
-// checkHost rejects an address that was copied from a browser.
-func checkHost(command, host string) error {
+// checkHost rejects an address that was copied from a browser, and a repository.
+func checkHost(command, given string) error {
+	host := given
 	for _, scheme := range []string{"https://", "http://", "oci://"} {
-		if rest, ok := strings.CutPrefix(host, scheme); ok {
-			rest, _, _ = strings.Cut(rest, "/")
-			return fault.WithHint(fmt.Errorf("%s: %s is %w: name the registry by its host only", command, host, fault.ErrInvalid), "longshore "+command+" "+rest)
-		}
+		host = strings.TrimPrefix(host, scheme)
 	}
-	return nil
+	if host, _, _ = strings.Cut(host, "/"); host == given {
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("%s: %s is %w: name the registry by its host only", command, given, fault.ErrInvalid), "longshore "+command+" "+host)
 }
 
 func (c *call) login(args []string) error {
@@ -99,7 +100,9 @@ func (c *call) login(args []string) error {
 		if err != nil {
 			return err
 		}
-		secret = string(typed)
+		if secret = string(typed); secret == "" {
+			return c.misused("no password was typed")
+		}
 	}
 	stored, err := c.registry.Login(c.Context, args[0], user, secret)
 	if err != nil {

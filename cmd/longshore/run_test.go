@@ -299,6 +299,7 @@ func TestErrors(t *testing.T) {
 	s.do(outcome.Misused, "sign", states+":press-07")
 	s.do(outcome.Misused, "login", host)
 	s.do(outcome.Misused, "login", "-u", "anna", "https://"+host+"/")
+	s.do(outcome.Misused, "login", "-u", "anna", host+"/plant/state")
 	s.do(outcome.Misused, "component", "push", "./line-monitor", monitor+":v1")
 	s.do(outcome.Misused, "component", "push", "./line-monitor", monitor+":latest")
 	s.do(outcome.Misused, "completion", "tcsh")
@@ -520,6 +521,13 @@ func TestLogin(t *testing.T) {
 	var out, errs bytes.Buffer
 	if code := run(t.Context(), []string{"login", "private.example"}, terminal, &out, &errs, s.lookup); code != outcome.OK || !strings.Contains(errs.String(), "user name at private.example: ") {
 		t.Errorf("login at a terminal: exit %d\n%s%s", code, &out, &errs)
+	}
+	if _, err := person.WriteString("\n"); err != nil {
+		t.Fatal(err)
+	}
+	errs.Reset()
+	if code := run(t.Context(), []string{"login", "-u", private.Username, "private.example"}, terminal, &out, &errs, s.lookup); code != outcome.Misused || !strings.Contains(errs.String(), "login: no password was typed") {
+		t.Errorf("login without a password: exit %d\n%s", code, &errs)
 	}
 	s.do(outcome.OK, push...)
 	s.do(outcome.OK, "logout", "private.example")
