@@ -62,9 +62,6 @@ func (a *attempts) failed(from netip.Prefix) {
 	if over := x.failed - freeTries; over >= 0 {
 		x.until = now.Add(min(firstLock<<min(over, 10), longestLock))
 	}
-	if a.by == nil {
-		a.by = map[netip.Prefix]tries{}
-	}
 	a.by[from] = x
 	if !from.Addr().IsLoopback() {
 		a.all = append(a.all, now)

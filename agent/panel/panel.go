@@ -81,7 +81,7 @@ func New(o Options) (http.Handler, error) {
 			return nil, err
 		}
 	}
-	p := &page{Options: o, sessions: sessions{now: o.Now}, attempts: attempts{now: o.Now}}
+	p := &page{Options: o, sessions: sessions{now: o.Now, all: map[string]*session{}}, attempts: attempts{now: o.Now, by: map[netip.Prefix]tries{}}}
 	var err error
 	p.tmpl, err = template.New("").Funcs(template.FuncMap{
 		"t": o.Messages.Text, "named": o.Messages.named, "when": p.when, "lasts": p.lasts, "size": printable.Bytes[int64], "short": short, "why": p.why, "runs": runs,

@@ -52,9 +52,6 @@ func (s *sessions) open(who person) string {
 	if len(s.all) >= maxSessions {
 		delete(s.all, oldest)
 	}
-	if s.all == nil {
-		s.all = map[string]*session{}
-	}
 	id := rand.Text()
 	s.all[id] = &session{person: who, born: now, used: now}
 	return id
