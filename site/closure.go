@@ -46,6 +46,8 @@ type Closure struct {
 	// Absent are the reasons why application packages and states of chosen devices are missing, one sentence each. They are not problems:
 	// devices never read packages, and a new device may have no state yet.
 	Absent []string `json:"absent,omitempty"`
+
+	missing []string // of the problems: those that are content that does not exist
 }
 
 // Source opens repositories by name, "host/path".
@@ -123,6 +125,7 @@ type walk struct {
 	mu       sync.Mutex
 	needs    map[string]*Need // by "repository@digest"
 	problems []string
+	missing  []string
 	absent   []string
 	locks    map[string]func() ([]artifacts.LockedImage, error) // the images of a component, "repository@digest"
 	packages map[string]func() error                            // by package, "repository@digest": why it is missing
@@ -362,6 +365,9 @@ func (w *walk) component(ctx context.Context, from below, c margo.Component) err
 	}
 	if err != nil {
 		w.problem("component %s@%s: %v", name, d, err)
+		if errors.Is(err, fault.ErrNotFound) {
+			w.note(&w.missing, "component %s@%s: %v", name, d, err)
+		}
 		return nil
 	}
 	from.by = component
@@ -528,7 +534,7 @@ func (w *walk) note(into *[]string, format string, args ...any) {
 // closure returns the sorted result.
 func (w *walk) closure() *Closure {
 	order := []artifacts.Kind{artifacts.KindImage, artifacts.KindComponent, artifacts.KindPackage, artifacts.KindTrust, artifacts.KindState}
-	out := &Closure{Needs: slices.Collect(maps.Values(w.needs)), Problems: w.problems, Absent: w.absent}
+	out := &Closure{Needs: slices.Collect(maps.Values(w.needs)), Problems: w.problems, Absent: w.absent, missing: w.missing}
 	slices.SortFunc(out.Needs, func(a, b *Need) int {
 		return cmp.Or(slices.Index(order, a.Kind)-slices.Index(order, b.Kind), strings.Compare(a.Repository, b.Repository),
 			cmp.Compare(a.number, b.number), strings.Compare(a.Digest.String(), b.Digest.String()))

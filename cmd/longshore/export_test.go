@@ -418,3 +418,20 @@ func (s *shell) layers(url string) map[digest.Digest]int64 {
 	}
 	return out
 }
+
+// An export that lacks a component says which one and what to do, and no tag moves.
+func TestImportWithoutAComponent(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.site(testenv.Distribution)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	s.do(outcome.OK, "export", "-q", releaseKeyPublic, states, "stick")
+	d := digest.Digest(strings.TrimSpace(s.do(outcome.OK, "inspect", "-q", monitor+":1.4.0")))
+	if err := os.Remove(filepath.Join("stick", "blobs", "sha256", d.Encoded())); err != nil {
+		t.Fatal(err)
+	}
+	for _, verified := range []string{releaseKeyPublic, "--no-verify"} {
+		s.refuses(outcome.NotFound, []string{d.String(), "hint: the export lacks it: export again, from a registry that has it"}, "import", verified, "stick", siteHost)
+	}
+	s.do(outcome.NotFound, "state", "show", "-d", "press-07", siteHost+"/plant/state")
+}

@@ -126,7 +126,12 @@ func (c *call) importMedia(args []string) error {
 	if err == nil {
 		made, err = c.runMirror(&site.Mirror{From: from, To: to, Platforms: e.Platforms}, closure)
 	}
-	if e.Difference && (errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrUnsigned)) && !fault.Retryable(err) {
+	switch lacks := !fault.Retryable(err) && (errors.Is(err, fault.ErrNotFound) || e.Difference && errors.Is(err, fault.ErrUnsigned)); {
+	case lacks && !e.Difference:
+		if fault.Hint(err) == "" || errors.As(err, new(site.Missing)) { // else it is about the destination
+			err = fault.WithHint(err, "the export lacks it: export again, from a registry that has it")
+		}
+	case lacks:
 		since := "an inventory"
 		if e.Taken != "" {
 			since = "the inventory of " + cmp.Or(e.Site, unnamedSite) + ", " + e.Taken + ","
