@@ -239,6 +239,10 @@ func (a *audit) state(ctx context.Context, src signing.Source, n *Node, manifest
 			n.add(c)
 		}
 	}
+	x.Manifest.Data = nil // it is about what the registry has, also where the manifest carries the same
+	for i := range x.Deployments {
+		x.Deployments[i].Data = nil
+	}
 	s, err := x.Read(blob)
 	if err != nil {
 		return nil, err
@@ -318,6 +322,7 @@ func (a *audit) component(ctx context.Context, src signing.Source, n *Node, mani
 	if err != nil || a.Alone {
 		return err
 	}
+	x.Archive.Data = nil // as of a state
 	archive, err := x.Read(func(d ocispec.Descriptor) ([]byte, error) { return src.Blob(ctx, d, artifacts.MaxArchive) })
 	if err != nil {
 		return err
