@@ -50,6 +50,25 @@ type Closure struct {
 	missing []string // of the problems: those that are content that does not exist
 }
 
+// Err is the first problem, of content that does not exist before others; nil: there is none.
+func (c *Closure) Err() error {
+	switch {
+	case len(c.missing) > 0:
+		return fault.WithHint(Missing(c.missing[0]), "push the component again; check the registry's garbage collection")
+	case len(c.Problems) > 0:
+		return fmt.Errorf("%s: %w", c.Problems[0], fault.ErrUnfit)
+	}
+	return nil
+}
+
+// Missing is a sentence about content that a closure needs and that does not exist: fault.ErrNotFound.
+type Missing string
+
+func (m Missing) Error() string { return string(m) }
+
+// Is makes it fault.ErrNotFound.
+func (m Missing) Is(target error) bool { return target == fault.ErrNotFound }
+
 // Source opens repositories by name, "host/path".
 type Source interface {
 	OpenName(ctx context.Context, name string) (*registry.Repository, error)

@@ -45,23 +45,12 @@ type Mirror struct {
 	made Mirrored
 }
 
-// Missing is a sentence about content that a closure needs and that does not exist: fault.ErrNotFound.
-type Missing string
-
-func (m Missing) Error() string { return string(m) }
-
-// Is makes it fault.ErrNotFound.
-func (m Missing) Is(target error) bool { return target == fault.ErrNotFound }
-
 // Run copies everything and sets tags: of images, components and packages first, last those of devices, each after its history tag. It
 // may be repeated after any interruption: existing content is not sent again. A device's tag at the site never moves back: a newer
 // generation there is fault.ErrRollback, another state of the same generation fault.ErrConflict, before anything is copied.
 func (m *Mirror) Run(ctx context.Context, c *Closure) (*Mirrored, error) {
-	if len(c.missing) > 0 {
-		return nil, fault.WithHint(Missing(c.missing[0]), "push the component again; check the registry's garbage collection")
-	}
-	if len(c.Problems) > 0 {
-		return nil, fmt.Errorf("%s: %w", c.Problems[0], fault.ErrUnfit)
+	if err := c.Err(); err != nil {
+		return nil, err
 	}
 	m.made = Mirrored{Artifacts: len(c.Needs), Devices: []string{}, Notes: slices.Clone(c.Absent)}
 	var states, others []*Need

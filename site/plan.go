@@ -50,7 +50,10 @@ func (m *Mirror) Plan(ctx context.Context, c *Closure) (*Plan, error) {
 			if !errors.Is(err, fault.ErrTemporary) && (errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrUnfit)) {
 				mu.Lock()
 				defer mu.Unlock()
-				c.Problems = append(c.Problems, fmt.Sprintf("%s %s@%s: %v", n.Kind, n.Repository, n.Digest, err))
+				problem := fmt.Sprintf("%s %s@%s: %v", n.Kind, n.Repository, n.Digest, err)
+				if c.Problems = append(c.Problems, problem); errors.Is(err, fault.ErrNotFound) {
+					c.missing = append(c.missing, problem)
+				}
 				return nil
 			}
 			var all []ocispec.Descriptor

@@ -63,7 +63,7 @@ func TestSitePlanOfWhatIsMissing(t *testing.T) {
 				}
 				gone = d.Digest
 			}
-			r := plan(outcome.Refused)
+			r := plan(outcome.NotFound)
 			if len(r.Problems) == 0 || !strings.Contains(r.Problems[0], missing+"@"+gone.String()) || r.Bytes == 0 {
 				t.Errorf("problems %q, %d bytes", r.Problems, r.Bytes)
 			}

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/site"
@@ -89,8 +88,11 @@ func (c *call) sitePlan(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.show(sitePlanResult{plan, args[0], args[1]}); err != nil || len(plan.Problems) == 0 {
+	if err := c.show(sitePlanResult{plan, args[0], args[1]}); err != nil {
 		return err
 	}
-	return fmt.Errorf("site plan: %s: %w", plan.Problems[0], fault.ErrUnfit)
+	if err := plan.Err(); err != nil {
+		return fmt.Errorf("site plan: %w", err)
+	}
+	return nil
 }
