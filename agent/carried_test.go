@@ -71,7 +71,13 @@ func TestCarriedArchiveIsNotBelieved(t *testing.T) {
 
 // What a manifest carries is kept with it: without a network, a device that starts again has all of its state, and goes back to the one before.
 func TestCarriedIsKeptWithTheManifest(t *testing.T) {
+	t.Run("deployments in blobs", func(t *testing.T) { carriedIsKept(t, false) })
+	t.Run("deployments too", func(t *testing.T) { carriedIsKept(t, true) })
+}
+
+func carriedIsKept(t *testing.T, deployments bool) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, _ *runtimetest.Memory) {
+		w.Carries = deployments
 		w.Publish(t, 5, anApp(1, "web:1"))
 		r := w.Start(t)
 		w.Sync(t, r)
@@ -81,8 +87,8 @@ func TestCarriedIsKeptWithTheManifest(t *testing.T) {
 			t.Fatalf("sync = %+v", res)
 		}
 		for _, request := range w.Registry.Requests() {
-			if strings.HasPrefix(request, "blob ") && !strings.HasPrefix(request, "blob "+agenttest.Repository) {
-				t.Errorf("%s, which the component's manifest carries", request)
+			if strings.HasPrefix(request, "blob ") && (deployments || !strings.HasPrefix(request, "blob "+agenttest.Repository)) {
+				t.Errorf("%s, which a manifest carries", request)
 			}
 		}
 		w.Committed(t, r, 6)

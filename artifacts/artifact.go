@@ -66,6 +66,8 @@ const (
 const (
 	maxInlineState   = 64 << 10 // bytes of a State Manifest: some 250 deployments
 	maxInlineArchive = 16 << 10 // bytes of a Compose Archive
+
+	maxInlineDeployments = 8 << 10 // bytes of all deployments of a state: of more, those that did not change would cost more than a request
 )
 
 // Blob is content with its name.

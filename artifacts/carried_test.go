@@ -10,7 +10,6 @@ import (
 	"testing/fstest"
 
 	"github.com/google/uuid"
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
 )
@@ -95,18 +94,27 @@ func TestCarriedIsBounded(t *testing.T) {
 	}
 }
 
-// A device reads a deployment by its digest alone too, so that it has to be a blob: what its descriptor carries is not used.
-func TestOnlyTheFirstLayerIsCarried(t *testing.T) {
-	a := pack(t, options())
-	layer := a.Blobs[3]
-	old := fmt.Sprintf(`"digest":%q,`, layer.Descriptor.Digest)
-	manifest := strings.Replace(string(a.Manifest), old, old+fmt.Sprintf(`"data":%q,`, base64.StdEncoding.EncodeToString(layer.Data)), 1)
-	x, err := artifacts.OpenState([]byte(manifest))
-	if err != nil || layer.Descriptor.MediaType != artifacts.TypeDeployment || len(manifest) == len(a.Manifest) {
-		t.Fatal(err, layer.Descriptor.MediaType)
-	}
-	var asked []string
-	if _, err := x.Read(from(a, &asked)); err != nil || len(asked) != 2 || slices.ContainsFunc(x.Deployments, func(d ocispec.Descriptor) bool { return d.Data != nil }) {
-		t.Errorf("Read = %v, asked for %v", err, asked)
+// The deployments of a state are carried as long as all of them are small together; its bundle is not, which has the same documents.
+func TestCarriedDeployments(t *testing.T) {
+	for n, carried := range map[int]bool{1: true, 4: true, 30: false} {
+		var documents [][]byte
+		for range n {
+			documents = append(documents, document(uuid.NewString(), "press-07"))
+		}
+		a := pack(t, artifacts.StateOptions{Device: "press-07", Generation: 1, Deployments: documents})
+		x, err := artifacts.OpenState(a.Manifest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var asked []string
+		if _, err := x.Read(from(a, &asked)); err != nil || carried != (len(asked) == 0) || !carried && len(asked) != n || x.Bundle.Data != nil {
+			t.Errorf("%d deployments: Read = %v, asked for %v", n, err, asked)
+		}
+		bundle := a.Blobs[2]
+		old := fmt.Sprintf(`"digest":%q,`, bundle.Descriptor.Digest)
+		manifest := strings.Replace(string(a.Manifest), old, old+fmt.Sprintf(`"data":%q,`, base64.StdEncoding.EncodeToString(bundle.Data)), 1)
+		if x, err = artifacts.OpenState([]byte(manifest)); err != nil || bundle.Descriptor.MediaType != artifacts.TypeBundle || len(manifest) == len(a.Manifest) || x.Bundle.Data != nil {
+			t.Errorf("a bundle in its descriptor: %v, %+v", err, x.Bundle)
+		}
 	}
 }

@@ -40,6 +40,20 @@ func (b Blob) inline(limit int) Blob {
 	return b
 }
 
+// inlineAll is inline for content of at most so many bytes together.
+func inlineAll(all []Blob, limit int) []Blob {
+	size := 0
+	for _, b := range all {
+		size += len(b.Data)
+	}
+	if size <= limit {
+		for i, b := range all {
+			all[i] = b.inline(limit)
+		}
+	}
+	return all
+}
+
 // pack makes an artifact of layers. own annotations may not be overruled by given ones.
 func pack(artifactType string, layers []Blob, created time.Time, own, given map[string]string) (*Artifact, error) {
 	annotations := make(map[string]string)
@@ -91,8 +105,7 @@ type image struct {
 	annotations map[string]string
 }
 
-// open reads an image manifest of one artifact type. Of what descriptors carry, it takes only what is of the first layer: that is always read
-// together with the manifest. Others are also read by their digest alone, for which they have to be kept as blobs.
+// open reads an image manifest of one artifact type. Of what descriptors carry, it takes what is of the first layer, and of deployments.
 func open(data []byte, artifactType string) (*image, error) {
 	if len(data) > MaxManifest {
 		return nil, fmt.Errorf("read manifest: %d bytes, more than %d: %w", len(data), MaxManifest, fault.ErrTooLarge)
@@ -122,7 +135,7 @@ func open(data []byte, artifactType string) (*image, error) {
 	layers := root.Need("layers")
 	for n, l := range layers.Items() {
 		d := descriptor(l)
-		if n == 0 {
+		if n == 0 || d.MediaType == TypeDeployment {
 			d.Data = inlined(l, d)
 		}
 		i.layers = append(i.layers, d)

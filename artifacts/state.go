@@ -70,7 +70,7 @@ func PackState(o StateOptions) (_ *Artifact, err error) {
 		}
 		b := layer(TypeBundle, "bundle.tar.gz", archive)
 		m.Bundle = &margo.BundleRef{MediaType: TypeBundle, Digest: b.Descriptor.Digest, SizeBytes: uint64(len(archive)), URL: margo.BundlePath(b.Descriptor.Digest)}
-		layers = append([]Blob{b}, deploymentLayers(ds)...)
+		layers = append([]Blob{b}, inlineAll(deploymentLayers(ds), maxInlineDeployments)...)
 	}
 	data, err := m.Encode()
 	if err != nil {

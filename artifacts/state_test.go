@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -142,6 +143,8 @@ func TestStateBothWaysGiveTheSame(t *testing.T) {
 		t.Errorf("OpenState = %+v", x)
 	}
 	var single, bundled []string
+	carryNothing(x)
+	x.Manifest.Data = a.Blobs[1].Data
 	one, err := x.Read(from(a, &single))
 	if err != nil {
 		t.Fatal(err)
@@ -326,7 +329,7 @@ func TestReadStateRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x.Manifest.Data = nil // as of a large one
+	carryNothing(x)
 	for _, kind := range []string{artifacts.TypeState, artifacts.TypeDeployment, artifacts.TypeBundle} {
 		lie := func(d ocispec.Descriptor) ([]byte, error) {
 			b, err := from(a, nil)(d)
@@ -351,6 +354,14 @@ func TestReadStateRefuses(t *testing.T) {
 		if _, err := read(gone); !errors.Is(err, fault.ErrTemporary) {
 			t.Errorf("Read without %s = %v, want fault.ErrTemporary", kind, err)
 		}
+	}
+}
+
+// carryNothing has a manifest be as that of a large state.
+func carryNothing(x *artifacts.StateIndex) {
+	x.Manifest.Data = nil
+	for i := range x.Deployments {
+		x.Deployments[i].Data = nil
 	}
 }
 
@@ -404,7 +415,8 @@ func FuzzOpenState(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if x, err := artifacts.OpenState(data); err == nil {
 			none := func(ocispec.Descriptor) ([]byte, error) { return nil, fault.ErrNotFound }
-			if _, err := x.Read(none); err == nil && (x.Bundle != nil || x.Manifest.Data == nil) {
+			missing := slices.ContainsFunc(append(x.Deployments, x.Manifest), func(d ocispec.Descriptor) bool { return d.Data == nil })
+			if _, err := x.Read(none); err == nil && (x.Bundle != nil && len(x.Deployments) == 0 || missing) {
 				t.Error("Read without any blob: no error")
 			}
 			again, err := artifacts.PackState(artifacts.StateOptions{Device: x.Device, Generation: x.Generation, Windows: x.Windows})

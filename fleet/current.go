@@ -203,9 +203,12 @@ func (p *planner) deployments(ctx context.Context, a *Assignment, s *published, 
 		if known[l.Digest] {
 			continue
 		}
-		data, err := blob(l)
-		if err != nil {
-			return nil, err
+		data := artifacts.Carried(l)
+		if data == nil {
+			var err error
+			if data, err = blob(l); err != nil {
+				return nil, err
+			}
 		}
 		if digest.FromBytes(data) != l.Digest {
 			return nil, fmt.Errorf("%s@%s: %w", a.Repository, l.Digest, fault.ErrDigestMismatch)

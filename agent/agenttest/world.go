@@ -1,6 +1,7 @@
 package agenttest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,6 +87,7 @@ type World struct {
 	Edit     func(*agent.Options)
 	Prepare  func(*store.Store) // is called with each agent's store before the agent runs
 	Replace  bool               // a damaged agent.db is replaced, as the program does
+	Carries  bool               // states carry their deployments in their manifest, as small ones do; false: as in large ones, they are blobs
 
 	// Commit is called before and after each write of an agent that nothing kills, as that of [store.Options]; nil: never.
 	Commit func(after bool) error
@@ -361,8 +364,15 @@ func (w *World) State(t *testing.T, generation uint64, edit func(*artifacts.Stat
 	if err != nil {
 		t.Fatalf("pack state: %v", err)
 	}
+	if i := bytes.Index(s.Manifest, []byte(artifacts.TypeDeployment)); i >= 0 && !w.Carries {
+		s.Manifest = append(s.Manifest[:i:i], carried.ReplaceAll(s.Manifest[i:], nil)...)
+		s.Descriptor.Digest, s.Descriptor.Size = digest.FromBytes(s.Manifest), int64(len(s.Manifest))
+	}
 	return s
 }
+
+// carried is content in a descriptor.
+var carried = regexp.MustCompile(`,"data":"[^"]*"`)
 
 // Publish packs, signs and offers a state.
 func (w *World) Publish(t *testing.T, generation uint64, apps ...App) digest.Digest {

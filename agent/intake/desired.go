@@ -98,7 +98,7 @@ func (b *builder) read(ctx context.Context) (*artifacts.State, error) {
 	}
 	missing := 0
 	for _, d := range b.x.Deployments {
-		if !b.c.has(ctx, d.Digest) {
+		if d.Data == nil && !b.c.has(ctx, d.Digest) {
 			missing++
 		}
 	}
@@ -114,13 +114,13 @@ func (b *builder) read(ctx context.Context) (*artifacts.State, error) {
 	if err != nil {
 		return nil, codes.Wrap(b.code(err, codes.ContentDigest, codes.ContentMissing, codes.DeploymentInvalid), err)
 	}
-	if bundle == "" {
-		return st, nil
-	}
 	for _, d := range b.x.Deployments {
+		if bundle == "" && d.Data == nil { // it was kept when it was read
+			continue
+		}
 		for i := range st.Deployments {
 			if st.Deployments[i].Digest == d.Digest {
-				d.Size = int64(len(st.Deployments[i].Bytes))
+				d.Size, d.Data = int64(len(st.Deployments[i].Bytes)), nil
 				if err := b.c.keep(ctx, d, st.Deployments[i].Bytes); err != nil {
 					return nil, codes.Wrap(codes.Of(err), err)
 				}

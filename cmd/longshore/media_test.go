@@ -83,11 +83,12 @@ func TestEditedMedia(t *testing.T) {
 	s.do(outcome.OK, "export", "-q", releaseKeyPublic, "-d", "press-07", "-d", "press-08", states, "stick")
 	s.do(outcome.OK, "export", "-q", "--no-verify", "-d", "press-09", states, "unsigned")
 	index := string(mustRead(t, "stick/index.json"))
-	named := func(text, tag string) (digest string) {
+	named := func(text, tag string) (digest, sized string) {
 		t.Helper()
 		var i struct {
 			Manifests []struct {
 				Digest      string
+				Size        int
 				Annotations map[string]string
 			}
 		}
@@ -96,13 +97,14 @@ func TestEditedMedia(t *testing.T) {
 		}
 		for _, m := range i.Manifests {
 			if m.Annotations["org.opencontainers.image.ref.name"] == states+":"+tag {
-				return m.Digest
+				return m.Digest, fmt.Sprintf(`"digest":%q,"size":%d,`, m.Digest, m.Size)
 			}
 		}
 		t.Fatalf("no %s in %s", tag, text)
-		return ""
+		return "", ""
 	}
-	seven, eight := named(index, "press-07"), named(index, "press-08")
+	seven, ofSeven := named(index, "press-07")
+	_, ofEight := named(index, "press-08")
 	manifest := filepath.Join("stick/blobs/sha256", strings.TrimPrefix(seven, "sha256:"))
 	good := string(mustRead(t, manifest))
 	for name, c := range map[string]struct {
@@ -112,7 +114,7 @@ func TestEditedMedia(t *testing.T) {
 	}{
 		"tags exchanged":             {strings.NewReplacer(":press-07\"", ":press-08\"", ":press-08\"", ":press-07\"").Replace(index), good, outcome.Refused, "names a state of device"},
 		"a manifest replaced":        {index, strings.Replace(good, "press-07", "press-70", 1), outcome.Verification, "/stick: "},
-		"another state under a tag":  {strings.ReplaceAll(index, seven, eight), good, outcome.Refused, "names a state of device"},
+		"another state under a tag":  {strings.ReplaceAll(index, ofSeven, ofEight), good, outcome.Refused, "names a state of device"},
 		"no JSON":                    {index[:len(index)/2], good, outcome.Misused, "/stick: "},
 		"a tag of what is not there": {strings.ReplaceAll(index, seven, sum("nothing")), good, outcome.NotFound, "/stick: "},
 	} {

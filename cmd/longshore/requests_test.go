@@ -20,8 +20,8 @@ import (
 // are published.
 func TestRequestsOfAState(t *testing.T) {
 	for kind, want := range map[testenv.Kind][2]int{ // the first state of a device, and the next one
-		testenv.Distribution: {19, 22},
-		testenv.Referrers:    {13, 16},
+		testenv.Distribution: {19, 21},
+		testenv.Referrers:    {13, 15},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := newShell(t, kind)
