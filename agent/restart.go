@@ -5,18 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// errRestarted ends the wait for containers.
-var errRestarted = errors.New("all containers were restarted")
+var (
+	// errRestarted ends the wait for containers.
+	errRestarted = errors.New("all containers were restarted")
+	// errUnseen: what the loop knows of containers may be older than their last start.
+	errUnseen = errors.New("the containers are being looked at")
+)
+
+const unseenPause = 50 * time.Millisecond // between two tries while containers are looked at
 
 // Restart stops the containers that targets mean, as [status.Select] takes them, starts them again, and waits until they have started. One that
-// does not run is started at once, whatever it waits for but what it depends on. by is the person who wants it. fault.ErrConflict: a container is not created yet, is about to be removed, was
-// removed meanwhile, or depends on one that is not up.
+// does not run is started without the pause that it may be in, as soon as what it depends on is up. by is the person who wants it.
+// fault.ErrConflict: a container is not created yet, is about to be removed, was removed meanwhile, or depends on one that is not up.
 func (a *Agent) Restart(ctx context.Context, targets []string, by string) ([]status.Container, error) {
 	if len(targets) == 0 {
 		return nil, fmt.Errorf("restart: no container is named: %w", fault.ErrInvalid)
@@ -25,12 +33,23 @@ func (a *Agent) Restart(ctx context.Context, targets []string, by string) ([]sta
 	if err != nil {
 		return nil, fmt.Errorf("restart: %w", err)
 	}
-	var before uint64 // the number of the newest event: the clock may jump
-	if err := a.Events(ctx, status.EventRequest{}, func(e status.Event) error { before = e.Sequence; return nil }); err != nil {
-		return nil, err
-	}
 	waits := map[string]bool{}
-	if _, err := ask(ctx, a, func(l *loop) (struct{}, error) { return struct{}{}, l.restart(chosen, waits, by) }); err != nil {
+	begin := func(l *loop) (before uint64, err error) { // the number of the newest event: the clock may jump
+		if l.sight.look || l.sight.looking != nil {
+			return 0, errUnseen
+		}
+		if err = l.restart(chosen, waits, by); err == nil {
+			err = a.Events(ctx, status.EventRequest{}, func(e status.Event) error { before = e.Sequence; return nil })
+		}
+		return before, err
+	}
+	before, err := ask(ctx, a, begin)
+	for errors.Is(err, errUnseen) {
+		if err = delay.For(ctx, unseenPause); err == nil {
+			before, err = ask(ctx, a, begin)
+		}
+	}
+	if err != nil {
 		return nil, err
 	}
 	err = a.Events(ctx, status.EventRequest{Follow: true}, func(e status.Event) error {

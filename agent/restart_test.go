@@ -10,6 +10,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
+	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -206,6 +207,54 @@ func TestRestartEndsThePauseBeforeAStart(t *testing.T) {
 		}
 		if took := time.Since(before); took > time.Second {
 			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// slowLook is a runtime that takes its time to say what runs.
+type slowLook struct {
+	*runtimetest.Memory
+	slow *atomic.Bool
+}
+
+func (s slowLook) Observe(ctx context.Context) (workload.Observed, error) {
+	if s.slow.Load() {
+		time.Sleep(5 * time.Second)
+	}
+	return s.Memory.Observe(ctx)
+}
+
+// A container that has just started is restarted too, although the loop has not seen that start yet.
+func TestRestartOfWhatIsNotSeenYet(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		var slow atomic.Bool
+		w.Edit = func(o *agent.Options) { o.Runtime = slowLook{m, &slow} }
+		app := anApp(1, "web:1")
+		app.Components[0].Services[0].Extra = "    restart: always\n"
+		w.Publish(t, 1, app)
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		slow.Store(true)
+		if err := m.Exit(w.Observe(t)["app-1/web"].ID, 1); err != nil {
+			t.Fatal(err)
+		}
+		started := errors.New("started")
+		if err := r.Events(t.Context(), status.EventRequest{Follow: true}, func(e status.Event) error {
+			if e.Kind == status.EventRestarted {
+				return started
+			}
+			return nil
+		}); !errors.Is(err, started) {
+			t.Fatal(err)
+		}
+		before := w.Observe(t)["app-1/web"]
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := r.Restart(ctx, []string{"web"}, byAna); err != nil {
+			t.Error(err)
+		}
+		if after := w.Observe(t)["app-1/web"]; after.Run == before.Run || after.Status != workload.Running {
+			t.Errorf("after the restart %+v, before %+v", after, before)
 		}
 	})
 }

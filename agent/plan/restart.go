@@ -32,13 +32,13 @@ func RestartNow(now time.Time, d *Desired, o workload.Observed, s *Supervision, 
 			r.At = time.Time{}
 			s.Retries[start] = r
 		}
-		c := s.Containers[id]
-		if !c.Exited {
+		switch c := s.Containers[id]; {
+		case c.Run != "":
 			s.ToEnd[id] = c.Run
-			continue
+		case c.Exited:
+			c.NextStart = now
+			s.Containers[id] = c
 		}
-		c.NextStart = now
-		s.Containers[id] = c
 	}
 	return nil
 }

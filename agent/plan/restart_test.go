@@ -29,6 +29,17 @@ func TestRestartOfWhatEndsByItself(t *testing.T) {
 	}
 }
 
+// A container that was never started has no run to end: nothing of the restart is remembered.
+func TestRestartOfWhatNeverStarted(t *testing.T) {
+	c := component("d", "app", service("web", "1"))
+	d := newDevice()
+	d.want = desired(1, deployment("d", c))
+	id := c.Containers[0].ID
+	if err := RestartNow(d.now, d.target(), d.observe(), d.sup, numbers, map[string]bool{id: true}); err != nil || len(d.sup.ToEnd) != 0 {
+		t.Errorf("runs to end: %v, %v", d.sup.ToEnd, err)
+	}
+}
+
 // A container does not start beside one that it depends on while that is being stopped to be started again.
 func TestRestartKeepsTheOrder(t *testing.T) {
 	for _, restart := range []bool{false, true} {
