@@ -185,7 +185,8 @@ func TestNewStateMustBeFresh(t *testing.T) {
 		r, _ := settled(t, w)
 		before := w.Observe(t)
 		two := w.Publish(t, 2, anApp(1, "web:2"))
-		if res := w.Sync(t, r); res.Outcome != status.SyncRefused || res.Code != codes.StateStale || res.Generation != 2 {
+		if res := w.Sync(t, r); res.Outcome != status.SyncRefused || res.Code != codes.StateStale || res.Generation != 2 ||
+			!strings.Contains(res.Hint, " freshen --key KEY --for 48h "+agenttest.Repository+":"+r.Status().Tag+";") {
 			t.Errorf("sync to a state without a statement = %+v", res)
 		}
 		w.Pulse.Renew(two, "thief", time.Now(), life)

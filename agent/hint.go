@@ -22,7 +22,10 @@ func (l *loop) hint(code codes.Code, own, target string) string {
 	if !margo.IsManager(l.o.Repository) {
 		host, _, _ := strings.Cut(l.o.Repository, "/")
 		names = append(names, "login HOST", "login "+host)
-		if r := l.refused; r != nil && r.Code == string(code) && doc.Check > 0 && doc.Check < firstContentCheck {
+		switch r := l.refused; {
+		case code == codes.StateStale: // a freshness statement is about the tag
+			names = append(names, "REFERENCE", l.o.Repository+":"+l.o.Tag)
+		case r != nil && r.Code == string(code) && doc.Check > 0 && doc.Check < firstContentCheck:
 			names = append(names, "REFERENCE", l.o.Repository+"@"+r.Digest.String())
 		}
 	}
