@@ -331,14 +331,22 @@ func clockAhead(t *testing.T, s store.Store) {
 	for _, id := range []string{"heard", "new", "silent"} {
 		report(id, "e1", ahead, store.Created)
 	}
+	installed := status("heard", "x", margo.StateInstalled)
+	installed.At = ahead
+	put(t, s, installed, store.Created)
 	report("heard", "e1", noon(600), store.Repeated)
+	installed.At = noon(600)
+	put(t, s, installed, store.Updated)
+	if list, _, err := s.Deployments(t.Context(), store.DeploymentQuery{Limit: 9}); err != nil || len(list) != 1 || !list[0].Since.Equal(noon(600)) {
+		t.Errorf("deployments %+v, %v", list, err)
+	}
 	report("new", "e2", noon(600), store.Updated) // its database was replaced
 	r := caps("heard")                            // signed earlier, and brought later
 	r.Stamp, r.At, r.Now = store.Stamp{Epoch: "e1", Sequence: 2}, noon(300), noon(610)
 	put(t, s, r, store.Updated)
 	for id, want := range map[string]time.Time{"heard": noon(600), "new": noon(600), "silent": ahead} {
-		if d, err := s.Device(t.Context(), id); err != nil || !d.LastHeard.Equal(want) {
-			t.Errorf("%s was heard %v, %v; want %v", id, d.LastHeard, err, want)
+		if d, err := s.Device(t.Context(), id); err != nil || !d.FirstHeard.Equal(want) || !d.LastHeard.Equal(want) {
+			t.Errorf("%s was heard %v to %v, %v; want %v", id, d.FirstHeard, d.LastHeard, err, want)
 		}
 	}
 	for now, want := range map[time.Time][]string{noon(620): {"silent"}, noon(600 + 181): {"heard", "new", "silent"}, ahead.Add(time.Minute): {"heard", "new"}} {

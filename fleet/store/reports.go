@@ -137,9 +137,9 @@ func (w *writer) putStatus(ctx context.Context, r Status) (Outcome, error) {
 		return 0, err
 	}
 	err = w.exec(ctx, `INSERT INTO deployments (device, id, state, epoch, sequence, since, reported, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT (device, id) DO UPDATE SET since = iif(state = excluded.state, since, excluded.since), state = excluded.state,
+		ON CONFLICT (device, id) DO UPDATE SET since = iif(state = excluded.state AND since <= ?, since, excluded.since), state = excluded.state,
 		body = excluded.body, epoch = excluded.epoch, sequence = excluded.sequence, reported = excluded.reported`,
-		r.Device, r.Deployment, string(r.State), ordinal, int64(r.Stamp.Sequence), now.at, now.at, r.Body)
+		r.Device, r.Deployment, string(r.State), ordinal, int64(r.Stamp.Sequence), now.at, now.at, r.Body, now.latest)
 	if err != nil {
 		return 0, broken("write deployment", err)
 	}
@@ -216,7 +216,8 @@ func (m moment) before(t int64) bool { return t > m.latest }
 // heard notes that a device, and the gateway that spoke for it, are there.
 func (w *writer) heard(ctx context.Context, device, by string, now moment) error {
 	for _, id := range slices.Compact([]string{device, by}) { // "id IN (?, ?)" takes twice as long, and mostly the two are one
-		if err := w.exec(ctx, "UPDATE devices SET last_heard = iif(last_heard > ?1, ?2, max(last_heard, ?2)) WHERE id = ?3", now.latest, now.at, id); err != nil {
+		if err := w.exec(ctx, `UPDATE devices SET first_heard = iif(first_heard > ?1, ?2, first_heard),
+			last_heard = iif(last_heard > ?1, ?2, max(last_heard, ?2)) WHERE id = ?3`, now.latest, now.at, id); err != nil {
 			return broken("write device", err)
 		}
 	}
