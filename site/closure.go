@@ -54,7 +54,7 @@ type Closure struct {
 func (c *Closure) Err() error {
 	switch {
 	case len(c.missing) > 0:
-		return fault.WithHint(Missing(c.missing[0]), "push the component again; check the registry's garbage collection")
+		return fault.WithHint(Missing(c.missing[0]), "push it again, with the same digest; check the registry's garbage collection")
 	case len(c.Problems) > 0:
 		return fmt.Errorf("%s: %w", c.Problems[0], fault.ErrUnfit)
 	}

@@ -51,8 +51,8 @@ func (m *Mirror) Plan(ctx context.Context, c *Closure) (*Plan, error) {
 				mu.Lock()
 				defer mu.Unlock()
 				problem := fmt.Sprintf("%s %s@%s: %v", n.Kind, n.Repository, n.Digest, err)
-				if c.Problems = append(c.Problems, problem); errors.Is(err, fault.ErrNotFound) {
-					c.missing = append(c.missing, problem)
+				if insert(&c.Problems, problem); errors.Is(err, fault.ErrNotFound) {
+					insert(&c.missing, problem)
 				}
 				return nil
 			}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,7 +30,7 @@ func TestSitePlanOfWhatIsMissing(t *testing.T) {
 			plan := func(want int) (r sitePlanResult) {
 				t.Helper()
 				code, out, errs := s.try("site", "plan", "-o", "json", "--trust", trust, states, siteHost)
-				if err := json.Unmarshal([]byte(out), &r); err != nil || code != want {
+				if err := json.Unmarshal([]byte(out), &r); err != nil || code != want || code == outcome.NotFound && !strings.Contains(errs, "  hint: push it again, with the same digest") {
 					t.Fatalf("exit %d, want %d: %v\n%s", code, want, err, errs)
 				}
 				return r
@@ -66,6 +67,9 @@ func TestSitePlanOfWhatIsMissing(t *testing.T) {
 			r := plan(outcome.NotFound)
 			if len(r.Problems) == 0 || !strings.Contains(r.Problems[0], missing+"@"+gone.String()) || r.Bytes == 0 {
 				t.Errorf("problems %q, %d bytes", r.Problems, r.Bytes)
+			}
+			if once := slices.Compact(slices.Sorted(slices.Values(r.Problems))); !slices.Equal(r.Problems, once) {
+				t.Errorf("problems %q, want each once, sorted", r.Problems)
 			}
 			if code, _, errs := s.try("mirror", releaseKeyPublic, states, siteHost); code != outcome.NotFound || !strings.Contains(errs, missing) {
 				t.Errorf("mirror: exit %d, %s", code, errs)
