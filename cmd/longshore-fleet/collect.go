@@ -22,6 +22,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
@@ -108,10 +109,8 @@ func (p *program) collect(c *cli.Context, db *store.SQLite) error {
 		} else {
 			log.Info("collected", "devices", r.Devices, "changed", r.Changed, "missing", r.Missing, "skipped", r.Skipped, "failed", len(r.Failed))
 		}
-		select {
-		case <-c.Context.Done():
+		if delay.For(c.Context, every) != nil {
 			return nil
-		case <-time.After(every):
 		}
 	}
 }
