@@ -26,7 +26,7 @@ func (p *program) eventsCommand() *cli.Command {
 		Flags: []cli.Flag{
 			configFlag(), outputFlag(),
 			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "continue until interrupted", EnvVars: env("FOLLOW")},
-			&cli.StringFlag{Name: "kind", Usage: "only events of this `KIND`: accepted, refused, security, exited …; an unknown KIND prints all kinds", EnvVars: env("KIND")},
+			&cli.StringFlag{Name: "kind", Usage: "only events of this `KIND`: accepted, refused, security, exited …; the error for another KIND lists all", EnvVars: env("KIND")},
 			&cli.StringFlag{Name: "since", Usage: "only events since `TIME`: 10m or 3d (ago), or 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
 		},
 		Action: func(c *cli.Context) error {
