@@ -18,7 +18,7 @@ const (
 	allWindow   = time.Hour
 )
 
-// attempts are the logins that failed. Few addresses are in it at a time: those of all together are limited, too. The zero value with now has none.
+// attempts are the logins that failed. Few addresses are in it at a time: those of all together are limited, too.
 type attempts struct {
 	now func() time.Time
 

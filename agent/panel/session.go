@@ -28,7 +28,7 @@ type flash struct {
 	Bad    bool
 }
 
-// sessions are in memory: they end with the agent. The zero value with now has none.
+// sessions are in memory: they end with the agent.
 type sessions struct {
 	now func() time.Time
 

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/signing"
 )
 
@@ -204,19 +205,12 @@ func (a *audit) open(ctx context.Context, src signing.Source, n *Node, manifest 
 		return
 	}
 	if a.Kind != artifacts.KindComponent {
-		n.add(Check{Name: "content", Result: Passed, Detail: fmt.Sprintf("%s, every digest agrees", count(len(all), "deployment"))})
+		n.add(Check{Name: "content", Result: Passed, Detail: fmt.Sprintf("%s, every digest agrees", printable.Counted(len(all), "deployment"))})
 		a.deployments(ctx, n, all)
 	}
 }
 
 func (n *Node) at() string { return n.Reference + "@" + n.Digest.String() }
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
-}
 
 // state checks a state like a device, except for the order of generations.
 func (a *audit) state(ctx context.Context, src signing.Source, n *Node, manifest []byte, blob func(ocispec.Descriptor) ([]byte, error)) ([]artifacts.Deployment, error) {
@@ -330,7 +324,7 @@ func (a *audit) component(ctx context.Context, src signing.Source, n *Node, mani
 	locked := &artifacts.Lock{}
 	if archive.Lock != nil {
 		locked = archive.Lock
-		n.add(Check{Name: "content", Result: Passed, Detail: "safe to unpack, " + count(len(locked.Images), "image") + " locked"})
+		n.add(Check{Name: "content", Result: Passed, Detail: "safe to unpack, " + printable.Counted(len(locked.Images), "image") + " locked"})
 	} else {
 		n.add(Check{Name: "lock", Result: Insecure, Detail: "there is none: tags may decide which images run"})
 	}
