@@ -109,6 +109,7 @@ func TestDiffsOfSome(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	m.Uncarry(m.Named[base+"/state/graz:press-07"])
 	delete(m.Blobs, x.Deployments[0].Digest)
 	delete(m.Blobs, x.Deployments[1].Digest)
 	diffs, err := plan(t, with(files, "fleet.yaml", "poll: 10", "poll: 11"), m, options()).Diffs(t.Context(), m)

@@ -74,6 +74,7 @@ func TestPlanOverLostDocuments(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		m.Uncarry(m.Named[base+"/state/graz:press-07"])
 		for _, l := range x.Deployments {
 			lose(m, l.Digest)
 		}

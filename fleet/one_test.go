@@ -369,6 +369,7 @@ func TestOthersStayUnlessReplaced(t *testing.T) {
 	if got := changes(kept); got != "broker new, web kept" {
 		t.Errorf("keeping others: %s", got)
 	}
+	m.Uncarry(kept.Artifact.Descriptor.Digest)
 	blob := kept.Artifact.Blobs[len(kept.Artifact.Blobs)-1].Descriptor.Digest
 	document := m.Blobs[blob]
 	delete(m.Blobs, blob)

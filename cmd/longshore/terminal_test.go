@@ -59,8 +59,8 @@ func TestInterruptedQuestion(t *testing.T) {
 		{"a user name", false, []string{"login", host}},
 		{"a document", false, []string{"check", "-"}},
 	} {
+		terminal, _ := testTerminal(t) // open to the end: the read of an ended question restores the terminal of that number when it is closed
 		t.Run(tc.name, func(t *testing.T) {
-			terminal, _ := testTerminal(t)
 			echoes := func() bool {
 				mode, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
 				return err == nil && mode.Lflag&unix.ECHO != 0

@@ -295,7 +295,7 @@ var applications = map[string]string{
   press:
     image: %s
     command: [serve, "8080"]
-    environment: {TEXT: "${TEXT:-0}"}
+    environment: {TEXT: "${TEXT:-0}", PAD: "${PAD:-}"}
     ports: ["%s:8080"]
     restart: always
     stop_grace_period: 1s
@@ -305,12 +305,15 @@ var applications = map[string]string{
   audit:
     image: %s
     command: [sleep]
-    environment: {TEXT: "${TEXT:-0}", FRONT: "%s"}
+    environment: {TEXT: "${TEXT:-0}", PAD: "${PAD:-}", FRONT: "%s"}
     restart: always
     stop_grace_period: 1s
     deploy: {update_config: {monitor: 300ms}}
 `,
 }
+
+// pad makes a deployment so large that the manifest of its state does not carry it: it can be attacked by itself.
+var pad = strings.Repeat("x", 9<<10)
 
 // release publishes a change of an application, as the next generation: other parameters, or also a new image, and with it
 // a new component.
@@ -321,7 +324,7 @@ func (d *device) release(t *testing.T, app string, image bool, flags ...string) 
 	}
 	d.must(t, "longshore", append([]string{
 		"state", "push", "--device", string(d.id), "--key", d.signer(d.key), "--name", app,
-		"--component", "oci://" + d.host + "/plant/components/" + app + ":" + d.versions[app], "--set", fmt.Sprintf("TEXT=%d", d.pushed+1), d.host + "/plant/state",
+		"--component", "oci://" + d.host + "/plant/components/" + app + ":" + d.versions[app], "--set", fmt.Sprintf("TEXT=%d", d.pushed+1), "--set", "PAD=" + pad, d.host + "/plant/state",
 	}, flags...)...)
 	for _, key := range d.also {
 		d.sign(t, key, d.current(t))

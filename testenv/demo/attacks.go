@@ -1,12 +1,10 @@
 package demo
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"time"
 
@@ -21,7 +19,7 @@ import (
 // its code while the workload answers every request.
 func attacks(ctx context.Context, w *show) error {
 	return w.steps(ctx, []step{
-		{"a blob that was changed on its way is rejected", w.refused(codes.ContentDigest, w.tamper)},
+		{"a state that was changed on its way is rejected", w.refused(codes.StateDigest, w.tamper)},
 		{"an unsigned state is rejected", w.refused(codes.SignatureMissing, w.unsigned)},
 		{"an old generation, correctly signed, is rejected", w.refused(codes.Rollback, w.old)},
 		{"another device's state is rejected", w.refused(codes.WrongDevice, w.foreign)},
@@ -66,13 +64,13 @@ func (w *show) refused(code codes.Code, attack func(context.Context) (undo func(
 	}
 }
 
-// tamper flips a bit in the documents of a new generation between registry and device; its signature arrives unharmed.
+// tamper flips a bit in the manifest of a new generation between registry and device, which also has its documents.
 func (w *show) tamper(ctx context.Context) (func(context.Context) error, error) {
 	s, err := w.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	w.Registry.Faults.Add(testenv.Rule{Method: "GET", Path: `^/v2/plant/state/blobs/`, Effect: corruptDocuments})
+	w.Registry.Faults.Add(testenv.Rule{Method: "GET", Path: `^/v2/plant/state/manifests/sha256:`, Effect: corruptForDevice})
 	if _, err := w.pushState(ctx, "1.2.0", "--set", "POLL_SECONDS=1"); err != nil {
 		return nil, err
 	}
@@ -138,14 +136,8 @@ func (w *show) hijack(ctx context.Context, do func(*registry.Repository) error) 
 	return func(ctx context.Context) error { return repo.Tag(ctx, honest, device) }, do(repo)
 }
 
-func corruptDocuments(rw http.ResponseWriter, r *http.Request, next http.Handler) {
+func corruptForDevice(rw http.ResponseWriter, r *http.Request, next http.Handler) {
 	if !strings.HasPrefix(r.UserAgent(), "longshore-agent/") {
-		next.ServeHTTP(rw, r)
-		return
-	}
-	seen := httptest.NewRecorder()
-	next.ServeHTTP(seen, r.Clone(r.Context()))
-	if bytes.Contains(seen.Body.Bytes(), []byte("dsseEnvelope")) {
 		next.ServeHTTP(rw, r)
 		return
 	}
