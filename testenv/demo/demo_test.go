@@ -37,7 +37,7 @@ func TestDemo(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"HTTP answers", "broker and sensor keep process ids", "3 × SIGKILL", "content-digest-mismatch", "signature-missing",
+		"HTTP answers", "broker and sensor keep process ids", "3 × SIGKILL", "state-digest-mismatch", "signature-missing",
 		"generation-rollback", "wrong-device", "the application is removed", "Nothing is left behind",
 	} {
 		if !strings.Contains(out.String(), want) {
