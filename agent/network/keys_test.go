@@ -136,7 +136,7 @@ func TestIPv6(t *testing.T) {
 	for what, flush := range map[string][]string{
 		"has lost its route": {"-6", "route", "flush", "dev", bridge}, "has lost its address": {"-6", "addr", "flush", "dev", bridge, "scope", "global"},
 	} {
-		for quiet := false; !quiet; { // what is told may be an echo of a change of our own
+		for quiet := false; !quiet; { // of events that our own change caused
 			select {
 			case <-events:
 			case <-time.After(silence):
@@ -147,7 +147,7 @@ func TestIPv6(t *testing.T) {
 		select {
 		case <-events:
 		case <-time.After(patience):
-			t.Errorf("nothing was told: it %s", what)
+			t.Errorf("no event: it %s", what)
 		}
 		w.drifts(what)
 		w.must(w.m.Restore(w.ctx()))

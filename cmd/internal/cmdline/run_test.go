@@ -109,7 +109,7 @@ func TestVariables(t *testing.T) {
 	}
 }
 
-// A duration may begin with days; what is none is told with what is accepted.
+// A duration may begin with days; the error for anything else names what is accepted.
 func TestSpan(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"90s": 90 * time.Second, "3d": 72 * time.Hour, "1d12h": 36 * time.Hour, "0": 0, "-5m": -5 * time.Minute,
