@@ -16,9 +16,9 @@ import (
 )
 
 // A plan has the trust policies that it is asked for, and names a component or an image that its registry does not have any more; the
-// sum of the rest is shown, and nothing is copied.
+// sum of the rest is shown. A mirror copies nothing without the component, and no state without the image.
 func TestSitePlanOfWhatIsMissing(t *testing.T) {
-	for _, missing := range []string{"plant/components/line-monitor", "library/caddy"} {
+	for missing, unsent := range map[string]string{"plant/components/line-monitor": "/manifests/", "library/caddy": "/plant/state/manifests/"} {
 		t.Run(missing, func(t *testing.T) {
 			s := newShell(t, testenv.Distribution)
 			s.stock()
@@ -74,8 +74,8 @@ func TestSitePlanOfWhatIsMissing(t *testing.T) {
 			if code, _, errs := s.try("mirror", releaseKeyPublic, states, siteHost); code != outcome.NotFound || !strings.Contains(errs, missing) {
 				t.Errorf("mirror: exit %d, %s", code, errs)
 			}
-			if n := len(there.Faults.Requests("PUT", "/manifests/")); n != 0 {
-				t.Errorf("%d manifests were sent to the site", n)
+			if n := len(there.Faults.Requests("PUT", unsent)); n != 0 {
+				t.Errorf("%d manifests were sent to the site's %s", n, unsent)
 			}
 		})
 	}
