@@ -8,9 +8,9 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"regexp"
-	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -19,7 +19,9 @@ import (
 type Faults struct {
 	mu       sync.Mutex
 	rules    []*Rule
-	requests []Request
+	requests []*Request
+	handling int           // requests
+	idle     chan struct{} // closed when handling is 0 again
 	released chan struct{} // closed by Clear: ends all stalls
 }
 
@@ -87,14 +89,18 @@ func (f *Faults) Hits() int {
 }
 
 // Requests returns what has been asked since the last Forget, in the order of completion: those with the method ("": any)
-// whose path matches the regular expression ("": any).
+// whose path matches the regular expression ("": any). A client that has its answer finds the request here.
 func (f *Faults) Requests(method, path string) []Request {
 	re := regexp.MustCompile(path)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.DeleteFunc(slices.Clone(f.requests), func(r Request) bool {
-		return method != "" && r.Method != method || !re.MatchString(r.Path)
-	})
+	var found []Request
+	for _, r := range f.requests {
+		if (method == "" || r.Method == method) && re.MatchString(r.Path) {
+			found = append(found, *r)
+		}
+	}
+	return found
 }
 
 // Bytes sums the bodies of such requests: sent to clients and received from them.
@@ -104,6 +110,29 @@ func (f *Faults) Bytes(method, path string) (sent, received int64) {
 		received += r.Received
 	}
 	return sent, received
+}
+
+// Settle waits until no request is being handled: what a client that was killed has sent may still be on its way into the storage.
+func (f *Faults) Settle() {
+	f.mu.Lock()
+	idle := f.idle
+	f.mu.Unlock()
+	if idle != nil {
+		<-idle
+	}
+}
+
+// handle counts the requests that are being handled.
+func (f *Faults) handle(more int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch f.handling += more; {
+	case f.handling == 0:
+		close(f.idle)
+		f.idle = nil
+	case f.idle == nil:
+		f.idle = make(chan struct{})
+	}
 }
 
 // Forget starts counting anew.
@@ -144,18 +173,26 @@ func (f *Faults) stalls() <-chan struct{} {
 // Wrap puts the faults in front of next.
 func (f *Faults) Wrap(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		f.handle(1)
+		defer f.handle(-1)
 		effect, asked := f.choose(r), r.Header.Clone()
-		cw := &countWriter{ResponseWriter: w}
 		body := &countReader{ReadCloser: r.Body}
 		r.Body = body
-		defer func() { // also when the effect breaks the connection by a panic
+		var noted *Request
+		cw := &countWriter{ResponseWriter: w}
+		cw.note = func() {
 			f.mu.Lock()
 			defer f.mu.Unlock()
-			f.requests = append(f.requests, Request{
+			if noted == nil {
+				noted = &Request{}
+				f.requests = append(f.requests, noted)
+			}
+			*noted = Request{
 				Method: r.Method, Path: r.URL.Path, Query: r.URL.RawQuery, Range: r.Header.Get("Range"),
-				Agent: r.UserAgent(), Header: asked, Status: cw.status, Sent: cw.n, Received: body.n, Broken: effect != nil, Plain: r.TLS == nil,
-			})
-		}()
+				Agent: r.UserAgent(), Header: asked, Status: cw.status, Sent: cw.n, Received: body.n.Load(), Broken: effect != nil, Plain: r.TLS == nil,
+			}
+		}
+		defer cw.note() // also when the effect breaks the connection by a panic
 		if effect == nil {
 			next.ServeHTTP(cw, r)
 			return
@@ -311,6 +348,7 @@ type countWriter struct {
 	http.ResponseWriter
 	status int
 	n      int64
+	note   func()
 }
 
 func (w *countWriter) WriteHeader(status int) {
@@ -324,8 +362,12 @@ func (w *countWriter) Write(p []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
+	w.n += int64(len(p))
+	if w.Header().Get("Content-Length") == strconv.FormatInt(w.n, 10) {
+		w.note() // with these bytes the client has all of the answer, before the handler returns
+	}
 	n, err := w.ResponseWriter.Write(p)
-	w.n += int64(n)
+	w.n -= int64(len(p) - n)
 	return n, err
 }
 
@@ -334,12 +376,12 @@ func (w *countWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 type countReader struct {
 	io.ReadCloser
-	n int64
+	n atomic.Int64
 }
 
 func (r *countReader) Read(p []byte) (int, error) {
 	n, err := r.ReadCloser.Read(p)
-	r.n += int64(n)
+	r.n.Add(int64(n))
 	return n, err
 }
 

@@ -84,6 +84,27 @@ func TestEffects(t *testing.T) {
 	}
 }
 
+// A client that has read all of an answer finds its request counted, and a request that is still being handled holds up who waits for it.
+func TestRequestIsCountedWithItsLastByte(t *testing.T) {
+	f, read := &Faults{}, make(chan struct{})
+	server := httptest.NewServer(f.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100000") // more than a server holds back
+		_, _ = w.Write(make([]byte, 100_000))
+		<-read
+	})))
+	t.Cleanup(server.Close)
+	_, body, err := get(t, server.Client(), server.URL)
+	if got := f.Requests("", ""); err != nil || len(body) != 100_000 || len(got) != 1 || got[0].Sent != 100_000 || got[0].Status != http.StatusOK {
+		t.Errorf("%d bytes, %v; Requests = %+v, want the one", len(body), err, got)
+	}
+	close(read)
+	f.Settle()
+	f.Settle() // nothing to wait for
+	if got := f.Requests("", ""); len(got) != 1 {
+		t.Errorf("Requests = %+v, want each once", got)
+	}
+}
+
 func TestStallEndsWithTheClientOrTheFaults(t *testing.T) {
 	f, c, url := faulty(t)
 	f.Add(Rule{Effect: f.Stall(10)})
