@@ -334,13 +334,12 @@ func TestBlobStream(t *testing.T) {
 func TestStalledBodyIsResumed(t *testing.T) {
 	t.Parallel()
 	s := testenv.Registry(t, testenv.Distribution)
-	c := newClient(t, registry.Options{StallTimeout: 200 * time.Millisecond})
-	r := openName(t, c, s.Reference("line/blob"))
 	data := randomBytes(100_000)
 	desc := storetest.BlobOf(data)
-	if err := r.PushBlob(t.Context(), desc, data); err != nil {
+	if err := openName(t, clientFor(t, s), s.Reference("line/blob")).PushBlob(t.Context(), desc, data); err != nil {
 		t.Fatal(err)
 	}
+	r := openName(t, newClient(t, registry.Options{StallTimeout: 2 * time.Second}), s.Reference("line/blob"))
 	s.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/blobs/", Times: 1, Effect: s.Faults.Stall(40_000)})
 	if got, err := r.Blob(t.Context(), desc, desc.Size); err != nil || !bytes.Equal(got, data) {
 		t.Errorf("Blob = %d bytes, %v, want all", len(got), err)
