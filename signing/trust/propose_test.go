@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -150,7 +151,9 @@ func TestAnotherRootIsAnotherVersion(t *testing.T) {
 }
 
 // TestTwoAtOnce: of two people who propose different policies one is told, however their steps interleave.
-func TestTwoAtOnce(t *testing.T) {
+func TestTwoAtOnce(t *testing.T) { synctest.Test(t, twoAtOnce) }
+
+func twoAtOnce(t *testing.T) {
 	for round := range 5 {
 		r := newRepository()
 		r.push(t, plain(1), "", "root-1", "root-2")
