@@ -44,8 +44,8 @@ func (p *Plant) now() time.Time {
 	return time.Now().Add(p.skew)
 }
 
-// Start runs a manager whose devices pull with a credential of pull; nil: they get none.
-func Start(t testing.TB, pull enroll.Credentials) *Plant {
+// Start runs a manager whose devices pull with a credential of pull; nil: they get none. edit changes its server.
+func Start(t testing.TB, pull enroll.Credentials, edit ...func(*http.Server)) *Plant {
 	t.Helper()
 	p := &Plant{pull: pull}
 	var err error
@@ -84,7 +84,9 @@ func Start(t testing.TB, pull enroll.Credentials) *Plant {
 	}, ""))
 	s := httptest.NewUnstartedServer(mux)
 	s.Config.ErrorLog = log.New(io.Discard, "", 0)
-	s.Config.ReadTimeout = 2 * time.Second
+	for _, e := range edit {
+		e(s.Config)
+	}
 	// Not StartTLS, which presents a certificate of its own.
 	s.Listener = tls.NewListener(s.Listener, protocol.ServerConfig(identity.ServerConfig(manager, p.now)))
 	s.Start()
