@@ -54,7 +54,7 @@ func shake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error
 		a, err := l.Accept()
 		if err == nil {
 			defer a.Close()
-			_ = a.SetDeadline(time.Now().Add(10 * time.Second))
+			_ = a.SetDeadline(time.Now().Add(time.Minute))
 			s := tls.Server(a, server)
 			if err = s.HandshakeContext(t.Context()); err == nil {
 				_, err = s.Write([]byte("x"))
@@ -62,11 +62,11 @@ func shake(t *testing.T, server, client *tls.Config) (serverErr, clientErr error
 		}
 		done <- err
 	}()
-	b, err := (&net.Dialer{Timeout: 10 * time.Second}).DialContext(t.Context(), "tcp", l.Addr().String())
+	b, err := (&net.Dialer{Timeout: time.Minute}).DialContext(t.Context(), "tcp", l.Addr().String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = b.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = b.SetDeadline(time.Now().Add(time.Minute))
 	c := tls.Client(b, client)
 	if clientErr = c.HandshakeContext(t.Context()); clientErr == nil { // in TLS 1.3 a client learns with its first byte that it is let in
 		_, clientErr = c.Read(make([]byte, 1))

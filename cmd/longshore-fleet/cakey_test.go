@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -60,17 +59,10 @@ func authorityAt(t *testing.T, key, passwordFile string) (dir string) {
 	identitytest.Write(t, at("enroll.yaml"), []byte(settings+"source: {registry: oci://harbor.acme.example/plant/state}\n"))
 	identitytest.Write(t, at("clients.yaml"), []byte("accept: [press-07]\n"))
 	_, log, _ := serve(t, "--database", at("fleet.db"), "--mtls-listen", "127.0.0.1:0", "--enroll", at("enroll.yaml"), "--clients", at("clients.yaml"))
-	var url string
-	for until := time.Now().Add(20 * time.Second); url == ""; runtime.Gosched() {
-		if found := mutualAt.FindStringSubmatch(log.String()); found != nil {
-			url = found[1]
-		} else if time.Now().After(until) {
-			t.Fatalf("no second address:\n%s", log)
-		}
-	}
+	url := log.says(t, mutualAt)
 	tr := &http.Transport{TLSClientConfig: identity.ClientConfig(device, time.Now)}
 	t.Cleanup(tr.CloseIdleConnections)
-	if code, body := do(t, &http.Client{Transport: tr, Timeout: 20 * time.Second}, "PUT", url+"/api/v1/capabilities/press-07", "", gateway); code != 201 {
+	if code, body := do(t, &http.Client{Transport: tr, Timeout: time.Minute}, "PUT", url+"/api/v1/capabilities/press-07", "", gateway); code != 201 {
 		t.Errorf("PUT by mutual TLS = %d %s", code, body)
 	}
 	return dir

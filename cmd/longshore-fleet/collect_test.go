@@ -500,7 +500,7 @@ func TestCollectEvery(t *testing.T) {
 	}()
 	said := func(what string) {
 		t.Helper()
-		testenv.Eventually(t, 30*time.Second, what, func() error {
+		testenv.Eventually(t, time.Minute, what, func() error {
 			if !strings.Contains(out.String(), what) {
 				return errors.New(out.String())
 			}

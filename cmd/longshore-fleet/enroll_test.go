@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -27,6 +26,7 @@ import (
 	"github.com/longshore-dev/longshore/identity"
 	protocol "github.com/longshore-dev/longshore/identity/enroll"
 	"github.com/longshore-dev/longshore/identity/identitytest"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 // enroller is a server that enrolls devices, with its files.
@@ -73,11 +73,12 @@ func (e *enroller) start(t *testing.T) {
 
 func await(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !is(); runtime.Gosched() {
-		if time.Now().After(end) {
-			t.Fatalf("still not: %s", what)
+	testenv.Eventually(t, time.Minute, what, func() error {
+		if !is() {
+			return errors.New("still not")
 		}
-	}
+		return nil
+	})
 }
 
 // ask sends the request of a device, which knows only the fingerprint.

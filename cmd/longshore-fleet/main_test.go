@@ -72,19 +72,33 @@ func serve(t *testing.T, args ...string) (url string, out *log, stop func() int)
 		return got
 	}
 	t.Cleanup(func() { stop() })
-	for until := time.Now().Add(20 * time.Second); time.Now().Before(until); {
+	testenv.Eventually(t, time.Minute, "the server listens", func() error {
 		if m := listening.FindStringSubmatch(out.String()); m != nil {
-			return m[1], out, stop
+			url = m[1]
+			return nil
 		}
 		select {
 		case c := <-code:
 			once.Do(func() { cancel(); got = c })
 			t.Fatalf("serve = %d\n%s", c, out)
-		case <-time.After(20 * time.Millisecond):
+		default:
 		}
-	}
-	t.Fatalf("the server does not listen:\n%s", out)
-	return "", nil, nil
+		return errors.New(out.String())
+	})
+	return url, out, stop
+}
+
+// says waits until the log has something, and returns the first part in parentheses.
+func (l *log) says(t *testing.T, what *regexp.Regexp) string {
+	t.Helper()
+	var found []string
+	testenv.Eventually(t, time.Minute, what.String(), func() error {
+		if found = what.FindStringSubmatch(l.String()); found == nil {
+			return errors.New(l.String())
+		}
+		return nil
+	})
+	return found[len(found)-1]
 }
 
 func do(t *testing.T, client *http.Client, method, url, token, body string) (int, string) {

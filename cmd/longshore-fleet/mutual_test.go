@@ -15,7 +15,6 @@ import (
 	"net/url"
 	"path/filepath"
 	"regexp"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -28,6 +27,7 @@ import (
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/identity/identitytest"
 	"github.com/longshore-dev/longshore/identity/workloadapi"
+	"github.com/longshore-dev/longshore/testenv"
 )
 
 const managerID = "spiffe://plant.acme.example/margo/wfm/main"
@@ -54,14 +54,7 @@ func startManager(t *testing.T, args ...string) *manager {
 		"--database", filepath.Join(m.dir, "fleet.db"), "--mtls-listen", "127.0.0.1:0",
 		"--svid-cert", cert, "--svid-key", key, "--trust-bundle", bundle, "--clients", clients,
 	}, args...)...)
-	for until := time.Now().Add(20 * time.Second); m.url == ""; {
-		if at := mutualAt.FindStringSubmatch(m.log.String()); at != nil {
-			m.url = at[1]
-		} else if time.Now().After(until) {
-			t.Fatalf("no second address:\n%s", m.log)
-		}
-		runtime.Gosched()
-	}
+	m.url = m.log.says(t, mutualAt)
 	return m
 }
 
@@ -74,7 +67,7 @@ func (m *manager) client(t *testing.T, p identitytest.Pair) *http.Client {
 	}
 	tr := &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, InsecureSkipVerify: true}}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 20 * time.Second}
+	return &http.Client{Transport: tr, Timeout: time.Minute}
 }
 
 func (m *manager) of(t *testing.T, client string) *http.Client {
@@ -97,7 +90,7 @@ func TestMutualTLSAttacks(t *testing.T) {
 		"another authority":    {stranger.Issue(t, press, nil), "leads to no authority"},
 		"another trust domain": {stranger.Issue(t, "spiffe://evil.example/margo/wfm/main/client/press-07", nil), "another trust domain"},
 		"expired":              {with(func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Second) }), "expired at"},
-		"not yet valid":        {with(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(time.Minute) }), "is valid from"},
+		"not yet valid":        {with(func(c *x509.Certificate) { c.NotBefore = time.Now().Add(30 * time.Minute) }), "is valid from"},
 		"two URIs": {with(func(c *x509.Certificate) {
 			c.URIs = append(c.URIs, &url.URL{Scheme: "spiffe", Host: "plant.acme.example", Path: "/margo/wfm/main/client/press-08"})
 		}), "has 2 URIs"},
@@ -113,12 +106,7 @@ func TestMutualTLSAttacks(t *testing.T) {
 				_ = res.Body.Close()
 				t.Fatalf("GET = %s", res.Status)
 			}
-			for until := time.Now().Add(10 * time.Second); !strings.Contains(m.log.String(), tt.want); {
-				if time.Now().After(until) {
-					t.Fatalf("the log lacks %q:\n%s", tt.want, m.log)
-				}
-				runtime.Gosched()
-			}
+			m.log.says(t, regexp.MustCompile(regexp.QuoteMeta(tt.want)))
 		})
 	}
 	for name, config := range map[string]*tls.Config{
@@ -297,14 +285,7 @@ func TestWorkloadAPI(t *testing.T) {
 	give(ours, ours.PEM())
 	t.Setenv("SPIFFE_ENDPOINT_SOCKET", server.Address) // nothing else says who this manager is
 	_, log, _ := serve(t, args...)
-	var at string
-	for until := time.Now().Add(20 * time.Second); at == ""; runtime.Gosched() {
-		if found := mutualAt.FindStringSubmatch(log.String()); found != nil {
-			at = found[1]
-		} else if time.Now().After(until) {
-			t.Fatalf("no second address:\n%s", log)
-		}
-	}
+	at := log.says(t, mutualAt)
 	own, err := workloadapi.New(workloadapi.Options{Address: device.Address, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -319,29 +300,16 @@ func TestWorkloadAPI(t *testing.T) {
 	t.Cleanup(c.Close)
 	reported := func(what string) {
 		t.Helper()
-		for until := time.Now().Add(30 * time.Second); ; runtime.Gosched() {
+		testenv.Eventually(t, time.Minute, what, func() error {
 			_, err := c.Deliver(t.Context(), store.Report{Sequence: 1, Kind: "capabilities", Subject: "press-07", Body: []byte(gateway)})
-			if err == nil {
-				return
-			}
-			if time.Now().After(until) {
-				t.Fatalf("%s: %v\n%s", what, err, log)
-			}
-		}
+			return err
+		})
 	}
 	reported("at first")
 	give(ours, append(ours.PEM(), next.PEM()...)) // both know the next authority before it signs
-	for until := time.Now().Add(20 * time.Second); strings.Count(log.String(), "anchors=2") == 0; runtime.Gosched() {
-		if time.Now().After(until) {
-			t.Fatalf("no new bundle:\n%s", log)
-		}
-	}
+	log.says(t, regexp.MustCompile("anchors=2"))
 	give(next, next.PEM())
-	for until := time.Now().Add(20 * time.Second); strings.Count(log.String(), "certificate received") != 3; runtime.Gosched() {
-		if time.Now().After(until) {
-			t.Fatalf("no next certificate:\n%s", log)
-		}
-	}
+	log.says(t, regexp.MustCompile("(?s)(certificate received.*){3}"))
 	reported("by the next authority") // over a new connection: the certificate of the first leads to nothing now
 	server.Stop()
 	reported("without the API of the manager")

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"path/filepath"
@@ -101,17 +102,17 @@ func poll(t *testing.T, c *http.Client, url, token, known string) (int, []byte) 
 // comes polls until the manifest of a generation comes.
 func comes(t *testing.T, c *http.Client, url, token string, generation uint64) []byte {
 	t.Helper()
-	for until := time.Now().Add(20 * time.Second); ; {
+	var manifest []byte
+	testenv.Eventually(t, time.Minute, fmt.Sprintf("generation %d", generation), func() error {
 		code, body := poll(t, c, url+"/api/v1/deployments", token, "")
 		m, err := margo.ParseStateManifest("manifest", body)
-		if code == 200 && err == nil && m.ManifestVersion == generation {
-			return body
+		if code != 200 || err != nil || m.ManifestVersion != generation {
+			return fmt.Errorf("%d %s", code, body)
 		}
-		if time.Now().After(until) {
-			t.Fatalf("generation %d does not come: %d %s", generation, code, body)
-		}
-		<-time.After(50 * time.Millisecond)
-	}
+		manifest = body
+		return nil
+	})
+	return manifest
 }
 
 // Desired state from real registries: the bytes that were pushed; served on while the registry is down, also after a restart; and
