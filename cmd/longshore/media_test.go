@@ -2,12 +2,17 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
@@ -215,4 +220,42 @@ func TestExportOnAFullDisk(t *testing.T) {
 		s.do(outcome.OK, "import", releaseKeyPublic, dir, siteHost)
 	}
 	s.do(outcome.OK, "verify", "--key", "release.pub", "--no-recurse", siteHost+"/plant/state:press-07")
+}
+
+// Media that take no writes, or no large file, are named, with what to do.
+func TestMediaTakeNoFile(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.large(9 << 20)
+	s.stock()
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", `ulimit -f 4096; exec "$0" "$@"`, self, "export", "-q", releaseKeyPublic, states, "small")
+	cmd.Env = []string{processVariable + "=1", "PATH=" + os.Getenv("PATH")}
+	for k, v := range s.env {
+		cmd.Env = append(cmd.Env, k+"="+v)
+	}
+	out, err := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != outcome.Other || !strings.Contains(string(out), "file too large") || !strings.Contains(string(out), "--volume-size") {
+		t.Errorf("exit %d, %v\n%s", code, err, out)
+	}
+	for _, dir := range []string{"empty", "small"} {
+		if err := errors.Join(os.MkdirAll(dir, 0o755), unix.Mount(dir, dir, "", unix.MS_BIND, "")); err != nil {
+			testenv.Unavailable(t, "mount: %v", err)
+		}
+		t.Cleanup(func() {
+			if err := unix.Unmount(dir, unix.MNT_DETACH); err != nil {
+				t.Error(err)
+			}
+		})
+		if err := unix.Mount("", dir, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+			t.Fatal(err)
+		}
+		s.refuses(outcome.Other, []string{dir, "read-only file system", "hint: "}, "export", "-q", releaseKeyPublic, states, dir)
+	}
+	if _, err := os.Stat("small/longshore-export.json"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%v", err)
+	}
 }

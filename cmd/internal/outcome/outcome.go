@@ -89,7 +89,7 @@ func Code(err error) int {
 		return Misused
 	case is(context.Canceled):
 		return Interrupted
-	case full(err), errors.Is(err, syscall.EIO):
+	case full(err), is(syscall.EIO, syscall.EROFS, syscall.EFBIG):
 		return Other // also where a part of the program would try again: who started it has to make room first, or to exchange the medium
 	case is(fault.ErrTemporary, context.DeadlineExceeded):
 		return Temporary
@@ -161,6 +161,10 @@ func advice(err error) string {
 		return "make room there: on the disk, or in the registry's storage or quota"
 	case errors.Is(err, syscall.EIO):
 		return "the disk or stick is damaged, or was removed: use another one, and run the same again"
+	case errors.Is(err, syscall.EROFS):
+		return "the disk or stick is mounted read-only, or write-protected: make it writable, or name another one"
+	case errors.Is(err, syscall.EFBIG):
+		return "the file system takes no file of this size, FAT for example none over 4 GiB: use another file system, or longshore export --volume-size 4GB"
 	case errors.Is(err, fault.ErrBadSignature):
 		return "see who signed it: longshore inspect REFERENCE; if that signer is right, name its public key, else have it signed again"
 	case errors.Is(err, context.DeadlineExceeded):

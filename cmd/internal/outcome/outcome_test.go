@@ -54,6 +54,8 @@ func TestCodeAndText(t *testing.T) {
 		{"other", errors.New("disk full"), outcome.Other, "x: disk full\n"},
 		{"full disk", fmt.Errorf("put a: %w: %w", &fs.PathError{Op: "write", Path: "b", Err: syscall.ENOSPC}, fault.ErrTemporary), outcome.Other, "x: put a: write b: no space left on device: temporarily unavailable\n  hint: make room there: on the disk, or in the registry's storage or quota\n"},
 		{"damaged stick", fmt.Errorf("push a: %w: %w", &fs.PathError{Op: "read", Path: "b", Err: syscall.EIO}, fault.ErrTemporary), outcome.Other, "x: push a: read b: input/output error: temporarily unavailable\n  hint: the disk or stick is damaged, or was removed: use another one, and run the same again\n"},
+		{"write-protected stick", fmt.Errorf("a: %w: %w", &fs.PathError{Op: "open", Path: "b", Err: syscall.EROFS}, fault.ErrTemporary), outcome.Other, "x: a: open b: read-only file system: temporarily unavailable\n  hint: the disk or stick is mounted read-only, or write-protected: make it writable, or name another one\n"},
+		{"large file", fmt.Errorf("a: %w: %w", &fs.PathError{Op: "write", Path: "b", Err: syscall.EFBIG}, fault.ErrTemporary), outcome.Other, "x: a: write b: file too large: temporarily unavailable\n  hint: the file system takes no file of this size, FAT for example none over 4 GiB: use another file system, or longshore export --volume-size 4GB\n"},
 		{"full registry", fmt.Errorf("push a: 507: %w", fault.ErrFull), outcome.Other, "x: push a: 507: no room left\n  hint: make room there: on the disk, or in the registry's storage or quota\n"},
 		{"several", errors.Join(fault.WithHint(fault.ErrNotFound, "look"), errors.New("b")), outcome.NotFound, "x: not found\n  hint: look\nx: b\n"},
 	} {
