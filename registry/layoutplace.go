@@ -31,10 +31,13 @@ type layoutPlace struct {
 	path  string
 	files fs.FS // read-only files that are read instead of the folder; nil: the folder is read
 
-	mu    sync.Mutex
-	store *oci.Store
-	index fs.FileInfo        // of index.json when store read it
-	fixed *oci.ReadOnlyStore // of files
+	mu      sync.Mutex
+	store   *oci.Store
+	index   fs.FileInfo                   // of index.json when store read it
+	fixed   *oci.ReadOnlyStore            // of files
+	entries map[string]ocispec.Descriptor // of index.json, by name, or by digest without one; nil: not read
+	unsaved int                           // entries that index.json does not have yet
+	held    bool                          // by HoldIndex
 }
 
 // layoutIndex has the common methods of oras-go's two stores.
@@ -80,7 +83,7 @@ func (p *layoutPlace) open(ctx context.Context, write bool) (*oci.Store, error) 
 	case index.Size() > maxLayoutIndex:
 		return nil, fmt.Errorf("%s of %d bytes: %w", ocispec.ImageIndexFile, index.Size(), fault.ErrTooLarge)
 	}
-	if p.store != nil && index != nil && p.index != nil && index.ModTime().Equal(p.index.ModTime()) && index.Size() == p.index.Size() {
+	if p.store != nil && (p.unsaved > 0 || index != nil && p.index != nil && index.ModTime().Equal(p.index.ModTime()) && index.Size() == p.index.Size()) {
 		return p.store, nil
 	}
 	if err := checkLayoutFile(p.path, write); err != nil {
@@ -94,9 +97,14 @@ func (p *layoutPlace) open(ctx context.Context, write bool) (*oci.Store, error) 
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		return nil, fmt.Errorf("no OCI layout that can be read: %w", onDisk(err))
+		err = fmt.Errorf("no OCI layout that can be read: %w", onDisk(err))
+		if errors.Is(err, fault.ErrDigestMismatch) {
+			err = fault.WithHint(err, hintDamaged)
+		}
+		return nil, err
 	}
-	p.store = store
+	store.AutoSaveIndex = false // setName writes it
+	p.store, p.entries = store, nil
 	p.remember()
 	return store, nil
 }
@@ -456,7 +464,10 @@ func (p *layoutPlace) put(ctx context.Context, desc ocispec.Descriptor, data []b
 		return onDisk(err)
 	}
 	name = cmp.Or(name, desc.Digest.String())
-	return onDisk(store.Tag(ctx, plain, name))
+	if err := store.Tag(ctx, plain, name); err != nil {
+		return onDisk(err)
+	}
+	return onDisk(p.setName(name, plain))
 }
 
 // complete rejects a manifest whose content is missing, as registries do: a layout is never incomplete.

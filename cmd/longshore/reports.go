@@ -146,8 +146,14 @@ func (c *call) carryReports(source, destination string) error {
 	if err != nil {
 		return err
 	}
+	save := func() error { return nil }
+	if ref := to.Reference(); ref.Scheme == registry.SchemeLayout {
+		if save, err = c.registry.HoldIndex(ref.Repository); err != nil {
+			return err
+		}
+	}
 	reports, err := site.CarryReports(c.Context, from, to, c.signedReport(c.String("device-keys")))
-	if err != nil {
+	if err = cmp.Or(err, save()); err != nil {
 		return err
 	}
 	return c.showReports(source, destination, reports)
