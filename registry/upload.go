@@ -82,6 +82,11 @@ type upload struct {
 // pushChunks sends a blob in chunks. The session of an earlier run is continued. errNoChunks: nothing was sent.
 func (p *remotePlace) pushChunks(ctx context.Context, a *access, desc ocispec.Descriptor, open opener) (err error) {
 	u := &upload{p: p, a: a, desc: desc, open: open, folder: p.c.o.Uploads, file: sessionFile(a, desc.Digest), least: chunkSize, next: chunkSize, most: desc.Size}
+	unlock, ok := u.folder.Lock(u.file)
+	defer unlock()
+	if !ok {
+		u.folder = "" // another process sends the blob: two would write to one session
+	}
 	defer func() {
 		if errors.Is(err, errNoChunks) {
 			u.forget()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -132,5 +133,41 @@ func TestKilledAnywhere(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// Two mirrors of one user at once, such as one that a timer starts while another is still running, both come to their end, and neither writes
+// to the other's upload.
+func TestMirrorsAtOnce(t *testing.T) {
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := newShell(t, testenv.Distribution)
+			s.large(12 << 20)
+			s.stock()
+			there := s.site(kind)
+			s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+			begun := make(chan struct{})
+			var once sync.Once
+			there.Faults.Add(testenv.Rule{Method: http.MethodPatch, Skip: 1, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+				once.Do(func() { close(begun) })
+				next.ServeHTTP(w, r)
+			}})
+			args := []string{"mirror", "-q", "--max-rate", "3MB", releaseKeyPublic, states, siteHost}
+			var wait sync.WaitGroup
+			run := func() {
+				if code, out := s.process(args...); code != outcome.OK {
+					t.Errorf("exit %d\n%s", code, out)
+				}
+			}
+			wait.Go(run)
+			<-begun
+			wait.Go(run)
+			wait.Wait()
+			_, sent := there.Faults.Bytes(http.MethodPatch, "")
+			if t.Logf("%d bytes of %d arrived", sent, 12<<20); sent > 25<<20 {
+				t.Errorf("%d bytes arrived, want at most the blob from each", sent)
+			}
+			s.do(outcome.OK, "verify", "-q", "--key", "release.pub", "--no-recurse", siteHost+"/plant/state:press-07")
+		})
 	}
 }

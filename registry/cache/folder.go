@@ -2,8 +2,10 @@
 package cache
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
@@ -13,8 +15,8 @@ import (
 // Folder is the directory of the files. "" stores nothing.
 type Folder string
 
-// names matches files, and unfinished files of an interrupted run.
-var names = strict.Expression(`^([0-9a-f]{64}(\.json)?|new-[0-9]+)$`)
+// names matches files, their locks, and unfinished files of an interrupted run.
+var names = strict.Expression(`^([0-9a-f]{64}(\.json)?(\.lock)?|new-[0-9]+)$`)
 
 // Read reads a file of at most limit bytes. Others may have written it: the caller checks it.
 func (d Folder) Read(name string, limit int64) ([]byte, error) {
@@ -39,6 +41,33 @@ func (d Folder) Keep(name string, data []byte) time.Time {
 		return time.Time{}
 	}
 	return info.ModTime()
+}
+
+// Lock locks a file against other processes until unlock is called or the process ends; ok is false while another one has it. Without a
+// directory there is nothing to lock.
+func (d Folder) Lock(name string) (unlock func(), ok bool) {
+	if d == "" || os.MkdirAll(string(d), 0o700) != nil {
+		return func() {}, true
+	}
+	path := filepath.Join(string(d), name+".lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return func() {}, true
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return func() {}, !errors.Is(err, syscall.EWOULDBLOCK)
+	}
+	mine, err := f.Stat()
+	now, noNow := os.Stat(path)
+	if err != nil || noNow != nil || !os.SameFile(mine, now) { // its last holder has removed it meanwhile
+		f.Close()
+		return func() {}, false
+	}
+	return func() {
+		_ = os.Remove(path) // otherwise RemoveOlder does
+		f.Close()
+	}, true
 }
 
 // Use marks a file as used at a time.

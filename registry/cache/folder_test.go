@@ -53,3 +53,26 @@ func TestFolder(t *testing.T) {
 		t.Error("a file was written nowhere")
 	}
 }
+
+// A file is locked against other holders until it is unlocked, and without a directory there is nothing to lock.
+func TestLock(t *testing.T) {
+	d, name := cache.Folder(t.TempDir()), strings.Repeat("1", 64)+".json"
+	unlock, ok := d.Lock(name)
+	if !ok {
+		t.Fatal("the first one does not get the lock")
+	}
+	if other, ok := d.Lock(name); ok {
+		t.Error("a second one gets it")
+		other()
+	}
+	unlock()
+	for _, d := range []cache.Folder{d, ""} {
+		if unlock, ok = d.Lock(name); !ok {
+			t.Errorf("%q: it is locked", d)
+		}
+		unlock()
+	}
+	if left, err := os.ReadDir(string(d)); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
