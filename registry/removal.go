@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -23,9 +24,22 @@ type Removed struct {
 // Referrers is the number of manifests that were removed with it.
 func (r *Removed) Referrers() int { return len(r.referrers) + len(r.legacy) }
 
-// RemoveWithReferrers removes a manifest with all tags that name it and everything that refers to it. The registry's garbage collection removes blobs. A missing manifest is
-// not an error. The result is also valid with an error; nil: nothing was removed.
-func (r *Repository) RemoveWithReferrers(ctx context.Context, d digest.Digest) (*Removed, error) {
+// TagsOf lists the tags that name a manifest at the registry itself, without those that begin with sha256-, sorted. tags are those of the
+// repository: of several manifests what all of them name is read once.
+func (r *Repository) TagsOf(ctx context.Context, d digest.Digest, tags *TagList) ([]string, error) {
+	all, err := tags.naming(ctx, d, func(ctx context.Context, tag string) (digest.Digest, error) {
+		if strings.HasPrefix(tag, "sha256-") && !strings.HasSuffix(tag, ".att") && !strings.HasSuffix(tag, ".sbom") { // as release needs them
+			return "", nil
+		}
+		return r.ResolveUpstream(ctx, tag)
+	})
+	return slices.DeleteFunc(all, func(tag string) bool { return strings.HasPrefix(tag, "sha256-") }), err
+}
+
+// RemoveWithReferrers removes a manifest with all tags that name it and everything that refers to it; tags are those of the repository, as
+// for [Repository.TagsOf]. The registry's garbage collection removes blobs. A missing manifest is not an error. The result is also valid with
+// an error; nil: nothing was removed.
+func (r *Repository) RemoveWithReferrers(ctx context.Context, d digest.Digest, tags *TagList) (*Removed, error) {
 	out := &Removed{repo: r, legacy: map[string]kept{}}
 	desc, data, err := r.ManifestLimit(ctx, d, MaxForeignManifest)
 	if errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
@@ -38,15 +52,12 @@ func (r *Repository) RemoveWithReferrers(ctx context.Context, d digest.Digest) (
 	if err := out.collect(ctx, desc, maxNested); err != nil {
 		return nil, err
 	}
-	list, err := r.Tags(ctx)
+	list, err := r.TagsOf(ctx, d, tags)
 	if err != nil {
 		return nil, err
 	}
 	for _, tag := range list {
-		if strings.HasPrefix(tag, "sha256-") {
-			continue
-		}
-		named, err := r.ResolveUpstream(ctx, tag)
+		named, err := r.ResolveUpstream(ctx, tag) // it may have been moved meanwhile
 		if err != nil {
 			return nil, err
 		}
@@ -54,13 +65,13 @@ func (r *Repository) RemoveWithReferrers(ctx context.Context, d digest.Digest) (
 			out.tags = append(out.tags, tag)
 		}
 	}
-	if err := out.collectTagged(ctx, d, list, maxNested); err != nil {
+	if err := out.collectTagged(ctx, d, tags, maxNested); err != nil {
 		return nil, err
 	}
 	if err := r.RemoveManifest(ctx, d, out.tags...); err != nil {
 		return out, err
 	}
-	_, err = r.RemoveReferrers(context.WithoutCancel(ctx), d, NewTagList(list))
+	_, err = r.RemoveReferrers(context.WithoutCancel(ctx), d, tags)
 	return out, err
 }
 
@@ -93,12 +104,13 @@ func (r *Removed) collect(ctx context.Context, subject ocispec.Descriptor, depth
 }
 
 // collectTagged reads what older cosign's tags name of a manifest, with what refers to it.
-func (r *Removed) collectTagged(ctx context.Context, subject digest.Digest, tags []string, depth int) error {
+func (r *Removed) collectTagged(ctx context.Context, subject digest.Digest, tags *TagList, depth int) error {
 	if depth == 0 {
 		return nil
 	}
-	for _, tag := range tags {
-		if !strings.HasPrefix(tag, fallbackTag(subject)+".") {
+	for _, suffix := range legacyTags {
+		tag := fallbackTag(subject) + suffix
+		if !tags.tags[tag] {
 			continue
 		}
 		named, err := r.repo.ResolveUpstream(ctx, tag)

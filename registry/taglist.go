@@ -3,6 +3,7 @@ package registry
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"github.com/opencontainers/go-digest"
@@ -51,6 +52,24 @@ func (l *TagList) release(ctx context.Context, d digest.Digest, tag string, reso
 		}
 	}
 	return false, nil
+}
+
+// naming lists the tags that named d when what the tags name was read.
+func (l *TagList) naming(ctx context.Context, d digest.Digest, resolve func(context.Context, string) (digest.Digest, error)) (tags []string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.named == nil {
+		if l.named, err = l.read(ctx, resolve); err != nil {
+			return nil, err
+		}
+	}
+	for tag, there := range l.named {
+		if there == d {
+			tags = append(tags, tag)
+		}
+	}
+	slices.Sort(tags)
+	return tags, nil
 }
 
 func (l *TagList) read(ctx context.Context, resolve func(context.Context, string) (digest.Digest, error)) (map[string]digest.Digest, error) {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -24,7 +25,8 @@ type Pruning struct {
 	Artifacts []*Need        `json:"artifacts"` // images, components and packages that only removed states name, in the order of removal
 
 	site Source
-	gone *walk // content of removed states
+	gone *walk                        // content of removed states
+	tags map[string]*registry.TagList // by repository
 }
 
 // PrunedStates are the old generations of one repository.
@@ -50,7 +52,7 @@ type Pruned struct {
 // removed if a removed state names it and no remaining one does, and if its only tag is the one that a mirror sets. Missing content
 // below a remaining state is fault.ErrUnfit.
 func PlanPrune(ctx context.Context, site Source, states map[string][]artifacts.DeviceID, history int) (*Pruning, error) {
-	p := &Pruning{site: site, States: []PrunedStates{}, Artifacts: []*Need{}}
+	p := &Pruning{site: site, States: []PrunedStates{}, Artifacts: []*Need{}, tags: map[string]*registry.TagList{}}
 	stay, gone := newWalk(site), newWalk(site)
 	p.gone = gone
 	for _, name := range slices.Sorted(maps.Keys(states)) {
@@ -138,21 +140,32 @@ func planStates(ctx context.Context, repo *registry.Repository, devices []artifa
 		return nil, err
 	}
 	reported := map[string][]release.Need{}
+	var mu sync.Mutex
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(reportsAtOnce)
 	for _, report := range tags {
 		tag, ok := strings.CutSuffix(report, artifacts.CurrentTag(""))
 		if !ok {
 			continue
 		}
-		running, err := reportedStates(ctx, repo, report)
-		if err != nil && !release.Unfit(err) {
-			return nil, err
-		}
-		if err != nil {
-			reported[tag] = []release.Need{{All: true, Why: "what the device runs cannot be read from " + report}}
-		}
-		for _, g := range running {
-			reported[tag] = append(reported[tag], release.Need{Digest: g.Digest, Why: "the device reports that it has it"})
-		}
+		g.Go(func() error {
+			running, err := reportedStates(inner, repo, report)
+			if err != nil && !release.Unfit(err) {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				reported[tag] = []release.Need{{All: true, Why: "what the device runs cannot be read from " + report}}
+			}
+			for _, g := range running {
+				reported[tag] = append(reported[tag], release.Need{Digest: g.Digest, Why: "the device reports that it has it"})
+			}
+			return nil
+		})
+	}
+	if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
+		return nil, err
 	}
 	return release.PlanPrune(ctx, repo, release.Retention{
 		Devices: release.OfDevices(devices), Keep: history + 1, Needed: func(id artifacts.DeviceID) []release.Need { return reported[id.Tag()] },
@@ -246,31 +259,27 @@ func (p *Pruning) mirrored(ctx context.Context, n *Need) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	tags, err := repo.Upstream().Tags(ctx)
-	if errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
+	tags, err := p.tagsOf(ctx, repo.Upstream(), n)
 	mine := false
 	for _, tag := range tags {
-		if strings.HasPrefix(tag, "sha256-") {
-			continue
-		}
-		there, err := repo.Upstream().ResolveUpstream(ctx, tag)
-		if err != nil {
-			return false, err
-		}
-		if there != n.Digest {
-			continue
-		}
 		if tag != digestTag(n.Digest) && tag != partTag(n.Digest) && !(n.Kind != artifacts.KindImage && slices.Contains(n.Tags, tag)) {
 			return false, nil
 		}
 		mine = true
 	}
-	return mine, nil
+	return mine, err
+}
+
+// tagsOf lists the tags of an artifact at the site.
+func (p *Pruning) tagsOf(ctx context.Context, repo *registry.Repository, n *Need) ([]string, error) {
+	if p.tags[n.Repository] == nil {
+		list, err := repo.Tags(ctx)
+		if err != nil && (!errors.Is(err, fault.ErrNotFound) || fault.Retryable(err)) {
+			return nil, err
+		}
+		p.tags[n.Repository] = registry.NewTagList(list)
+	}
+	return repo.TagsOf(ctx, n.Digest, p.tags[n.Repository])
 }
 
 // Remove executes the plan: it removes images, then the components that name them, then packages and states, each with its signatures. So the
@@ -305,12 +314,16 @@ func (p *Pruning) Remove(ctx context.Context) (*Pruned, error) {
 // take removes images, components and packages.
 func (p *Pruning) take(ctx context.Context, out *Pruned) (map[string]*registry.Removed, error) {
 	taken := map[string]*registry.Removed{}
+	clear(p.tags) // the plan may be old
 	for _, n := range p.Artifacts {
 		repo, err := p.site.OpenName(ctx, n.Repository)
 		if err != nil {
 			return taken, err
 		}
-		r, err := repo.Upstream().RemoveWithReferrers(ctx, n.Digest)
+		if _, err := p.tagsOf(ctx, repo.Upstream(), n); err != nil {
+			return taken, err
+		}
+		r, err := repo.Upstream().RemoveWithReferrers(ctx, n.Digest, p.tags[n.Repository])
 		if r != nil {
 			taken[n.Key()] = r
 			out.Artifacts++

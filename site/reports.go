@@ -11,6 +11,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -48,27 +49,40 @@ type CarriedReport struct {
 // after any interruption. good reports by a report's tag and bundle whether its device signed it; if it is nil, anyone with push rights
 // at from can store a false report, which stays until it is verified.
 func CarryReports(ctx context.Context, from, to *registry.Repository, good func(tag string, bundle []byte) error) ([]CarriedReport, error) {
-	return eachReport(ctx, from, func(tag string) (CarriedReport, error) { return carryReport(ctx, from, to, tag, good) })
+	return eachReport(ctx, from, reportsAtOnce, func(ctx context.Context, tag string) (CarriedReport, error) {
+		return carryReport(ctx, from, to, tag, good)
+	})
 }
 
-func eachReport(ctx context.Context, from *registry.Repository, carry func(tag string) (CarriedReport, error)) ([]CarriedReport, error) {
+// reportsAtOnce is how many reports are carried at a time: each waits before it is known that no other writer replaced its tag.
+const reportsAtOnce = 16
+
+// eachReport carries the reports of a repository, most at a time, in the order of their tags. Those that were carried are returned with an
+// error, too.
+func eachReport(ctx context.Context, from *registry.Repository, most int, carry func(ctx context.Context, tag string) (CarriedReport, error)) ([]CarriedReport, error) {
 	tags, err := from.Tags(ctx)
 	if err != nil {
 		return nil, err
 	}
+	tags = slices.DeleteFunc(tags, func(tag string) bool { return !strings.HasSuffix(tag, artifacts.CurrentTag("")) })
 	slices.Sort(tags)
-	out := []CarriedReport{}
-	for _, tag := range tags {
-		if !strings.HasSuffix(tag, artifacts.CurrentTag("")) {
-			continue
-		}
-		r, err := carry(tag)
-		if err != nil {
-			return out, err
-		}
-		out = append(out, r)
+	out := make([]CarriedReport, len(tags))
+	g, inner := errgroup.WithContext(ctx)
+	g.SetLimit(most)
+	for i, tag := range tags {
+		g.Go(func() error {
+			if inner.Err() != nil {
+				return inner.Err()
+			}
+			r, err := carry(inner, tag)
+			if err == nil {
+				out[i] = r
+			}
+			return err
+		})
 	}
-	return out, nil
+	err = g.Wait()
+	return slices.DeleteFunc(out, func(r CarriedReport) bool { return r.Tag == "" }), err
 }
 
 // HandReports hands the reports of devices in to a function that takes each once: stored is false for one that is not newer than what is
@@ -78,7 +92,7 @@ func eachReport(ctx context.Context, from *registry.Repository, carry func(tag s
 func HandReports(ctx context.Context, from *registry.Repository, good func(tag string, bundle []byte) error, hand func(ctx context.Context, bundle []byte) (stored bool, note string, err error)) ([]CarriedReport, error) {
 	early := map[string]bool{}
 	var later error
-	one := func(tag string) (CarriedReport, error) {
+	one := func(ctx context.Context, tag string) (CarriedReport, error) {
 		out, r, err := goodReport(ctx, from, tag, good)
 		if err != nil || out.Reason != "" {
 			return out, err
@@ -101,10 +115,10 @@ func HandReports(ctx context.Context, from *registry.Repository, good func(tag s
 		}
 		return out, nil
 	}
-	all, err := eachReport(ctx, from, one)
+	all, err := eachReport(ctx, from, 1, one)
 	for i, r := range all {
 		if early[r.Tag] && err == nil {
-			all[i], err = one(r.Tag)
+			all[i], err = one(ctx, r.Tag)
 		}
 	}
 	return all, cmp.Or(err, later)

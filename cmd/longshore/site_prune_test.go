@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -91,6 +93,31 @@ func (s *shell) probe() {
 	s.do(outcome.OK, "component", "push", "-q", "--name", "probe", "./probe", host+"/plant/components/probe:1.0.0")
 }
 
+// What the tags of a repository name is read once for all versions that are removed.
+func TestSitePruneOfManyVersions(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	there := s.site(testenv.Distribution)
+	const versions = 12
+	for n := range versions {
+		name := fmt.Sprintf("many-%d", n)
+		s.copyProject(name, fmt.Sprintf("%d:80", 9000+n))
+		at := fmt.Sprintf(host+"/plant/components/many:1.0.%d", n)
+		s.do(outcome.OK, "component", "push", "-q", "--name", "many", "./"+name, at)
+		s.do(outcome.OK, "state", "push", "-q", "--replace", "-d", "press-07", "--key", "release.key", "--component", at, states)
+	}
+	s.mirrored("--history", "20")
+	there.Faults.Forget()
+	if r := s.sitePruned("--history", "0"); r.Removed.Artifacts != versions-2 {
+		t.Errorf("%+v, want that all but the last two are removed", r.Removed)
+	}
+	asked := len(there.Faults.Requests(http.MethodHead, "/plant/components/many/manifests/"))
+	t.Logf("%d requests of what a tag names", asked)
+	if asked > 6*versions {
+		t.Errorf("%d requests of what a tag names, for %d tags", asked, versions)
+	}
+}
+
 // What a mirror publishes while a prune removes what it needs is whole in the end.
 func TestSitePruneBesideMirror(t *testing.T) {
 	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
@@ -157,7 +184,7 @@ func TestMirrorBesideSitePrune(t *testing.T) {
 					}
 					d, err := at.Resolve(r.Context(), tag)
 					if err == nil {
-						_, err = at.RemoveWithReferrers(r.Context(), d.Digest)
+						_, err = at.RemoveWithReferrers(r.Context(), d.Digest, registry.NewTagList(tags))
 					}
 					if err != nil {
 						t.Error(err)
