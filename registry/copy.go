@@ -213,6 +213,9 @@ func (c *copier) transfer(ctx context.Context, b ocispec.Descriptor) error {
 			return c.from.openBlob(ctx, b, off, false)
 		})
 	}
+	if _, remote := c.from.place.(*remotePlace); !remote && errors.Is(err, fault.ErrDigestMismatch) && fault.Hint(err) == "" {
+		err = fault.WithHint(err, hintDamaged)
+	}
 	if err != nil {
 		return c.to.fail(opCopyBlob, b.Digest.String(), err)
 	}

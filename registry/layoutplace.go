@@ -120,7 +120,7 @@ func checkLayoutFile(path string, write bool) error {
 		return onDisk(err)
 	}
 	entries, err := os.ReadDir(path)
-	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return systemEntry(e.Name()) })
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return SystemEntry(e.Name()) })
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && write, err == nil && len(entries) == 0 && write:
 		return nil
@@ -130,8 +130,8 @@ func checkLayoutFile(path string, write bool) error {
 	return fault.WithHint(fmt.Errorf("a folder that is no OCI layout: %w", fault.ErrInvalid), "name an empty or new folder, or a layout")
 }
 
-// systemEntry reports whether operating systems create an entry of this name on an empty medium.
-func systemEntry(name string) bool {
+// SystemEntry reports whether operating systems create an entry of this name on an empty medium.
+func SystemEntry(name string) bool {
 	return strings.HasPrefix(name, ".") || slices.Contains([]string{"lost+found", "System Volume Information", "$RECYCLE.BIN"}, name)
 }
 
@@ -213,7 +213,9 @@ func (p *layoutPlace) file(d digest.Digest, size, limit int64) ([]byte, error) {
 	return data, err
 }
 
-var errDamagedFile = fmt.Errorf("the file is not what its name says: %w", fault.ErrDigestMismatch)
+var errDamagedFile = fault.WithHint(fmt.Errorf("the file is not what its name says: %w", fault.ErrDigestMismatch), hintDamaged)
+
+const hintDamaged = "the media are damaged: longshore export --check-media to them replaces damaged files, or use others"
 
 // content reads one blob file of at most limit bytes and checks its digest.
 func (p *layoutPlace) content(d digest.Digest, limit int64) ([]byte, error) {
@@ -298,7 +300,7 @@ func (r *fileReader) Read(b []byte) (int, error) {
 	case err != nil && err != io.EOF:
 		return n, onDisk(err)
 	case r.left < 0, err == io.EOF && (r.left != 0 || r.hash != nil && !r.hash.Verified()):
-		return n, fmt.Errorf("the file is not what its name says: %w", fault.ErrDigestMismatch)
+		return n, errDamagedFile
 	}
 	return n, err
 }

@@ -30,6 +30,7 @@ const ExportFile = "longshore-export.json"
 const (
 	documentVersion = 1
 	maxExport       = 1 << 20
+	maxTorn         = 64 << 20
 )
 
 // Inventory lists the content for a site's devices that the site has.
@@ -157,6 +158,9 @@ type Export struct {
 	Difference bool     `json:"difference,omitempty"` // it lacks the content of the site's inventory
 	Site       string   `json:"site,omitempty"`       // of that inventory
 	Taken      string   `json:"taken,omitempty"`      // when that was, RFC 3339 in UTC
+	// History is how many generations before the current one of a device the export has; media may have more of them, of earlier exports.
+	// nil: an earlier version of this program did not write it.
+	History *int `json:"history,omitempty"`
 
 	digest digest.Digest // of the document that was read
 }
@@ -218,15 +222,33 @@ type Draft struct {
 	size    int64
 }
 
-// Begin begins an export into the folder dir, or continues it. In volumes: tar files of at most size bytes each, 0: one of any size.
-// An existing export is incomplete from then on.
-func Begin(dir string, volumes bool, size int64) (*Draft, error) {
+// Form says what an export is.
+type Form struct {
+	States  string // repository, "host/path"
+	Volumes bool   // tar files
+	Size    int64  // bytes of each at most; 0: one of any size
+	Check   bool   // read the blobs that are there, and replace those that are damaged
+}
+
+// Begin begins an export into the folder dir, or continues it. An existing export is incomplete from then on. fault.ErrConflict: the folder
+// has an export of another repository, or volumes, which [OpenMedia] would read in place of this one.
+func Begin(ctx context.Context, dir string, f Form) (*Draft, error) {
 	if info, err := os.Stat(dir); err == nil && !info.IsDir() {
 		return nil, fault.WithHint(fmt.Errorf("%s is a file: %w", dir, fault.ErrInvalid), "name a folder, which may be new")
 	}
-	d := &Draft{Layout: dir, dir: dir, volumes: volumes, size: size}
-	if volumes {
+	d := &Draft{Layout: dir, dir: dir, volumes: f.Volumes, size: f.Size}
+	if f.Volumes {
 		d.Layout = filepath.Join(dir, layoutFolder)
+	} else if err := alone(dir, f.States); err != nil {
+		return nil, err
+	}
+	if err := prepare(d.Layout); err != nil {
+		return nil, err
+	}
+	if f.Check {
+		if err := removeDamaged(ctx, d.Layout); err != nil {
+			return nil, err
+		}
 	}
 	for _, name := range []string{filepath.Join(d.Layout, ExportFile), filepath.Join(dir, volume.SumsFile)} {
 		if err := os.RemoveAll(name); err != nil {
@@ -234,6 +256,78 @@ func Begin(dir string, volumes bool, size int64) (*Draft, error) {
 		}
 	}
 	return d, os.MkdirAll(d.Layout, 0o755)
+}
+
+// alone rejects a folder with an export that an import would miss, or read in place of the new one.
+func alone(dir, states string) error {
+	volumes, err := volumesIn(dir)
+	if err != nil {
+		return err
+	}
+	if len(volumes) > 0 {
+		err := fmt.Errorf("%s is of an export in volumes, which an import would read in place of this one: %w", volumes[0], fault.ErrConflict)
+		return fault.WithHint(err, "remove the volumes, name another folder, or export with --tar or --volume-size, which replaces them")
+	}
+	e, err := ReadExport(dir)
+	if err == nil && e.States != states {
+		err := fmt.Errorf("%s has an export of %s: %w", dir, e.States, fault.ErrConflict)
+		return fault.WithHint(err, "name another folder, which may be on the same media: an import reads one repository of states")
+	}
+	return nil // what cannot be read is no complete export
+}
+
+// prepare makes a folder a layout if it has nothing but files of exports and reports, and replaces documents of a layout that were cut off
+// while they were written: the export writes their content again. What else is wrong with the folder, the first write reports.
+func prepare(layout string) error {
+	if torn(filepath.Join(layout, ocispec.ImageIndexFile)) {
+		if err := os.Remove(filepath.Join(layout, ocispec.ImageIndexFile)); err != nil {
+			return err
+		}
+	}
+	file := filepath.Join(layout, ocispec.ImageLayoutFile)
+	if _, err := os.Lstat(file); !torn(file) && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	entries, err := os.ReadDir(layout)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil || slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !ours(e.Name()) }) {
+		return err
+	}
+	return volume.WriteFile(file, func(w io.Writer) error {
+		return json.NewEncoder(w).Encode(ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
+	})
+}
+
+// ours reports whether a name in the folder of an export is one that our commands or operating systems write there.
+func ours(name string) bool {
+	names := []string{
+		ReportsDir, ExportFile, ocispec.ImageLayoutFile, ocispec.ImageIndexFile, ocispec.ImageBlobsDir, unfinished, layoutFolder,
+	}
+	return registry.SystemEntry(name) || slices.Contains(names, name) || strings.HasPrefix(name, ReceiptFile)
+}
+
+// torn reports whether a document is no JSON.
+func torn(file string) bool {
+	info, err := os.Lstat(file)
+	if err != nil || !info.Mode().IsRegular() || info.Size() > maxTorn {
+		return false
+	}
+	data, err := os.ReadFile(file)
+	return err == nil && !json.Valid(data)
+}
+
+// removeDamaged removes the blobs of a layout that do not match their digest.
+func removeDamaged(ctx context.Context, layout string) error {
+	if info, err := os.Lstat(filepath.Join(layout, ocispec.ImageBlobsDir)); err != nil || !info.IsDir() {
+		return nil //nolint:nilerr // there is none, or a link, which no writer follows
+	}
+	damaged, err := volume.Damaged(ctx, os.DirFS(layout))
+	for _, name := range damaged {
+		err = errors.Join(err, os.Remove(filepath.Join(layout, name)))
+	}
+	return err
 }
 
 // Written describes a complete export.
@@ -311,11 +405,10 @@ func OpenMedia(ctx context.Context, paths []string) (*Media, error) {
 			names = append(names, name)
 			continue
 		}
-		inside, err := filepath.Glob(filepath.Join(escaped(name), "*.tar"))
+		inside, err := volumesIn(name)
 		if err != nil {
 			return nil, err
 		}
-		inside = slices.DeleteFunc(inside, func(s string) bool { return !volume.Is(filepath.Base(s)) })
 		if len(paths) == 1 && len(inside) == 0 {
 			e, err := ReadExport(name)
 			return &Media{Export: e, Path: name}, err
@@ -344,6 +437,12 @@ func (m *Media) There() error {
 	}
 	_, err := os.Stat(name)
 	return err
+}
+
+// volumesIn lists the volumes in a folder.
+func volumesIn(dir string) ([]string, error) {
+	inside, err := filepath.Glob(filepath.Join(escaped(dir), "*.tar"))
+	return slices.DeleteFunc(inside, func(s string) bool { return !volume.Is(filepath.Base(s)) }), err
 }
 
 // escaped is a path without special characters for [filepath.Glob].

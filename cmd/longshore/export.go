@@ -36,6 +36,7 @@ func exportCommand() command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.StringFlag{Name: "volume-size", Usage: "write tar files of at most `SIZE` each, such as 4GB, instead of a layout"},
 			&cli.BoolFlag{Name: "tar", Usage: "write one tar file instead of a layout"},
+			&cli.BoolFlag{Name: "check-media", Usage: "read every file that DIRECTORY has, and replace those that are damaged"},
 			platformFlag(),
 			&cli.StringFlag{Name: "since", Usage: "inventory `FILE` of the site, - is stdin; listed content is left out"},
 			&cli.StringFlag{Name: "site", Usage: "reject an inventory that is not of the site `NAME`"},
@@ -94,7 +95,11 @@ func (c *call) export(args []string) error {
 	if err != nil {
 		return err
 	}
-	draft, err := site.Begin(args[1], volumes, each)
+	draft, err := site.Begin(c.Context, args[1], site.Form{States: s.states, Volumes: volumes, Size: each, Check: c.Bool("check-media")})
+	if err != nil {
+		return err
+	}
+	save, err := c.registry.HoldIndex(draft.Layout)
 	if err != nil {
 		return err
 	}
@@ -104,10 +109,11 @@ func (c *call) export(args []string) error {
 		return s.OpenCarried(draft.Layout, repository, registry.Carried{Had: parts[repository], Sparse: len(s.platforms) > 0, Omitted: omitted.add})
 	}, Platforms: s.platforms, Since: had, Omitted: omitted.add}
 	made, err := c.runMirror(m, s.closure)
-	if err != nil {
+	if err = cmp.Or(err, save()); err != nil { // an interrupted export keeps its names
 		return err
 	}
-	e := site.Export{States: s.states, Trust: s.trust, Platforms: s.platforms, Difference: had != nil}
+	history := c.Int("history")
+	e := site.Export{States: s.states, Trust: s.trust, Platforms: s.platforms, Difference: had != nil, History: &history}
 	if had != nil {
 		e.Site, e.Taken = had.Site, had.Taken
 	}

@@ -118,6 +118,9 @@ func (c *call) importMedia(args []string) error {
 	})
 	signatures := signatureSet{}
 	o := site.Options{History: maxHistory, Trust: e.Trust}
+	if e.Export.History != nil {
+		o.History = min(max(*e.Export.History, 0), maxHistory)
+	}
 	if _, err = c.siteVerify(from, &o, signatures.add, site.Mapped(to)); err != nil {
 		return err
 	}

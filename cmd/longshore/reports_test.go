@@ -180,6 +180,13 @@ func TestReportsBesideStates(t *testing.T) {
 	s.do(outcome.OK, "export", "--key", "release.pub", states, "stick")
 	s.do(outcome.OK, "state", "prune", "-d", "press-07", "--keep", "1", "--dry-run", states)
 	s.do(outcome.OK, "inspect", states+":press-07.current")
+	// A stick that came with reports, and a receipt, takes states back.
+	s.do(outcome.OK, "export", "-q", "--reports", states, "back")
+	s.write("back/receipt.json", "{}")
+	s.do(outcome.OK, "export", "-q", "--key", "release.pub", states, "back")
+	s.do(outcome.OK, "import", "-q", "--key", "release.pub", "back", siteHost)
+	s.write("other/holiday.jpg", "no layout")
+	s.do(outcome.Misused, "export", "-q", "--key", "release.pub", states, "other")
 }
 
 // With the devices' keys a true report takes the place of what no key of its device has signed, whatever that is and says.

@@ -166,6 +166,30 @@ func list(from fs.FS) (out []piece, err error) {
 	return out, err
 }
 
+// Damaged lists the blobs of a layout that do not match their digest.
+func Damaged(ctx context.Context, from fs.FS) (names []string, err error) {
+	err = fs.WalkDir(from, ocispec.ImageBlobsDir, func(name string, e fs.DirEntry, err error) error {
+		d, ok := blobDigest(name)
+		if err != nil || !ok || !e.Type().IsRegular() { // a pipe would wait for a writer
+			return err
+		}
+		f, err := from.Open(name)
+		if err != nil {
+			return err
+		}
+		sum := d.Verifier()
+		_, err = io.Copy(sum, &until{ctx, f})
+		if err = errors.Join(err, f.Close()); err == nil && !sum.Verified() {
+			names = append(names, name)
+		}
+		return err
+	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, err
+}
+
 // blobDigest is what a blob's file has to be, by its name in the layout.
 func blobDigest(name string) (digest.Digest, bool) {
 	rest, ok := strings.CutPrefix(name, ocispec.ImageBlobsDir+"/")
