@@ -88,8 +88,12 @@ const (
 type Options struct {
 	Devices []artifacts.DeviceID // nil: every device that has a tag in the repository
 	Lenient bool                 // devices without a tag there are named in the closure's Absent; otherwise they are an error
+	Known   bool                 // what the place has is listed: what it lacks of Devices and Trust is named in the closure's Absent
 	History int                  // number of earlier generations in addition to the current one
 	Trust   []string             // repositories of trust policies, "host/path"
+	// Signatures returns the repository, "host/path", with the signatures of artifacts of a kind in a repository, in addition to those that are
+	// beside them; "": there is none. nil: all are beside them.
+	Signatures func(kind artifacts.Kind, repository string) string
 	// Site opens the site's repositories by their names at the source; nil: the site's content is unknown.
 	Site  Source
 	Check Check // for Site
@@ -171,12 +175,16 @@ func (w *walk) states(ctx context.Context, repo *registry.Repository) ([]wanted,
 		return nil, err
 	}
 	known := release.Generations(tags)
+	has := func(tag string) bool { // tags are sorted, and many
+		_, there := slices.BinarySearch(tags, tag)
+		return there
+	}
 	devices := slices.Sorted(maps.Keys(known))
 	if w.o.Devices != nil {
 		devices = nil
 		for _, id := range w.o.Devices {
-			if !slices.Contains(tags, id.Tag()) {
-				if w.o.Lenient {
+			if !has(id.Tag()) {
+				if w.o.Lenient || w.o.Known {
 					w.note(&w.absent, "%s is left out: nothing was published for it", id)
 					continue
 				}
@@ -188,7 +196,7 @@ func (w *walk) states(ctx context.Context, repo *registry.Repository) ([]wanted,
 	}
 	var out []wanted
 	for _, tag := range devices {
-		if !slices.Contains(tags, tag) {
+		if !has(tag) {
 			continue // its tag was removed: no device uses it
 		}
 		out = append(out, wanted{tag, known[tag][:min(len(known[tag]), w.o.History+1)]})
@@ -478,6 +486,9 @@ func (w *walk) trust(ctx context.Context, name string) error {
 		return err
 	}
 	tags, err := repo.Tags(ctx)
+	if w.o.Known && errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
+		err = nil
+	}
 	if err != nil {
 		return err
 	}
@@ -496,6 +507,10 @@ func (w *walk) trust(ctx context.Context, name string) error {
 		}
 		w.add(artifacts.KindTrust, name, d.Digest, below{there: there}, tag)
 		found = true
+	}
+	if !found && w.o.Known {
+		w.note(&w.absent, "%s is left out: no trust policy is there", name)
+		return nil
 	}
 	if !found {
 		return fault.WithHint(fmt.Errorf("%s: no trust policy is there: %w", name, fault.ErrNotFound), "publish it: longshore trust push FILE "+name)

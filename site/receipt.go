@@ -41,7 +41,8 @@ func (m *Media) Receipt(c *Closure, made *Mirrored) *Receipt {
 	}
 	for _, n := range c.Needs {
 		if n.Kind == artifacts.KindState && n.current != "" {
-			r.Devices = append(r.Devices, Delivered{n.current, n.number, n.Digest, slices.Contains(made.Devices, n.current)})
+			_, moved := slices.BinarySearch(made.Devices, n.current)
+			r.Devices = append(r.Devices, Delivered{n.current, n.number, n.Digest, moved})
 		}
 	}
 	slices.SortFunc(r.Devices, func(a, b Delivered) int { return strings.Compare(a.Tag, b.Tag) })

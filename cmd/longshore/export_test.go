@@ -435,3 +435,25 @@ func TestImportWithoutAComponent(t *testing.T) {
 	}
 	s.do(outcome.NotFound, "state", "show", "-d", "press-07", siteHost+"/plant/state")
 }
+
+// A device without a state at the site does not empty the inventory of the others.
+func TestInventoryOfANewDevice(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.site(testenv.Distribution)
+	const policy = host + "/plant/trust"
+	s.do(outcome.OK, "trust", "init", "--signer", "root.pub", "--key", "release.pub", "--file", "policy.yaml", policy)
+	s.do(outcome.OK, "trust", "push", "-q", "--key", "root.key", "policy.yaml", policy)
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	s.mirrored()
+	want := s.do(outcome.OK, "site", "inventory", "-q", "-d", "press-07", states, siteHost)
+	for _, more := range [][]string{{"-d", "press-08"}, {"--trust", policy}} {
+		if got := s.do(outcome.OK, append(append([]string{"site", "inventory", "-q", "-d", "press-07"}, more...), states, siteHost)...); got != want {
+			t.Errorf("with %q the inventory has content of %s repositories, want %s", more, strings.TrimSpace(got), want)
+		}
+	}
+	out, stderr := "", ""
+	if _, out, stderr = s.try("site", "inventory", "-d", "press-09", states, siteHost); !strings.Contains(stderr, "the inventory is empty") || !strings.Contains(out, `"content": {}`) {
+		t.Errorf("an inventory of nothing: %s%s", out, stderr)
+	}
+}

@@ -53,15 +53,21 @@ func (c *call) siteInventory(args []string) error {
 	if err != nil {
 		return err
 	}
+	o.Known = true
 	i := &site.Inventory{Version: 1, States: states}
 	closure, err := site.Close(c.Context, there, states, o)
 	if err == nil {
 		i, err = site.Take(c.Context, there, states, closure)
 	} else if errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
-		i, err = site.Take(c.Context, there, states, &site.Closure{}) // a new site has nothing
+		fmt.Fprintf(c.stderr, "note: the site has nothing yet, so the inventory is empty: %v\n", err)
+		closure = &site.Closure{}
+		i, err = site.Take(c.Context, there, states, closure)
 	}
 	if err != nil {
 		return err
+	}
+	for _, s := range closure.Absent {
+		fmt.Fprintf(c.stderr, "note: %s\n", s)
 	}
 	i.Site, i.Taken = c.String("site"), stamp(c.now())
 	if file == "" {
