@@ -32,10 +32,11 @@ type Need struct {
 	Devices    []string       `json:"devices"`         // tags of the devices that need it, sorted
 	Names      []string       `json:"names,omitempty"` // artifacts that it names, "host/path@digest", sorted: components and packages of a state, images of a component
 
-	current string          // of a state: the device's tag, if that names it
-	number  uint64          // of a state: its generation
-	there   bool            // the site has it completely: a tag there, which is set last, leads to it
-	set     map[string]bool // its tags that name it at the site
+	current    string          // of a state: the device's tag, if that names it
+	number     uint64          // of a state: its generation
+	there      bool            // the site has it completely: a tag there, which is set last, leads to it
+	set        map[string]bool // its tags that name it at the site
+	signatures string          // repository of its signatures, "host/path"; "": its own
 }
 
 // Closure is everything that a site must have, in the order of copying: an artifact comes before those that name it.
@@ -541,6 +542,9 @@ func (w *walk) need(kind artifacts.Kind, repository string, d digest.Digest) *Ne
 	n := w.needs[fresh.Key()]
 	if n == nil {
 		n = fresh
+		if w.o.Signatures != nil {
+			n.signatures = w.o.Signatures(kind, repository)
+		}
 		w.needs[n.Key()] = n
 	}
 	return n

@@ -142,7 +142,8 @@ func (m *Mirror) news(ctx context.Context, states, others []*Need) (newStates, n
 // whole lists an artifact with everything that refers to it; nil: it is copied, because the site does not have all of it, or because
 // earlier content of the media has another state of the device.
 func (m *Mirror) whole(ctx context.Context, has map[digest.Digest]bool, n *Need) ([]ocispec.Descriptor, error) {
-	if !has[n.Digest] || n.Kind == artifacts.KindTrust { // the versions of a policy are read one by one
+	// The versions of a policy are read one by one, and an inventory does not list signatures in other repositories.
+	if !has[n.Digest] || n.Kind == artifacts.KindTrust || n.signatures != "" {
 		return nil, nil
 	}
 	if n.current != "" {
@@ -249,6 +250,9 @@ func (m *Mirror) copy(ctx context.Context, n *Need) error {
 		return err
 	}
 	made, err := m.bring(ctx, n, from, to)
+	if err == nil && n.signatures != "" && !(n.there && m.Check == CheckTags) {
+		err = m.distant(ctx, n, made)
+	}
 	if err != nil {
 		return err
 	}
@@ -260,6 +264,21 @@ func (m *Mirror) copy(ctx context.Context, n *Need) error {
 		m.Tell(m.made)
 	}
 	return nil
+}
+
+// distant copies the signatures of an artifact that are in another repository, and counts them in made.
+func (m *Mirror) distant(ctx context.Context, n *Need, made *registry.Copied) error {
+	from, err := m.From.OpenName(ctx, n.signatures)
+	if err != nil {
+		return err
+	}
+	to, err := m.To(ctx, n.signatures)
+	if err != nil {
+		return err
+	}
+	more, err := to.CopyReferrersFrom(ctx, from.Upstream(), n.Digest)
+	made.Add(more)
+	return err
 }
 
 // bring is copy between two repositories.

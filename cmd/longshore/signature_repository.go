@@ -55,17 +55,26 @@ func (p *program) signaturesOf(ctx context.Context, repo *registry.Repository) (
 
 // remoteSignatures reads signatures from the repository of COSIGN_REPOSITORY. A policy names that repository itself.
 type remoteSignatures struct {
-	judge audit.Judge
-	name  string
+	judge  audit.Judge
+	name   string
+	places audit.Places
 }
 
 // Judge implements [audit.Judge].
 func (j remoteSignatures) Judge(ctx context.Context, src signing.Source, s audit.Subject) []audit.Check {
-	other, err := signatureRepository(ctx, src, j.name)
+	other, err := j.place(ctx, src)
 	if err != nil {
 		return []audit.Check{{Name: "signature", Result: audit.Unknown, Detail: err.Error(), Err: err}}
 	}
 	return j.judge.Judge(ctx, other, s)
+}
+
+// place opens the repository of signatures where everything else is read, which may be media.
+func (j remoteSignatures) place(ctx context.Context, src signing.Source) (signing.Source, error) {
+	if repo, ok := src.(*registry.Repository); ok && repo.Reference().Scheme == registry.SchemeLayout {
+		return signatureRepository(ctx, repo, j.name)
+	}
+	return j.places.Place(ctx, j.name)
 }
 
 // Unchecked implements [audit.Judge].

@@ -96,3 +96,53 @@ func TestSignaturesElsewhereGetNoCredentials(t *testing.T) {
 		t.Errorf("the registry of the command line got %q, want credentials", seen[s.server])
 	}
 }
+
+// Signatures that a policy, or COSIGN_REPOSITORY, says are in another repository come to the site with what they sign.
+func TestSignaturesElsewhereTravel(t *testing.T) {
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
+		for _, way := range []string{"mirror", "export", "tar"} {
+			t.Run(string(kind)+" "+way, func(t *testing.T) {
+				s := newShell(t, kind)
+				there := s.site(kind)
+				const signatures = host + "/plant/signatures"
+				s.env["COSIGN_REPOSITORY"] = signatures
+				s.stock()
+				s.do(outcome.OK, "sign", "-q", "--key", "release.key", "--signature-format", "both", monitor+":1.4.0")
+				push := func(poll string) {
+					t.Helper()
+					s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", "--set", "POLL_SECONDS="+poll, states)
+				}
+				push("5")
+				delete(s.env, "COSIGN_REPOSITORY")
+				s.write("elsewhere.yaml", "rules:\n  - {scope: "+host+"/plant/**, artifacts: [state, component], keys: [{name: release, file: release.pub}], signatures: "+signatures+"}\n")
+				bring := func(who ...string) {
+					t.Helper()
+					switch way {
+					case "mirror":
+						s.do(outcome.OK, append(append([]string{"mirror", "-q"}, who...), states, siteHost)...)
+					case "tar":
+						s.do(outcome.OK, append(append([]string{"export", "-q", "--tar"}, who...), states, "stick")...)
+						s.do(outcome.OK, append(append([]string{"import", "-q"}, who...), "stick", siteHost)...)
+					default:
+						s.do(outcome.OK, append(append([]string{"export", "-q"}, who...), states, "stick")...)
+						s.do(outcome.OK, append(append([]string{"import", "-q"}, who...), "stick", siteHost)...)
+					}
+				}
+				atSite := func() {
+					t.Helper()
+					s.write("certs.d/"+host+"/hosts.toml", "server = \""+there.URL+"\"\n")
+					s.do(outcome.OK, "verify", "-q", "--policy", "elsewhere.yaml", states+":press-07")
+					s.do(outcome.OK, "verify", "-q", "--policy", "elsewhere.yaml", monitor+":1.4.0")
+					s.write("certs.d/"+host+"/hosts.toml", "server = \""+s.server.URL+"\"\n")
+				}
+				bring("--policy", "elsewhere.yaml")
+				atSite()
+				s.env["COSIGN_REPOSITORY"] = signatures
+				push("6")
+				bring(releaseKeyPublic)
+				delete(s.env, "COSIGN_REPOSITORY")
+				atSite()
+			})
+		}
+	}
+}

@@ -179,6 +179,9 @@ func (c *call) checkOf() (site.Check, error) {
 // with --no-verify nothing. A --policy is followed to its newest version, also in the places where versions are known already.
 // tell, if it is not nil, gets the reports on states that hold.
 func (c *call) siteVerify(from site.Source, o *site.Options, tell func(*audit.Report), known ...site.Source) (policy *trust.Policy, err error) {
+	if o.Signatures, err = c.signaturesElsewhere(); err != nil {
+		return nil, err
+	}
 	if c.Bool("no-verify") {
 		if len(c.StringSlice("key")) > 0 || c.String("policy") != "" {
 			err = c.misused("--no-verify excludes --key and --policy")
@@ -199,6 +202,13 @@ func (c *call) siteVerify(from site.Source, o *site.Options, tell func(*audit.Re
 			}
 		}
 		judge = x
+		o.Signatures = func(kind artifacts.Kind, repository string) string {
+			rule, _ := x.Policy.Match(string(kind), repository)
+			if kind == artifacts.KindTrust || rule.Signatures == repository { // those of policies are always beside them
+				return ""
+			}
+			return rule.Signatures
+		}
 	}
 	o.Verify = func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
 		report, err := c.chain(ctx, repo, state.String(), judge, audit.Options{
@@ -219,6 +229,24 @@ func (c *call) siteVerify(from site.Source, o *site.Options, tell func(*audit.Re
 		return c.verifyTrust(ctx, repo, policy, known...)
 	}
 	return policy, nil
+}
+
+// signaturesElsewhere finds the repository of COSIGN_REPOSITORY, which has the signatures of everything but trust policies; nil: it is not set.
+func (c *call) signaturesElsewhere() (func(artifacts.Kind, string) string, error) {
+	name := c.getenv(signatureVariable)
+	if name == "" {
+		return nil, nil
+	}
+	ref, err := registry.ParseReference(name)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", signatureVariable, err)
+	}
+	return func(kind artifacts.Kind, _ string) string {
+		if kind == artifacts.KindTrust {
+			return ""
+		}
+		return ref.Name()
+	}, nil
 }
 
 // newestPolicy is the policy that devices with this one follow by now: states that a new key signed travel together with the

@@ -226,7 +226,7 @@ func (p *program) chain(ctx context.Context, repo *registry.Repository, target s
 		policy.Elsewhere = o.Places.Place
 		o.Judge, o.Now = policy, policy.Now
 	} else if name := p.getenv(signatureVariable); name != "" {
-		o.Judge = remoteSignatures{judge, name}
+		o.Judge = remoteSignatures{judge, name, o.Places}
 	}
 	return audit.Chain(ctx, repo, target, o)
 }
