@@ -36,7 +36,8 @@ func (p Platforms) of(manifests []ocispec.Descriptor) ([]ocispec.Descriptor, err
 		}
 	}
 	if len(wanted) == 0 && len(have) > 0 {
-		return nil, fmt.Errorf("it is for %s, not for %s: %w", strings.Join(have, ", "), strings.Join(p, ", "), fault.ErrUnfit)
+		what := fmt.Sprintf("it is for %s, not for %s", strings.Join(have, ", "), strings.Join(p, ", "))
+		return nil, fault.WithSummary(fmt.Errorf("%s: %w", what, fault.ErrUnfit), what)
 	}
 	return slices.DeleteFunc(slices.Clone(manifests), func(m ocispec.Descriptor) bool {
 		if of := m.Annotations[attestationOf]; of != "" {

@@ -57,7 +57,7 @@ func (c *Closure) Err() error {
 	case len(c.missing) > 0:
 		return fault.WithHint(Missing(c.missing[0]), "push it again, with the same digest; check the registry's garbage collection")
 	case len(c.Problems) > 0:
-		return fmt.Errorf("%s: %w", c.Problems[0], fault.ErrUnfit)
+		return fault.WithSummary(fmt.Errorf("%s: %w", c.Problems[0], fault.ErrUnfit), c.Problems[0]) // no device is at fault
 	}
 	return nil
 }
@@ -247,6 +247,10 @@ func (w *walk) state(ctx context.Context, repo *registry.Repository, device, tag
 	if x.Device.Tag() != device {
 		err := fmt.Errorf("%s:%s names a state of device %q: %w", repo.Name(), tag, x.Device, fault.ErrConflict)
 		return nil, fault.WithHint(err, "the tag was moved: publish the state of the device again")
+	}
+	if tag != device && tag != artifacts.HistoryTag(device, x.Generation) { // it would stand in the way of the real one
+		err := fmt.Errorf("%s:%s names generation %d: %w", repo.Name(), tag, x.Generation, fault.ErrConflict)
+		return nil, fault.WithHint(err, "the tag was moved: find out who writes there, and remove the tag")
 	}
 	there, err := w.atSite(ctx, w.repository, tag, desc.Digest)
 	if err != nil {

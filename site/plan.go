@@ -50,7 +50,7 @@ func (m *Mirror) Plan(ctx context.Context, c *Closure) (*Plan, error) {
 			if !errors.Is(err, fault.ErrTemporary) && (errors.Is(err, fault.ErrNotFound) || errors.Is(err, fault.ErrUnfit)) {
 				mu.Lock()
 				defer mu.Unlock()
-				problem := fmt.Sprintf("%s %s@%s: %v", n.Kind, n.Repository, n.Digest, err)
+				problem := fmt.Sprintf("%s %s@%s: %s", n.Kind, n.Repository, n.Digest, fault.Summary(err))
 				if insert(&c.Problems, problem); errors.Is(err, fault.ErrNotFound) {
 					insert(&c.missing, problem)
 				}

@@ -79,7 +79,8 @@ func PlanPrune(ctx context.Context, site Source, states map[string][]artifacts.D
 		}
 	}
 	if len(stay.problems) > 0 {
-		err := fmt.Errorf("it is not known what states that stay need: %s: %w", stay.problems[0], fault.ErrUnfit)
+		what := "it is not known what states that stay need: " + stay.problems[0]
+		err := fault.WithSummary(fmt.Errorf("%s: %w", what, fault.ErrUnfit), what)
 		return nil, fault.WithHint(err, "bring it to the site first: longshore mirror")
 	}
 	if err := stay.indexed(ctx, gone); err != nil {

@@ -120,6 +120,7 @@ func TestEditedMedia(t *testing.T) {
 		"tags exchanged":             {strings.NewReplacer(":press-07\"", ":press-08\"", ":press-08\"", ":press-07\"").Replace(index), good, outcome.Refused, "names a state of device"},
 		"a manifest replaced":        {index, strings.Replace(good, "press-07", "press-70", 1), outcome.Verification, "/stick: "},
 		"another state under a tag":  {strings.ReplaceAll(index, ofSeven, ofEight), good, outcome.Refused, "names a state of device"},
+		"a history tag moved":        {strings.ReplaceAll(index, ":press-07.v1\"", ":press-07.v7\""), good, outcome.Refused, "names generation 1"},
 		"no JSON":                    {index[:len(index)/2], good, outcome.Misused, "/stick: "},
 		"a tag of what is not there": {strings.ReplaceAll(index, seven, sum("nothing")), good, outcome.NotFound, "/stick: "},
 	} {

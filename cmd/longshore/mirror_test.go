@@ -406,7 +406,7 @@ func TestMirrorPlatforms(t *testing.T) {
 			there := s.site(c.kind, c.opts...)
 			s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
 			s.refuses(outcome.Misused, []string{"no platform"}, "mirror", releaseKeyPublic, "--platform", "arm64", states, siteHost)
-			s.refuses(outcome.Refused, []string{"linux/amd64, linux/arm64, not for linux/riscv64"}, "mirror", releaseKeyPublic, "--platform", "linux/riscv64", states, siteHost)
+			s.refuses(outcome.Refused, []string{"linux/amd64, linux/arm64, not for linux/riscv64\n"}, "mirror", releaseKeyPublic, "--platform", "linux/riscv64", states, siteHost)
 			some := []string{releaseKeyPublic, "--platform", "linux/arm64", states}
 			s.do(outcome.OK, append(append([]string{"export"}, some...), "stick")...)
 			if c.refuse {
