@@ -171,3 +171,36 @@ func TestImportToAFullRegistry(t *testing.T) {
 	}
 	s.do(outcome.OK, "verify", "-q", "--key", "release.pub", "--no-recurse", siteHost+"/plant/state:press-07")
 }
+
+// The garbage collection of the site's registry, which also removes manifests without a tag, leaves everything that devices need: images of
+// indexes, signatures in both formats and what refers to them, and policies.
+func TestSiteAfterGarbageCollection(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	dir := t.TempDir()
+	there := s.site(testenv.Distribution, testenv.WithStorage(dir))
+	const trust = host + "/plant/trust"
+	s.do(outcome.OK, "trust", "init", "--signer", "root.pub", "--key", "release.pub", "--file", "policy.yaml", trust)
+	s.do(outcome.OK, "trust", "push", "-q", "--key", "root.key", "policy.yaml", trust)
+	s.do(outcome.OK, "sign", "-q", "--key", "release.key", "--signature-format", "both", monitor+":1.4.0")
+	s.write("predicate.json", `{"result":"fine"}`)
+	s.do(outcome.OK, "attest", "-q", "--key", "release.key", "--type", "https://example.com/checked/v1", "--predicate", "predicate.json", monitor+":1.4.0")
+	for _, component := range []string{monitor + ":1.4.0", host + "/plant/components/sensor:1.4.0"} {
+		for _, poll := range []string{"5", "6"} {
+			s.do(outcome.OK, "state", "push", "-q", "--replace", "-d", "press-07", "--key", "release.key", "--component", component, "--set", "POLL_SECONDS="+poll, states)
+		}
+	}
+	s.do(outcome.OK, "state", "push", "-q", "-d", "press-08", "--key", "release.key", "--component", monitor+":1.4.0", states)
+	more := []string{"--history", "1", "--trust", trust}
+	s.mirrored("--history", "4", "--trust", trust)
+	s.sitePruned("--history", "1")
+	testenv.CollectGarbage(t, dir)
+	if again := s.mirrored(append(more, "--check", "all")...); again.Sent+again.Manifests+again.Tags != 0 {
+		t.Errorf("the site has lost something: %+v", again.Mirrored)
+	}
+	s.write("certs.d/"+host+"/hosts.toml", "server = \""+there.URL+"\"\n")
+	for _, tag := range []string{"press-07", "press-07.v3", "press-08"} {
+		s.do(outcome.OK, "verify", "-q", "--key", "release.pub", states+":"+tag)
+	}
+	s.do(outcome.OK, "verify", "-q", "--key", "release.pub", "--attestation", "https://example.com/checked/v1", monitor+":1.4.0")
+}
