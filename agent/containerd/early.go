@@ -3,35 +3,21 @@ package containerd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/containerd/errdefs"
-	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
-	"github.com/longshore-dev/longshore/agent/containerd/paths"
-	"github.com/longshore-dev/longshore/agent/containerd/process"
 	"github.com/longshore-dev/longshore/agent/containerd/runspec"
 	"github.com/longshore-dev/longshore/agent/workload"
-	"github.com/longshore-dev/longshore/artifacts/bounded"
 )
 
 // maxEarly is how many created tasks may wait for their starts, up to those that are being created: an update of a whole device would have one
 // for each container, and runc's process holds 4 MiB in each.
 const maxEarly = 8
-
-const (
-	startsDir = "starts" // in the run directory: for a container that was created early, its run and when that started
-	maxStart  = 256      // bytes of such a file
-)
 
 // early are the tasks that PrepareStart created for a Start to come, by container. They are known to this process only: the Start of another
 // one ends a task that was not started, and creates it again.
@@ -160,44 +146,8 @@ func (r *Runtime) startEarly(ctx context.Context, c workload.Container, labels m
 		r.log.Debug("a task that was created early is created again", "container", c.ID, "error", err)
 		return false
 	}
-	if err := r.noteStart(c.ID, pid); err != nil {
-		r.log.Debug("a container's start is shown as the time at which it was prepared", "container", c.ID, "error", err)
-	}
 	r.started(c, labels, pid)
 	return true
-}
-
-// noteStart keeps when a process that was created early started, since boot: the kernel's start time of it is that of its creation.
-func (r *Runtime) noteStart(id string, pid uint32) error {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		return err
-	}
-	file, err := paths.Join(r.o.RunDir, startsDir, id)
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
-		return err
-	}
-	_, run := process.RunOf(pid, "/proc")
-	return os.WriteFile(file, fmt.Appendf(nil, "%s %d", run, now.Nano()), 0o600)
-}
-
-// startNoted corrects when an observed process started, if it was created early.
-func (r *Runtime) startNoted(o *workload.Observation) {
-	file, err := paths.Join(r.o.RunDir, startsDir, o.ID)
-	if err != nil || o.StartedAt.IsZero() {
-		return
-	}
-	data, err := bounded.File(os.Open, file, maxStart)
-	run, text, ok := strings.Cut(string(data), " ")
-	if err != nil || !ok || run != o.Run {
-		return
-	}
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-		o.StartedAt = o.StartedAt.Add(time.Duration(n) - o.Began)
-	}
 }
 
 // netnsOf is the network namespace of an attachment; nil: the device's own.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -65,6 +66,21 @@ func (t *Tasks) PID(ctx context.Context, id string) (uint32, error) {
 		return 0, fmt.Errorf("it is %s: %w", strings.ToLower(got.Process.Status.String()), fault.ErrConflict)
 	}
 	return got.Process.Pid, nil
+}
+
+// Prepared is for how long the first process of a running container waited between its creation, which is the start that the kernel knows, and its
+// start: with that runc removes a file beside the container's state. 0: that cannot be found out, or another runtime runs it.
+func (t *Tasks) Prepared(id string) time.Duration {
+	dir := filepath.Join(runcRoot, t.namespace, id)
+	started, err := os.Stat(dir)
+	if err != nil {
+		return 0
+	}
+	created, err := os.Stat(filepath.Join(dir, "state.json"))
+	if err != nil {
+		return 0
+	}
+	return max(0, started.ModTime().Sub(created.ModTime()))
 }
 
 // Resume resumes a paused task.
