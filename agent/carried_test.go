@@ -3,6 +3,7 @@ package agent_test
 import (
 	"bytes"
 	"encoding/base64"
+	"maps"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -86,10 +87,19 @@ func carriedIsKept(t *testing.T, deployments bool) {
 		if res := w.Sync(t, r); res.Outcome != status.SyncInstalled {
 			t.Fatalf("sync = %+v", res)
 		}
+		want, got := map[string]int{"resolve": 1, "manifest": 2}, map[string]int{} // the manifests of the state and of the component
+		if !deployments {
+			want["blob "+agenttest.Repository] = 1
+		}
 		for _, request := range w.Registry.Requests() {
-			if strings.HasPrefix(request, "blob ") && (deployments || !strings.HasPrefix(request, "blob "+agenttest.Repository)) {
-				t.Errorf("%s, which a manifest carries", request)
+			if kind, what, _ := strings.Cut(request, " "); kind == "blob" {
+				got[kind+" "+strings.Split(what, "@")[0]]++
+			} else {
+				got[kind]++
 			}
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("requests %v, want %v", got, want)
 		}
 		w.Committed(t, r, 6)
 		r.Stop(t)
