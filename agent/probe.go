@@ -6,6 +6,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 )
 
 // prober asks one run of one container, again and again.
@@ -61,10 +62,8 @@ func (l *loop) ask(ctx context.Context, id, run string, h workload.Health) {
 		if spent < every {
 			wait = min(early, every-spent)
 		}
-		select {
-		case <-ctx.Done():
+		if delay.For(ctx, wait) != nil {
 			return
-		case <-time.After(wait):
 		}
 		spent, early = spent+wait, early*2
 		pctx, cancel := context.WithTimeout(ctx, h.Timeout)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -388,10 +389,8 @@ func (m *Memory) hasBackend(c *memoryContainer) bool {
 // Stop ends a container's process.
 func (m *Memory) Stop(ctx context.Context, id string) error {
 	if m.Stopping > 0 {
-		select {
-		case <-time.After(m.Stopping):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := delay.For(ctx, m.Stopping); err != nil {
+			return err
 		}
 	}
 	m.mu.Lock()
