@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -76,19 +77,32 @@ func (h *host) ensureBridge(b *ipam.Network, label string) (int, error) {
 // connectedMetric is the metric of the kernel's own routes to the addresses of an interface.
 var connectedMetric = [ipam.Families]int{ipam.V6: 256}
 
-// ensureConnected adds the route to a bridge's subnet as the kernel does with the address, when another program has removed it.
+// ensureConnected adds the route to a bridge's subnet as the kernel does with the address, when another program has removed it. Like the
+// kernel's, it is added after a route to the same subnet by another interface, which stays.
 func (h *host) ensureConnected(l netlink.Link, s *ipam.Subnet, f ipam.Family) error {
 	if !s.Valid() {
 		return nil
+	}
+	if ok, err := h.connected(l, s.Prefix); ok || err != nil {
+		return err
 	}
 	r := &netlink.Route{LinkIndex: l.Attrs().Index, Dst: ipNet(s.Prefix), Priority: connectedMetric[f], Protocol: unix.RTPROT_KERNEL}
 	if f == ipam.V4 {
 		r.Scope, r.Src = unix.RT_SCOPE_LINK, s.GatewayAddr().AsSlice()
 	}
-	if err := h.links.RouteAdd(r); err != nil && !errors.Is(err, unix.EEXIST) {
+	if err := h.links.RouteAppend(r); err != nil && !errors.Is(err, unix.EEXIST) {
 		return err
 	}
 	return nil
+}
+
+// connected reports whether the main table has a route to a subnet by an interface.
+func (h *host) connected(l netlink.Link, subnet netip.Prefix) (bool, error) {
+	list, err := completeList(func() ([]netlink.Route, error) { return h.routes.RouteList(l, socket(ipam.FamilyOf(subnet.Addr()))) })
+	if err != nil {
+		return false, fmt.Errorf("list routes by %s: %w", l.Attrs().Name, err)
+	}
+	return slices.ContainsFunc(list, func(r netlink.Route) bool { return r.Dst != nil && r.Dst.String() == subnet.String() }), nil
 }
 
 // bridgeLink finds a network's bridge, or creates it.
@@ -166,8 +180,8 @@ func (m *Manager) bridgeDrift(b *ipam.Network, there *present) (string, error) {
 		if ok, err := hasAddress(m.host.links, l, netip.PrefixFrom(s.GatewayAddr(), s.Prefix.Bits())); err != nil || !ok {
 			return "has lost its address", err
 		}
-		if !there.connected[connection{s.Prefix, l.Attrs().Index}] {
-			return "has lost its route", nil
+		if ok, err := m.host.connected(l, s.Prefix); err != nil || !ok {
+			return "has lost its route", err
 		}
 	}
 	what := ""

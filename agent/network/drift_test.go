@@ -2,6 +2,7 @@ package network
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -105,5 +106,28 @@ func TestRestoreFollowsRulesThatStand(t *testing.T) {
 	}
 	if id := idOf(p, "web"); !w.m.ActiveBackends()[id] {
 		t.Errorf("%v answer, want also %q", w.m.ActiveBackends(), id)
+	}
+}
+
+// Another interface has a route to a bridge's subnet, as a VPN sets it, when the bridge's own is lost: both are there after Restore.
+func TestLostRouteBesideAnothers(t *testing.T) {
+	w := newWorld(t)
+	w.lined()
+	p := proj("line", svc("web", []string{"default"}))
+	p.Networks[0].IPv6 = true
+	w.prepare(p)
+	b := w.m.state.Projects["line"].Networks["default"]
+	for f, family := range []string{ipam.V4: "-4", ipam.V6: "-6"} {
+		subnet, metric := b.Family(ipam.Family(f)).Prefix.String(), fmt.Sprint(connectedMetric[f])
+		w.run("ip", family, "route", "append", subnet, "dev", "uplink", "metric", metric, "proto", "static")
+		w.run("ip", family, "route", "del", subnet, "dev", b.Name)
+		w.drifts("has lost its route")
+		w.must(w.m.Restore(w.ctx()))
+		w.verified()
+		w.must(w.m.Restore(w.ctx()))
+		list := w.run("ip", family, "route", "show", subnet)
+		if strings.Count(list, "dev uplink") != 1 || strings.Count(list, "dev "+b.Name) != 1 {
+			t.Errorf("routes to %s, want one by each interface:\n%s", subnet, list)
+		}
 	}
 }

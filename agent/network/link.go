@@ -33,6 +33,7 @@ const (
 // host is the network namespace in which bridges live.
 type host struct {
 	links  *netlink.Handle
+	routes *netlink.Handle  // its lists are filtered by the kernel, if it can (Linux 4.20)
 	tracks *nl.SocketHandle // deletes conntrack entries
 	ns     *os.File         // open on the namespace
 	own    bool             // it is the process's own
@@ -53,6 +54,14 @@ func openHost(path, table string) (*host, error) {
 	}
 	if h.links, err = openHandle(h.ns, unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER, unix.NETLINK_INET_DIAG); err == nil {
 		h.tracks, err = openSocket(h.ns, unix.NETLINK_NETFILTER)
+	}
+	if err == nil {
+		h.routes, err = openHandle(h.ns, unix.NETLINK_ROUTE)
+	}
+	if err == nil {
+		if err = h.routes.SetStrictCheck(true); errors.Is(err, unix.ENOPROTOOPT) {
+			err = nil
+		}
 	}
 	if err != nil {
 		h.close()
@@ -81,8 +90,10 @@ func openSocket(ns *os.File, family int) (*nl.SocketHandle, error) {
 }
 
 func (h *host) close() {
-	if h.links != nil {
-		h.links.Close()
+	for _, links := range []*netlink.Handle{h.links, h.routes} {
+		if links != nil {
+			links.Close()
+		}
 	}
 	if h.tracks != nil {
 		h.tracks.Close()

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"maps"
 	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -109,15 +108,8 @@ func (m *Manager) drift(ctx context.Context) (*Drift, error) {
 
 // present is what the host has, read once for all containers.
 type present struct {
-	links     map[string]netlink.Link
-	connected map[connection]bool
-	servers   resolver
-}
-
-// connection is a route to a subnet by an interface.
-type connection struct {
-	subnet netip.Prefix
-	index  int
+	links   map[string]netlink.Link
+	servers resolver
 }
 
 func (m *Manager) present() (*present, error) {
@@ -129,25 +121,7 @@ func (m *Manager) present() (*present, error) {
 	for _, l := range list {
 		links[l.Attrs().Name] = l
 	}
-	there := &present{links: links, connected: map[connection]bool{}, servers: m.resolver()}
-	for f := range ipam.Families {
-		if !m.state.Uses(f) {
-			continue
-		}
-		routes, err := completeList(func() ([]netlink.Route, error) { return m.host.links.RouteList(nil, socket(f)) })
-		if err != nil {
-			return nil, fmt.Errorf("list routes: %w", err)
-		}
-		for _, r := range routes {
-			if r.Dst == nil {
-				continue
-			}
-			a, _ := netip.AddrFromSlice(r.Dst.IP)
-			ones, _ := r.Dst.Mask.Size()
-			there.connected[connection{netip.PrefixFrom(a.Unmap(), ones), r.LinkIndex}] = true
-		}
-	}
-	return there, nil
+	return &present{links: links, servers: m.resolver()}, nil
 }
 
 func (m *Manager) containerDrift(name, id string, there *present) (string, error) {
