@@ -162,8 +162,9 @@ func (a *admission) listeners() error {
 	for name := range a.m.state.Projects {
 		known = append(known, a.m.state.Ports(name)...)
 	}
+	host := a.m.listening()
 	for _, h := range a.published() {
-		err := a.m.checkListeners(h.service, []ipam.Port{h.port}, known, a.six(h.p))
+		err := host.check(h.service, []ipam.Port{h.port}, known, a.six(h.p))
 		if errors.Is(err, fault.ErrConflict) {
 			a.add(h.p, h.service, h.path, err)
 		} else if err != nil {

@@ -42,6 +42,18 @@ func TestPortsOfTheHostsProgramsAreRefused(t *testing.T) {
 	w.prepare(proj("line", svc("web", []string{"default"}, "8081:80")))
 }
 
+// All ports that a call publishes are compared with one list for each protocol and family.
+func TestListenersAreListedOnce(t *testing.T) {
+	w := newWorld(t)
+	p := proj("line", svc("web", []string{"default"}, "8080:80", "8081:81"), svc("db", []string{"default"}, "5432:5432", "5433:5433"))
+	before := w.m.host.sockets.Seq
+	w.must(w.m.Admit(w.ctx(), []*workload.Project{p}))
+	w.prepare(p)
+	if asked := w.m.host.sockets.Seq - before; asked != 4 {
+		t.Errorf("the sockets were listed %d times, want once in each of two calls for each of two families", asked)
+	}
+}
+
 func TestOtherFirewallsAreNoted(t *testing.T) {
 	w := newWorld(t)
 	w.run("nft", "add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }")

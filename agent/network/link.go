@@ -32,14 +32,15 @@ const (
 
 // host is the network namespace in which bridges live.
 type host struct {
-	links  *netlink.Handle
-	routes *netlink.Handle  // its lists are filtered by the kernel, if it can (Linux 4.20)
-	tracks *nl.SocketHandle // deletes conntrack entries
-	ns     *os.File         // open on the namespace
-	own    bool             // it is the process's own
-	prefix string           // of interface names
-	mark   string           // in front of interface aliases
-	reads  bool             // the kernel cannot look for conntrack entries: the table is read
+	links   *netlink.Handle
+	routes  *netlink.Handle  // its lists are filtered by the kernel, if it can (Linux 4.20)
+	tracks  *nl.SocketHandle // deletes conntrack entries
+	sockets *nl.SocketHandle // lists listening sockets
+	ns      *os.File         // open on the namespace
+	own     bool             // it is the process's own
+	prefix  string           // of interface names
+	mark    string           // in front of interface aliases
+	reads   bool             // the kernel cannot look for conntrack entries: the table is read
 }
 
 // openHost opens the namespace at path, or the process's own.
@@ -52,8 +53,11 @@ func openHost(path, table string) (*host, error) {
 	if h.ns, err = os.Open(path); err != nil {
 		return nil, fmt.Errorf("open the host's network namespace: %w", err)
 	}
-	if h.links, err = openHandle(h.ns, unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER, unix.NETLINK_INET_DIAG); err == nil {
+	if h.links, err = openHandle(h.ns, unix.NETLINK_ROUTE, unix.NETLINK_NETFILTER); err == nil {
 		h.tracks, err = openSocket(h.ns, unix.NETLINK_NETFILTER)
+	}
+	if err == nil {
+		h.sockets, err = openSocket(h.ns, unix.NETLINK_INET_DIAG)
 	}
 	if err == nil {
 		h.routes, err = openHandle(h.ns, unix.NETLINK_ROUTE)
@@ -95,8 +99,10 @@ func (h *host) close() {
 			links.Close()
 		}
 	}
-	if h.tracks != nil {
-		h.tracks.Close()
+	for _, s := range []*nl.SocketHandle{h.tracks, h.sockets} {
+		if s != nil {
+			s.Close()
+		}
 	}
 	h.ns.Close()
 }

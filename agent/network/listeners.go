@@ -1,6 +1,7 @@
 package network
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
@@ -22,6 +24,9 @@ const (
 	tcpListen = 10 // the kernel's TCP_LISTEN
 	udpClosed = 7  // TCP_CLOSE: a datagram socket that is bound and not connected
 	maxComm   = 64
+
+	diagRequest = 56 // size of the kernel's inet_diag_req_v2
+	diagSocket  = 72 // of its inet_diag_msg
 )
 
 // listener is a listening socket of the host.
@@ -31,42 +36,52 @@ type listener struct {
 	inode uint32
 }
 
-// listeners lists the host's listening sockets of one protocol. A kernel that cannot list them is no error: the check that uses
-// them is best effort.
+// listeners lists the host's listening sockets of one protocol. The kernel leaves out all others: on a busy machine there are many
+// connections. A kernel that cannot list sockets is no error: the check that uses them is best effort.
 func (h *host) listeners(protocol string) ([]listener, error) {
+	number, state := byte(unix.IPPROTO_TCP), tcpListen
+	if protocol == "udp" {
+		number, state = unix.IPPROTO_UDP, udpClosed
+	}
 	var out []listener
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		list, state, err := []*netlink.Socket(nil), uint8(tcpListen), error(nil)
-		if protocol == "udp" {
-			state = udpClosed
-			list, err = h.links.SocketDiagUDP(family)
-		} else {
-			list, err = h.links.SocketDiagTCP(family)
-		}
-		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EOPNOTSUPP) {
-			continue
-		}
-		if err != nil && !errors.Is(err, netlink.ErrDumpInterrupted) {
-			return nil, fmt.Errorf("list the host's %s sockets: %w", protocol, err)
-		}
-		for _, s := range list {
-			if s.State != state {
-				continue
+	for _, family := range []byte{unix.AF_INET, unix.AF_INET6} {
+		r := nl.NewNetlinkRequest(nl.SOCK_DIAG_BY_FAMILY, unix.NLM_F_DUMP)
+		r.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_INET_DIAG: h.sockets}
+		r.RawData = make([]byte, diagRequest)
+		r.RawData[0], r.RawData[1] = family, number
+		binary.NativeEndian.PutUint32(r.RawData[4:], 1<<state)
+		err := r.ExecuteIter(unix.NETLINK_INET_DIAG, nl.SOCK_DIAG_BY_FAMILY, func(s []byte) bool {
+			if len(s) < diagSocket {
+				return true
 			}
-			a, _ := netip.AddrFromSlice(s.ID.Source)
-			if a = a.Unmap(); a.IsUnspecified() {
+			a := netip.AddrFrom4([4]byte(s[8:]))
+			if s[0] == unix.AF_INET6 {
+				a = netip.AddrFrom16([16]byte(s[8:])).Unmap()
+			}
+			if a.IsUnspecified() {
 				a = netip.Addr{}
 			}
-			out = append(out, listener{a, s.ID.SourcePort, s.INode})
+			out = append(out, listener{a, binary.BigEndian.Uint16(s[4:]), binary.NativeEndian.Uint32(s[68:])})
+			return true
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, netlink.ErrDumpInterrupted) {
+			return nil, fmt.Errorf("list the host's %s sockets: %w", protocol, err)
 		}
 	}
 	return out, nil
 }
 
-// checkListeners rejects a published port that a program of the host listens on, because that program would get no connections. Ports
+// listening has the listening sockets of the host by protocol, each listed once, when it is first needed.
+type listening struct {
+	h      *host
+	listed map[string][]listener
+}
+
+func (m *Manager) listening() *listening { return &listening{m.host, map[string][]listener{}} }
+
+// check rejects a published port that a program of the host listens on, because that program would get no connections. Ports
 // in known were published before and are not checked again. six: they are published on IPv6 addresses too.
-func (m *Manager) checkListeners(service string, ports, known []ipam.Port, six bool) error {
-	listed := map[string][]listener{}
+func (x *listening) check(service string, ports, known []ipam.Port, six bool) error {
 	for _, q := range ports {
 		if slices.ContainsFunc(known, q.Conflicts) {
 			continue
@@ -74,14 +89,14 @@ func (m *Manager) checkListeners(service string, ports, known []ipam.Port, six b
 		if q.Protocol == "sctp" {
 			continue // the kernel lists no such sockets for us
 		}
-		if _, ok := listed[q.Protocol]; !ok {
-			l, err := m.host.listeners(q.Protocol)
+		if _, ok := x.listed[q.Protocol]; !ok {
+			l, err := x.h.listeners(q.Protocol)
 			if err != nil {
 				return err
 			}
-			listed[q.Protocol] = l
+			x.listed[q.Protocol] = l
 		}
-		for _, l := range listed[q.Protocol] {
+		for _, l := range x.listed[q.Protocol] {
 			if l.port == q.HostPort && (!l.addr.IsValid() || !q.Host.IsValid() && (six || l.addr.Is4()) || l.addr == q.Host) {
 				return fault.WithHint(fmt.Errorf("service %q: port %s is in use by %s of this host: %w", service, q, program(l.inode), fault.ErrConflict),
 					"publish another port, or stop that program")

@@ -283,8 +283,9 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 	if err := m.checkKernel(p); err != nil {
 		return err
 	}
+	host := m.listening()
 	for _, s := range p.Services {
-		if err := m.checkListeners(s.Name, next.Projects[p.Name].Services[s.Name].Ports, before.Ports(p.Name), next.Uses(ipam.V6)); err != nil {
+		if err := host.check(s.Name, next.Projects[p.Name].Services[s.Name].Ports, before.Ports(p.Name), next.Uses(ipam.V6)); err != nil {
 			return err
 		}
 	}
