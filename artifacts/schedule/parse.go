@@ -76,7 +76,11 @@ type document struct {
 // documentOf is a window that is known to have no faults.
 func documentOf(n *strict.Node) document {
 	text := func(key string) string { return n.Get(key).Text() }
-	return document{text("days"), text("hours"), text("cron"), text("duration"), text("zone"), n.Get("only").Strings(), n.Get("except").Strings()}
+	d := document{text("days"), text("hours"), text("cron"), text("duration"), text("zone"), n.Get("only").Strings(), n.Get("except").Strings()}
+	if strings.Contains(d.Duration, "d") { // an older agent reads a duration without days only
+		d.Duration = n.Get("duration").Duration().String()
+	}
+	return d
 }
 
 // Over are the windows that do not open at t or later, by the place at which they were read: their dates have passed.

@@ -247,6 +247,10 @@ func TestJSON(t *testing.T) {
 	if long.String() != "Mon 06:00-07:00 only 01-01, 02-01, 03-01 and 2 more (UTC)" {
 		t.Errorf("String = %s", long)
 	}
+	days := must(t, `w: [{cron: "0 2 1 * *", duration: 1d12h, zone: UTC}]`)
+	if got := days.JSON(); got != `[{"cron":"0 2 1 * *","duration":"36h0m0s","zone":"UTC"}]` { // older agents read no days
+		t.Errorf("JSON = %s", got)
+	}
 	again, err := schedule.ParseJSON("windows", []byte(want))
 	if err != nil || again.JSON() != want || again.String() != w.String() {
 		t.Errorf("ParseJSON = %s (%s), %v", again, again.JSON(), err)

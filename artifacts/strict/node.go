@@ -367,15 +367,15 @@ func (n *Node) Strings() []string {
 	return out
 }
 
-// Duration is a string like "1m30s", not negative.
+// Duration is a string like "1m30s" or "7d", not negative; see [ParseDuration].
 func (n *Node) Duration() time.Duration {
 	s := n.Text()
 	if n.Kind() != String {
 		return 0
 	}
-	d, err := time.ParseDuration(s)
+	d, err := ParseDuration(s)
 	if err != nil || d < 0 {
-		n.HintFaultf(`write it like "90s" or "1m30s"`, "%s is no duration", quoted(s))
+		n.HintFaultf(`write it like "90s", "1m30s" or "7d"`, "%s is no duration", quoted(s))
 		return 0
 	}
 	return d

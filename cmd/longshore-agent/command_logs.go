@@ -12,7 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/printable"
-	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -102,7 +102,7 @@ func moment(c *cli.Context, flag string, now time.Time) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}
-	if d, err := cmdline.Span(s); err == nil {
+	if d, err := strict.ParseDuration(s); err == nil {
 		return now.Add(-d.Abs()), nil
 	}
 	t := timeOf(s)

@@ -16,7 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -232,7 +232,7 @@ func first(all []signing.Signature) time.Time {
 func (c *call) pastTime(flag string) (time.Time, error) {
 	text := c.String(flag)
 	t, err := time.Parse(time.RFC3339, text)
-	if d, durationErr := cmdline.Span(text); durationErr == nil && d > 0 {
+	if d, durationErr := strict.ParseDuration(text); durationErr == nil && d > 0 {
 		t, err = c.now().Add(-d), nil
 	}
 	switch {

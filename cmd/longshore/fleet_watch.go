@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/cmd/longshore/git"
@@ -79,7 +80,7 @@ func (c *call) fleetWatch(args []string) (err error) {
 	if err := c.whoSigns(); err != nil {
 		return err
 	}
-	interval, err := cmdline.Span(c.String("interval"))
+	interval, err := strict.ParseDuration(c.String("interval"))
 	if err != nil || interval < leastInterval {
 		return c.misused("--interval %q is not a time such as 1m, of at least %s", c.String("interval"), leastInterval)
 	}

@@ -15,7 +15,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
-	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -251,7 +250,7 @@ func (p *program) expires(s string) (time.Time, error) {
 	if s == "" {
 		return time.Time{}, nil
 	}
-	if d, err := cmdline.Span(s); err == nil && d > 0 {
+	if d, err := strict.ParseDuration(s); err == nil && d > 0 {
 		return p.now().Add(d).UTC().Truncate(time.Second), nil
 	}
 	t, err := time.Parse(time.RFC3339, s)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -300,29 +299,11 @@ func checkValue(f cli.Flag, value string) (plain string, err error) {
 			return "", outcome.Usagef("", "it is no number")
 		}
 	case *cli.DurationFlag:
-		d, err := Span(value)
+		d, err := strict.ParseDuration(value)
 		if err != nil {
 			return "", outcome.Usagef("", "it is no time like 30s, 2h or 3d")
 		}
 		return d.String(), nil
 	}
 	return value, nil
-}
-
-// Span reads a duration as Go writes it, which may begin with days: 90s, 2h30m, 3d, 1d12h.
-func Span(text string) (time.Duration, error) {
-	days, rest, ok := strings.Cut(text, "d")
-	n, err := strconv.ParseUint(days, 10, 16)
-	if !ok || err != nil {
-		return time.ParseDuration(text)
-	}
-	d := time.Duration(n) * 24 * time.Hour
-	if rest == "" {
-		return d, nil
-	}
-	more, err := time.ParseDuration(rest)
-	if more < 0 || d+more < 0 {
-		return 0, strconv.ErrRange
-	}
-	return d + more, err
 }
