@@ -31,11 +31,11 @@ func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
 	var path, rest []string
 	var command *cli.Command
 	commands := app.Commands
-	help := false
+	help, asked := false, false
 	for i := 0; i < len(args); i++ {
 		a := args[i]
 		if strings.HasPrefix(a, "-") && a != "-" {
-			rest = append(rest, a)
+			rest, asked = append(rest, a), asked || isHelp(a)
 			if anyTakesValue(app.Commands, a) && i+1 < len(args) {
 				i++
 				rest = append(rest, args[i])
@@ -57,7 +57,7 @@ func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
 		}
 	}
 	switch {
-	case help || len(commands) > 0 && slices.ContainsFunc(rest, isHelp):
+	case help || len(commands) > 0 && asked:
 		return append(path, "--help"), nil
 	case command == nil && len(rest) > 0 && (rest[0] == "--version" || rest[0] == "-v") && Find(commands, "version") != nil:
 		path, command, commands, rest = []string{"version"}, Find(commands, "version"), nil, rest[1:]
@@ -70,10 +70,11 @@ func Arrange(app *cli.App, args []string, env Environment) ([]string, error) {
 	}
 	verbatim, _ := app.Metadata[Verbatim].([]string)
 	flags, arguments := split(command, rest, slices.Contains(verbatim, command.Name))
-	if err := checkFlags(app, strings.Join(path, " "), command, flags); err != nil {
+	help, err := checkFlags(app, strings.Join(path, " "), command, flags)
+	if err != nil {
 		return nil, err
 	}
-	if slices.ContainsFunc(flags, isHelp) {
+	if help {
 		return append(path, "--help"), nil // to the library arguments would be topics
 	}
 	if command.ArgsUsage == "" && len(arguments) > 0 {
@@ -184,7 +185,8 @@ func nearFlag(c *cli.Command, written string) string {
 }
 
 // checkFlags finds what the flag package would refuse in its own words, and gives each flag its first name: the package refuses two forms of one.
-func checkFlags(app *cli.App, path string, c *cli.Command, given []string) error {
+// help reports whether one of them asks for help; a value may look the same.
+func checkFlags(app *cli.App, path string, c *cli.Command, given []string) (help bool, err error) {
 	values := map[cli.Flag]string{}
 	single, _ := app.Metadata[Single].([]string)
 	for i := 0; i < len(given); i++ {
@@ -195,15 +197,16 @@ func checkFlags(app *cli.App, path string, c *cli.Command, given []string) error
 		}
 		switch {
 		case isHelp(written):
+			help = true
 			continue
 		case f == nil:
 			if near := nearFlag(c, written); near != "" {
-				return outcome.Usagef(path, "%s: there is no flag %s, did you mean --%s?", path, written, near)
+				return false, outcome.Usagef(path, "%s: there is no flag %s, did you mean --%s?", path, written, near)
 			}
-			return outcome.Usagef(path, "%s: there is no flag %s", path, written)
+			return false, outcome.Usagef(path, "%s: there is no flag %s", path, written)
 		case !has && takesValue(f):
 			if i++; i == len(given) {
-				return outcome.Usagef(path, "%s: %s needs a value", path, written)
+				return false, outcome.Usagef(path, "%s: %s needs a value", path, written)
 			}
 			value = given[i]
 		case !has:
@@ -211,15 +214,15 @@ func checkFlags(app *cli.App, path string, c *cli.Command, given []string) error
 		}
 		plain, err := checkValue(f, value)
 		if err != nil {
-			return outcome.Usagef(path, "%s: %s %q: %v", path, written, value, err)
+			return false, outcome.Usagef(path, "%s: %s %q: %v", path, written, value, err)
 		}
 		given[i] = strings.TrimSuffix(given[i], value) + plain
 		if first, twice := values[f]; twice && first != value && !repeatable(f) && slices.Contains(single, f.Names()[0]) {
-			return outcome.Usagef(path, "%s: %s takes one value, got %q and %q", path, written, first, value)
+			return false, outcome.Usagef(path, "%s: %s takes one value, got %q and %q", path, written, first, value)
 		}
 		values[f] = value
 	}
-	return nil
+	return help, nil
 }
 
 // FlagNamed finds the flag that a word of the command line means: "--key=k", "-o".

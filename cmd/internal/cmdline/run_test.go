@@ -72,6 +72,31 @@ func TestFlagGivenTwice(t *testing.T) {
 	}
 }
 
+// The value of a flag may look like a flag.
+func TestValueLikeHelp(t *testing.T) {
+	for line, want := range map[string]string{
+		"reject --reason -h": "reason -h", "reject --reason --help": "reason --help", "reject --reason=-h": "reason -h",
+		"--reason -h changes reject": "reason -h", "reject -h": "program reject", "reject --reason x -h": "program reject", "-h changes": "program changes",
+		"--reason -h changes": "a command is missing",
+	} {
+		var out, errs bytes.Buffer
+		reject := &cli.Command{
+			Name: "reject", Flags: []cli.Flag{&cli.StringFlag{Name: "reason"}},
+			Action: func(c *cli.Context) error {
+				_, err := fmt.Fprint(c.App.Writer, "reason ", c.String("reason"))
+				return err
+			},
+		}
+		app := &cli.App{
+			Name: "program", Writer: printable.NewWriter(&out), ErrWriter: printable.NewWriter(&errs),
+			Commands: []*cli.Command{reject, {Name: "changes", Subcommands: []*cli.Command{reject}}},
+		}
+		if cmdline.Run(t.Context(), app, strings.Fields(line), cmdline.Options{}); !strings.Contains(out.String()+errs.String(), want) {
+			t.Errorf("%s: %s%s, want %q", line, &out, &errs, want)
+		}
+	}
+}
+
 // An empty variable is as none, and a wrong one is no error for --help, or beside the flag that beats it.
 func TestVariables(t *testing.T) {
 	for _, tc := range []struct{ variable, line, want string }{
