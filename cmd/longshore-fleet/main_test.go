@@ -329,7 +329,8 @@ func TestWrongUse(t *testing.T) {
 	db := filepath.Join(dir, "fleet.db")
 	empty := filepath.Join(dir, "empty")
 	filled := filepath.Join(dir, "filled")
-	if err := errors.Join(os.WriteFile(empty, nil, 0o600), os.WriteFile(filled, []byte("see-it"), 0o600)); err != nil {
+	other := filepath.Join(dir, "other")
+	if err := errors.Join(os.WriteFile(empty, nil, 0o600), os.WriteFile(filled, []byte("see-it"), 0o600), os.WriteFile(other, []byte("see-it"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -357,6 +358,7 @@ func TestWrongUse(t *testing.T) {
 		{"state without a host", []string{"serve", "--database", db, "--state", "state"}, 2, "--state state"},
 		{"interval too short", []string{"serve", "--database", db, "--state", "r.example/plant/state", "--state-interval", "1ms"}, 2, "at least 1s"},
 		{"no folder", []string{"serve", "--database", filepath.Join(dir, "no", "fleet.db")}, 4, "make its folder"},
+		{"no database", []string{"token", "list", "--database", other}, 2, "other: it is not an SQLite database: "},
 		{"token without device", []string{"token", "create", "--database", db}, 2, "device"},
 		{"device id", []string{"token", "create", "--device", "a b", "--database", db}, 2, "not a device id"},
 		{"output", []string{"token", "list", "-o", "xml", "--database", db}, 2, "text, json or yaml"},

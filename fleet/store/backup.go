@@ -49,6 +49,9 @@ func Backup(ctx context.Context, database, file string, now time.Time) (err erro
 	if err == nil {
 		err = date(ctx, copied, now)
 	}
+	if resultOf(err) == sqliteNone {
+		return noDatabase(database)
+	}
 	if err != nil {
 		return fault.WithHint(fmt.Errorf("back up %s: %w", database, err), "is it a database of longshore-fleet, and is there room for the copy?")
 	}

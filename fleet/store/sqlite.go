@@ -29,6 +29,7 @@ const (
 	migrationTry  = 5                      // two processes may open a new file at once
 	migrationWait = 200 * time.Millisecond // between tries
 	sqliteFull    = 13                     // SQLITE_FULL
+	sqliteNone    = 26                     // SQLITE_NOTADB
 )
 
 // SQLite is a [Store] in one file. Close it.
@@ -112,16 +113,17 @@ func migrate(ctx context.Context, db *sql.DB, path string) error {
 	}
 	for try := 1; ; try++ {
 		_, err = p.Up(ctx)
-		if err == nil || try == migrationTry {
+		if err == nil || try == migrationTry || resultOf(err) == sqliteNone {
 			break
 		}
 		if err := delay.For(ctx, migrationWait); err != nil {
 			return fmt.Errorf("migrate %s: %w", path, err)
 		}
 	}
-	var known *sqlite.Error
 	switch {
-	case errors.As(err, &known) && known.Code()&0xff == sqliteFull:
+	case resultOf(err) == sqliteNone:
+		return noDatabase(path)
+	case resultOf(err) == sqliteFull:
 		return fmt.Errorf("open database %s: no room on its disk: %w", path, fault.ErrFull)
 	case err != nil:
 		return fault.WithHint(fmt.Errorf("migrate %s: %w", path, err), "is it a database of longshore-fleet, and writable?")
@@ -135,6 +137,21 @@ func migrate(ctx context.Context, db *sql.DB, path string) error {
 			"use the newer longshore-fleet, or a backup of the file")
 	}
 	return nil
+}
+
+// resultOf is SQLite's result code in an error; 0: the error is not SQLite's.
+func resultOf(err error) int {
+	var known *sqlite.Error
+	if !errors.As(err, &known) {
+		return 0
+	}
+	return known.Code() & 0xff // without the extension
+}
+
+// noDatabase is the error for a file with other content.
+func noDatabase(path string) error {
+	return fault.WithHint(fmt.Errorf("open database %s: it is not an SQLite database: %w", path, fault.ErrInvalid),
+		"name the server's file with --database; if that file is damaged, replace it with a backup: longshore-fleet restore FILE")
 }
 
 // Close writes what is queued and closes the file.

@@ -67,6 +67,13 @@ func TestNoDatabase(t *testing.T) {
 			_ = s.Close()
 		}
 	}
+	_, err := store.Open(t.Context(), path, slog.New(slog.DiscardHandler))
+	copied := store.Backup(t.Context(), path, filepath.Join(place, "copy.db"), time.Now())
+	for what, err := range map[string]error{"Open": err, "Backup": copied} {
+		if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "not an SQLite database") || !strings.Contains(fault.Hint(err), "--database") {
+			t.Errorf("%s = %v, want ErrInvalid that says what the file is, and a hint", what, err)
+		}
+	}
 }
 
 // Two processes on one file: "token create" while the server runs.
