@@ -47,7 +47,8 @@ type told struct {
 
 // capabilities appends the device's report of itself, if it has an endpoint.
 func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
-	l.told.found = foundIn(l.progressed)
+	found := foundIn(l.progressed)
+	tx.Saved(func() { l.told.found = found })
 	if l.o.Reporter == nil {
 		return nil
 	}

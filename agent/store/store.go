@@ -236,6 +236,9 @@ type Tx struct {
 	limit int
 }
 
+// Saved calls f when all that the transaction did is on the disk, and not at all if it fails.
+func (t *Tx) Saved(f func()) { t.tx.OnCommit(f) }
+
 // View reads.
 func (s *Store) View(f func(*Tx) error) (err error) {
 	if err := s.broken.Load(); err != nil {
