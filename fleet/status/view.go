@@ -296,7 +296,7 @@ func (v *Viewer) device(d store.Device, counts map[margo.State]int) Device {
 	if silence.Offline(d) {
 		out.OfflineSince = d.LastHeard
 		if out.OfflineSince.After(silence.Now) { // the clock was ahead then
-			out.OfflineSince = silence.Since
+			out.OfflineSince = silence.Since.Round(time.Second) // it is computed at each read, from two clocks
 		}
 	}
 	if out.Insecure == nil {
