@@ -196,6 +196,9 @@ func (r Reference) Name() string {
 	return r.Registry + "/" + r.Repository
 }
 
+// Place is the text form without tag and digest, which ParseReference reads.
+func (r Reference) Place() string { return r.WithTag("").String() }
+
 // Target is the digest of the reference if it has one, otherwise the tag, otherwise "".
 func (r Reference) Target() string {
 	if r.Digest != "" {

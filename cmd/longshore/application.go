@@ -181,7 +181,7 @@ func (c *call) appList(args []string) error {
 	if err != nil {
 		return err
 	}
-	r := appVersions{Repository: ref.Name(), Versions: []appVersion{}}
+	r := appVersions{Repository: ref.Place(), Versions: []appVersion{}}
 	for _, t := range newestFirst(tags, within) {
 		d, err := repo.Resolve(c.Context, t)
 		if err != nil {

@@ -70,7 +70,7 @@ func (c *call) appChannelList(args []string) error {
 	if err != nil {
 		return err
 	}
-	r := channelList{Repository: repo.Name(), Channels: []channelInfo{}}
+	r := channelList{Repository: repo.Reference().Place(), Channels: []channelInfo{}}
 	for _, t := range tags {
 		if versionLike(t) {
 			continue
@@ -132,7 +132,7 @@ func (c *call) appChannelSet(args []string) error {
 	if err != nil {
 		return err
 	}
-	r := channelResult{Repository: repo.Name(), Channel: args[1]}
+	r := channelResult{Repository: repo.Reference().Place(), Channel: args[1]}
 	if r.Digest, r.Version, err = released(c.Context, repo, args[2]); err != nil {
 		return err
 	}

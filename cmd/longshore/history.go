@@ -109,7 +109,7 @@ func hintHistory(err error, device artifacts.DeviceID, ref registry.Reference) e
 	if device == "" {
 		device = deviceOfTag(ref.Tag)
 	}
-	return fault.WithHint(err, "list all generations: longshore state history --device "+string(device)+" "+ref.Name())
+	return fault.WithHint(err, "list all generations: longshore state history --device "+string(device)+" "+ref.Place())
 }
 
 // deviceOfTag is the device of a state's tag; "ID" if the tag is a digest of the id.
@@ -251,7 +251,7 @@ func (c *call) stateHistory(args []string) error {
 	if err != nil {
 		return err
 	}
-	r := historyResult{Device: string(device), Repository: repo.Name(), Verified: verifies}
+	r := historyResult{Device: string(device), Repository: ref.Place(), Verified: verifies}
 	if r.Generations, r.Total, err = readGenerations(c.Context, repo, repo, device, limit, signersOf); err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func (c *call) stateHistory(args []string) error {
 	if err := c.show(r); err != nil {
 		return err
 	}
-	return unverified(repo.Name(), "generation", r.Generations)
+	return unverified(ref.Place(), "generation", r.Generations)
 }
 
 // readGenerations reads the newest generations of a device, at most limit, and returns their total number; from is repo, or knows its tags.

@@ -17,7 +17,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
@@ -145,6 +144,13 @@ func (c *call) statePrune(args []string) error {
 	if err != nil {
 		return err
 	}
+	if ref.Scheme == registry.SchemeLayout {
+		return c.misused("%s: a layout keeps all its states; name a repository in a registry, HOST/PATH", args[0])
+	}
+	keep, err := c.retention()
+	if err != nil {
+		return err
+	}
 	var devices []artifacts.DeviceID
 	for _, s := range c.StringSlice("device") {
 		id, err := artifacts.ParseDeviceID(s)
@@ -160,7 +166,7 @@ func (c *call) statePrune(args []string) error {
 	if err := c.rolloutsAround(ref.Name(), stay); err != nil {
 		return err
 	}
-	return c.prune("state prune", map[string][]artifacts.DeviceID{ref.Name(): devices}, stay)
+	return c.prune("state prune", map[string][]artifacts.DeviceID{ref.Name(): devices}, keep, stay)
 }
 
 // needs are states that stay at any age, by repository and device.
@@ -252,6 +258,10 @@ func (c *call) foreign(l rollout.Store, stay needs, untrusted error) error {
 }
 
 func (c *call) fleetPrune(args []string) error {
+	keep, err := c.retention()
+	if err != nil {
+		return err
+	}
 	f, err := readFleet(fleetDirectory(args))
 	if err != nil {
 		return err
@@ -273,7 +283,7 @@ func (c *call) fleetPrune(args []string) error {
 		return err
 	}
 	stay.reported(f, seen)
-	return c.prune("fleet prune", at, stay)
+	return c.prune("fleet prune", at, keep, stay)
 }
 
 // pruned is the plan for one repository.
@@ -282,14 +292,33 @@ type pruned struct {
 	plan             *release.Pruning
 }
 
+// retention is what the flags of [pruneFlags] keep. It is read before any registry is.
+type retention struct {
+	release.Retention
+	when func(ctx context.Context, repository string, d digest.Digest) (time.Time, error)
+}
+
+func (c *call) retention() (o retention, err error) {
+	if o.Keep = c.Int("keep"); o.Keep < 1 {
+		return o, c.misused("--keep %d: at least 1 generation must stay", o.Keep)
+	}
+	if c.String("younger-than") == "" {
+		return o, nil
+	}
+	if o.Younger, err = c.pastTime("younger-than"); err == nil {
+		o.when, err = c.publishedAt()
+	}
+	return o, err
+}
+
 // prune plans and removes in each repository; without devices, for all that are there.
-func (c *call) prune(command string, at map[string][]artifacts.DeviceID, stay needs) error {
+func (c *call) prune(command string, at map[string][]artifacts.DeviceID, keep retention, stay needs) error {
 	var all []pruned
 	r := pruneResult{Devices: []prunedDevice{}, DryRun: c.Bool("dry-run")}
 	for _, name := range slices.Sorted(maps.Keys(at)) {
-		one, err := c.planPrune(command, name, release.Retention{
-			Devices: release.OfDevices(at[name]), Needed: func(id artifacts.DeviceID) []release.Need { return stay[name][id] },
-		})
+		o := keep
+		o.Devices, o.Needed = release.OfDevices(at[name]), func(id artifacts.DeviceID) []release.Need { return stay[name][id] }
+		one, err := c.planPrune(name, o)
 		if errors.Is(err, fault.ErrNotFound) && command == "fleet prune" {
 			continue // nothing was published there yet
 		}
@@ -337,7 +366,7 @@ func (c *call) prune(command string, at map[string][]artifacts.DeviceID, stay ne
 }
 
 // planPrune plans for one repository, without its mirrors, which may show old content.
-func (c *call) planPrune(command, name string, o release.Retention) (pruned, error) {
+func (c *call) planPrune(name string, o retention) (pruned, error) {
 	repo, err := c.registry.OpenName(c.Context, name)
 	if err != nil {
 		return pruned{}, err
@@ -348,19 +377,9 @@ func (c *call) planPrune(command, name string, o release.Retention) (pruned, err
 			return one, err
 		}
 	}
-	if o.Keep = c.Int("keep"); o.Keep < 1 {
-		return one, outcome.Usagef(command, "--keep %d: at least 1 generation must stay", o.Keep)
+	if o.when != nil {
+		o.When = func(ctx context.Context, d digest.Digest) (time.Time, error) { return o.when(ctx, name, d) }
 	}
-	if c.String("younger-than") != "" {
-		if o.Younger, err = c.pastTime("younger-than"); err != nil {
-			return one, err
-		}
-		when, err := c.publishedAt()
-		if err != nil {
-			return one, err
-		}
-		o.When = func(ctx context.Context, d digest.Digest) (time.Time, error) { return when(ctx, name, d) }
-	}
-	one.plan, err = release.PlanPrune(c.Context, one.repo, o)
+	one.plan, err = release.PlanPrune(c.Context, one.repo, o.Retention)
 	return one, err
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -57,6 +58,22 @@ func TestPrune(t *testing.T) {
 				s.golden(golden)
 			}
 		})
+	}
+}
+
+// What is wrong with the command line is found before any registry is asked, and nothing is removed from a registry that a layout is named like.
+func TestPruneChecksFirst(t *testing.T) {
+	for line, says := range map[string]string{
+		"state prune --younger-than young 127.0.0.1:1/plant/state":                `--younger-than "young" is neither a time`,
+		"state prune --younger-than 9999-01-01T00:00:00Z 127.0.0.1:1/plant/state": "is in the future",
+		"state prune --keep 0 127.0.0.1:1/plant/state":                            "at least 1 generation must stay",
+		"fleet prune --younger-than young missing":                                `--younger-than "young" is neither a time`,
+		"state prune oci-layout:127.0.0.1:1/plant/state":                          "oci-layout:127.0.0.1:1/plant/state: a layout keeps all its states",
+	} {
+		var out, errs bytes.Buffer
+		if code := testProgram(&out, &errs).run(t.Context(), strings.Fields(line)); code != outcome.Misused || !strings.Contains(errs.String(), says) {
+			t.Errorf("longshore %s = %d, want %d with %q\n%s%s", line, code, outcome.Misused, says, &out, &errs)
+		}
 	}
 }
 

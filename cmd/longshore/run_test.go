@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -589,6 +590,11 @@ func TestLayout(t *testing.T) {
 	s.do(outcome.OK, "state", "push", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", "oci-layout:stick")
 	s.do(outcome.OK, "verify", "--key", "release.pub", "oci-layout:stick:press-07")
 	s.do(outcome.OK, "state", "show", "oci-layout:stick:press-07.v1")
+	for _, args := range [][]string{{"state", "history", "--device", "press-07"}, {"state", "proposals"}, {"app", "list"}, {"app", "channel", "list"}} {
+		if out := s.do(outcome.OK, slices.Concat(args, []string{"-o", "json", "oci-layout:stick"})...); !strings.Contains(out, `"repository": "oci-layout:stick"`) {
+			t.Errorf("%s: the repository has another name:\n%s", strings.Join(args, " "), out)
+		}
+	}
 	s.do(outcome.Misused, "verify", "--policy", "trust.yaml", "oci-layout:stick:press-07")
 }
 

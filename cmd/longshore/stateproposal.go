@@ -374,7 +374,7 @@ func (c *call) stateProposals(args []string) error {
 	if err != nil {
 		return err
 	}
-	r := proposalsResult{Repository: ref.Name(), Proposals: []proposedState{}}
+	r := proposalsResult{Repository: ref.Place(), Proposals: []proposedState{}}
 	published, proposed := release.Generations(tags), release.Proposals(tags)
 	for _, tag := range slices.Sorted(maps.Keys(proposed)) {
 		numbers := proposed[tag]

@@ -258,7 +258,7 @@ func (c *call) trustHistory(args []string) error {
 	if len(past) == 0 && anchor == nil {
 		return fmt.Errorf("%s: there is no trust policy: %w", ref.Name(), fault.ErrNotFound)
 	}
-	r := trustHistory{Repository: ref.Name(), Versions: []trustEntry{}}
+	r := trustHistory{Repository: ref.Place(), Versions: []trustEntry{}}
 	var refused error
 	for _, x := range past {
 		e := trustEntry{
