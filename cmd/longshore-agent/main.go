@@ -65,8 +65,8 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			}),
 	}
 	for _, c := range app.Commands {
-		if c.Description != "" && !strings.Contains(c.Description, "xit code") {
-			c.Description += "\n\n" + outcome.Help
+		if !strings.Contains("\n"+c.Description, "\nExit code") { // a command that has codes of its own lists them
+			c.Description = strings.TrimLeft(c.Description+"\n\n"+outcome.Help, "\n")
 		}
 	}
 	return cmdline.Run(ctx, app, args[1:], cmdline.Options{Offer: offer})
