@@ -19,7 +19,7 @@ func (p *program) eventsCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "events",
 		Usage: "show events of the device",
-		Description: "The agent keeps the newest thousand events since it started: states accepted and rejected, containers started, exited,\n" +
+		Description: "The agent keeps the newest thousand events since it started: states accepted and refused, containers started, exited,\n" +
 			"restarted, their health, updates and rollbacks, repairs. Security events, which may indicate an attack, and\n" +
 			"decisions of people at the device are kept across restarts. JSON output has one event per line; YAML output is one list.\n\n" +
 			"Examples:\n  longshore-agent events --since 1h\n  longshore-agent events --kind security\n  longshore-agent events -f -o json",

@@ -34,8 +34,8 @@ func (p *program) syncCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "sync",
 		Usage: "check the registry now and wait for the result",
-		Description: "Ends when the state in the registry runs, was rejected, or could not be fetched.\n" +
-			"Exit code 0 in sync, 1 accepted but not running completely, 6 rejected, 75 registry not reached or --timeout expired: the\n" +
+		Description: "Ends when the state in the registry runs, was refused, or could not be fetched.\n" +
+			"Exit code 0 in sync, 1 accepted but not running completely, 6 refused, 75 registry not reached or --timeout expired: the\n" +
 			"agent continues.\n\n" +
 			"Examples:\n  longshore-agent sync\n  longshore-agent sync --timeout 5m -o json",
 		Flags: []cli.Flag{

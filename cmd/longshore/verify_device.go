@@ -77,7 +77,7 @@ func (r reportResult) text(w io.Writer) {
 		row(w, "runs", "nothing")
 	}
 	if x := r.Refused; x != nil {
-		row(w, "rejected", "%s (%s) since %s: %s", printable.Digest(x.Digest), x.Code, stamp(x.Since), oneLine(x.Message))
+		row(w, "refused", "%s (%s) since %s: %s", printable.Digest(x.Digest), x.Code, stamp(x.Since), oneLine(x.Message))
 	}
 	var top branch
 	for _, d := range r.Deployments {

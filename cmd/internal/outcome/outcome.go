@@ -32,7 +32,7 @@ const (
 
 // Help is what --help of our commands ends with.
 const Help = "Exit codes: 0 done; 2 usage or an invalid document; 3 authentication; 4 not found; 5 verification;\n" +
-	"6 rejected: by a policy, as a rollback, or because of a conflict; 70 any other error; 75 temporary, try again."
+	"6 refused: by a policy, as a rollback, or because of a conflict; 70 any other error; 75 temporary, try again."
 
 // Usage is a command line that cannot be understood.
 type Usage struct {
