@@ -32,7 +32,7 @@ func (p *program) app() *cli.App {
 			group("key", "create signing keys", keyGenerateCommand(), keyShowCommand(), keyPublicCommand()),
 			group("component", "publish Compose projects and Helm charts", componentPushCommand()),
 			group("bundle", "publish sets of deployments", bundlePushCommand()),
-			group("state", "publish and show the states of devices", statePushCommand(), stateSignCommand(), stateProposalsCommand(), stateRemoveCommand(), stateShowCommand(), stateHistoryCommand(), stateDiffCommand(), stateRollbackCommand(), statePruneCommand()),
+			group("state", "publish and show the states of devices", statePushCommand(), stateSignCommand(), stateProposalsCommand(), stateRemoveCommand(), stateListCommand(), stateShowCommand(), stateHistoryCommand(), stateDiffCommand(), stateRollbackCommand(), statePruneCommand()),
 			group("app", "publish and show application packages", appPushCommand(), appListCommand(), appShowCommand(), appChannelCommands()),
 			fleetCommands(),
 			group("trust", "define who may sign, and change it on all devices", trustInitCommand(), trustCheckCommand(), trustPushCommand(), trustSignCommand(), trustAddCommand(), trustRemoveCommand(), trustRevokeCommand(), trustThresholdCommand(), trustShowCommand(), trustHistoryCommand()),

@@ -119,24 +119,33 @@ func (r pruneResult) details(w io.Writer, most int) {
 
 // numbers formats generations: "generations 1 to 4, 6".
 func numbers(all []release.Old) string {
+	of := make([]uint64, len(all))
+	for i, x := range all {
+		of[i] = x.Generation
+	}
+	if len(all) == 1 {
+		return "generation " + spans(of)
+	}
+	return "generations " + spans(of)
+}
+
+// spans formats sorted numbers: "1 to 4, 6".
+func spans(all []uint64) string {
 	out := ""
 	for i := 0; i < len(all); {
 		j := i
-		for j+1 < len(all) && all[j+1].Generation == all[j].Generation+1 {
+		for j+1 < len(all) && all[j+1] == all[j]+1 {
 			j++
 		}
 		if out != "" {
 			out += ", "
 		}
-		if out += fmt.Sprint(all[i].Generation); j > i {
-			out += fmt.Sprintf(" to %d", all[j].Generation)
+		if out += fmt.Sprint(all[i]); j > i {
+			out += fmt.Sprintf(" to %d", all[j])
 		}
 		i = j + 1
 	}
-	if len(all) == 1 {
-		return "generation " + out
-	}
-	return "generations " + out
+	return out
 }
 
 func (c *call) statePrune(args []string) error {
