@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 )
 
 // planVersion is the version of the plan file.
@@ -150,7 +151,7 @@ func (p *Plan) Keep(promise *SavedPlan) error {
 		}
 	}
 	if len(moved) > 0 {
-		return fault.WithHint(fmt.Errorf("publish the plan: %w: %s would not become what was shown (%s)", fault.ErrConflict, some(moved), Counted(len(moved), "device")),
+		return fault.WithHint(fmt.Errorf("publish the plan: %w: %s would not become what was shown (%s)", fault.ErrConflict, some(moved), printable.Counted(len(moved), "device")),
 			"the files, a version, or what is published has changed since; plan again and look")
 	}
 	return nil

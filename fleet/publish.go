@@ -14,6 +14,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
@@ -196,7 +197,7 @@ func (r *Report) failures(all int) error {
 
 // far is how many of all states are published and proposed.
 func (r *Report) far(all int) string {
-	out := fmt.Sprintf("%d of %s published", len(r.Published), Counted(all, "state"))
+	out := fmt.Sprintf("%d of %s published", len(r.Published), printable.Counted(all, "state"))
 	if n := len(r.Proposed); n > 0 {
 		out += fmt.Sprintf(" and %d proposed", n)
 	}

@@ -8,8 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/dustin/go-humanize"
-
 	"github.com/longshore-dev/longshore/artifacts/printable"
 )
 
@@ -71,21 +69,13 @@ func (d *DevicePlan) empty() bool { return d.Deployments() == 0 }
 func (a *Alike) Title() string {
 	switch {
 	case a.Whole && len(a.Devices) > 1:
-		return fmt.Sprintf("%s (%s)", a.Group, Counted(len(a.Devices), "device"))
+		return fmt.Sprintf("%s (%s)", a.Group, printable.Counted(len(a.Devices), "device"))
 	case len(a.Devices) == 1:
 		return a.Devices[0]
 	case a.Group != "":
 		return fmt.Sprintf("%s: %s", a.Group, some(a.Devices))
 	}
 	return some(a.Devices)
-}
-
-// Counted is a number of things, for people: "1 device", "2,000 devices".
-func Counted(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%s %ss", humanize.Comma(int64(n)), what)
 }
 
 // Lines describe the changes of the devices, for display.
@@ -188,7 +178,7 @@ func (c Cost) line(devices int) string {
 		each = fmt.Sprintf(" per device, %s in all", Bytes(c.Bytes*int64(devices)))
 	}
 	if c.Kept > 0 {
-		kept = fmt.Sprintf(" (%d of %s there already)", c.Kept, Counted(c.Kept+c.Blobs, "blob"))
+		kept = fmt.Sprintf(" (%d of %s there already)", c.Kept, printable.Counted(c.Kept+c.Blobs, "blob"))
 	}
 	return atMost + Bytes(c.Bytes) + " to load" + each + kept
 }
@@ -274,7 +264,7 @@ func (p *Plan) Summary() string {
 			load += d.Cost.Bytes
 		}
 	}
-	out := fmt.Sprintf("%s of %s would change", humanize.Comma(int64(change)), Counted(len(p.Devices), "device"))
+	out := fmt.Sprintf("%s of %s would change", printable.Number(change), printable.Counted(len(p.Devices), "device"))
 	if load > 0 {
 		out += fmt.Sprintf(", %s to load in all", Bytes(load))
 	}
@@ -282,7 +272,7 @@ func (p *Plan) Summary() string {
 		out += ", nothing to load"
 	}
 	if cannot > 0 {
-		out += fmt.Sprintf("; %s cannot", humanize.Comma(int64(cannot)))
+		out += fmt.Sprintf("; %s cannot", printable.Number(cannot))
 	}
 	return out + ". Nothing has been pushed."
 }

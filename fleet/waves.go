@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
 
@@ -123,7 +124,7 @@ func WaveLines(waves []PlannedWave) []string {
 				then += " for " + schedule.Brief(w.Soak)
 			}
 		}
-		out = append(out, fmt.Sprintf("wave %s: %s%s", name, Counted(len(w.Devices), "device"), then))
+		out = append(out, fmt.Sprintf("wave %s: %s%s", name, printable.Counted(len(w.Devices), "device"), then))
 	}
 	return out
 }

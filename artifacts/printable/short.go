@@ -2,6 +2,7 @@ package printable
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -14,12 +15,25 @@ func Digest[D ~string](d D) string {
 	return algorithm + ":" + hex[:12] + "…"
 }
 
-// Counted is a number of things: "1 restart", "3 restarts".
+// Counted is a number of things: "1 restart", "2,000 restarts".
 func Counted[N int | int64 | uint64](n N, what string) string {
 	if n != 1 {
 		what += "s"
 	}
-	return fmt.Sprintf("%d %s", n, what)
+	return Number(n) + " " + what
+}
+
+// Number is a number for people, with commas: "2,000".
+func Number[N int | int64 | uint64](n N) string {
+	s := strconv.FormatInt(int64(n), 10)
+	if n > 0 {
+		s = strconv.FormatUint(uint64(n), 10)
+	}
+	sign := len(s) - len(strings.TrimPrefix(s, "-"))
+	for i := len(s) - 3; i > sign; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
 }
 
 // Bytes is a number of bytes for people.

@@ -1,6 +1,7 @@
 package printable_test
 
 import (
+	"math"
 	"strings"
 	"testing"
 
@@ -27,9 +28,12 @@ func TestBytes(t *testing.T) {
 }
 
 func TestCounted(t *testing.T) {
-	for n, want := range map[int]string{0: "0 restarts", 1: "1 restart", 2: "2 restarts"} {
+	for n, want := range map[int]string{0: "0 restarts", 1: "1 restart", 2: "2 restarts", 999: "999 restarts", 2000: "2,000 restarts", 1234567: "1,234,567 restarts", -999: "-999 restarts", -4000: "-4,000 restarts"} {
 		if got := printable.Counted(n, "restart"); got != want {
 			t.Errorf("Counted(%d) = %s, want %s", n, got, want)
 		}
+	}
+	if got := printable.Number(uint64(math.MaxUint64)); got != "18,446,744,073,709,551,615" {
+		t.Errorf("Number of the largest = %s", got)
 	}
 }

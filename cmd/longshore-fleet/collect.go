@@ -24,10 +24,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
-	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
 	"github.com/longshore-dev/longshore/registry"
@@ -149,9 +149,9 @@ func (p *program) collected(c *cli.Context, r collected, err error) error {
 		return err
 	}
 	return errors.Join(cmdline.Show(c, p.stdout, r, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: %d with a new report, %d without a report, %d failed\n", fleet.Counted(r.Devices, "device"), r.Changed, r.Missing, len(r.Failed))
+		fmt.Fprintf(w, "%s: %d with a new report, %d without a report, %d failed\n", printable.Counted(r.Devices, "device"), r.Changed, r.Missing, len(r.Failed))
 		if r.Skipped > 0 {
-			fmt.Fprintf(w, "%s replaced by newer ones before they were read\n", fleet.Counted(int(min(r.Skipped, math.MaxInt32)), "report"))
+			fmt.Fprintf(w, "%s replaced by newer ones before they were read\n", printable.Counted(int(min(r.Skipped, math.MaxInt32)), "report"))
 		}
 		for _, note := range r.Notes {
 			fmt.Fprintln(w, note)

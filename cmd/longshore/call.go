@@ -11,9 +11,9 @@ import (
 
 	"github.com/urfave/cli/v2"
 
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
-	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/budget"
 	"github.com/longshore-dev/longshore/signing/current"
@@ -38,7 +38,7 @@ func (c *call) run(full string, d command) error {
 	c.debug = c.Bool("debug")
 	args := c.Args().Slice()
 	if len(args) < d.min || d.max >= 0 && len(args) > d.max {
-		return c.misused("%s, expected: %s", fleet.Counted(len(args), "argument"), strings.TrimSpace("longshore "+full+" "+d.args))
+		return c.misused("%s, expected: %s", printable.Counted(len(args), "argument"), strings.TrimSpace("longshore "+full+" "+d.args))
 	}
 	if o := c.String("output"); !slices.Contains(d.outputs(), o) {
 		from := "--output"

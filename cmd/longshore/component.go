@@ -22,7 +22,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
-	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 )
@@ -74,7 +73,7 @@ type lockedImage struct {
 }
 
 func (r componentResult) text(w io.Writer) {
-	row(w, "packed", "%s (%s, %s)", topLevel(r.Files), fleet.Counted(len(r.Files), "file"), printable.Bytes(r.Bytes))
+	row(w, "packed", "%s (%s, %s)", topLevel(r.Files), printable.Counted(len(r.Files), "file"), printable.Bytes(r.Bytes))
 	width := 0
 	for _, i := range r.Images {
 		width = max(width, len(i.Reference))

@@ -13,7 +13,6 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/printable"
-	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/site"
 	"github.com/longshore-dev/longshore/site/volume"
@@ -63,13 +62,13 @@ func (r exportResult) quietText() string { return fmt.Sprint(r.Bytes) }
 func (r exportResult) text(w io.Writer) {
 	carried := printable.Bytes(r.Carried)
 	if len(r.Volumes) > 0 {
-		carried += " in " + fleet.Counted(len(r.Volumes), "volume") + ", see " + volume.SumsFile
+		carried += " in " + printable.Counted(len(r.Volumes), "volume") + ", see " + volume.SumsFile
 	}
 	if r.Difference {
 		carried += fmt.Sprintf(" (the site has %s of %s already)", printable.Bytes(r.Omitted), printable.Bytes(r.Omitted+r.Carried))
 	}
 	row(w, "to carry", "%s", carried)
-	row(w, "wrote", "%s: %s and %s, %s", fleet.Counted(r.Artifacts, "artifact"), fleet.Counted(r.Manifests, "manifest"), fleet.Counted(r.Sent, "blob"), printable.Bytes(r.Bytes))
+	row(w, "wrote", "%s: %s and %s, %s", printable.Counted(r.Artifacts, "artifact"), printable.Counted(r.Manifests, "manifest"), printable.Counted(r.Sent, "blob"), printable.Bytes(r.Bytes))
 	if r.Taken != "" {
 		row(w, "since", "the inventory of %s, %s", cmp.Or(r.Site, unnamedSite), r.Taken)
 	}

@@ -98,14 +98,14 @@ type fleetAppVersion struct {
 func (r fleetInfo) quietText() string { return "" }
 
 func (r fleetInfo) text(w io.Writer) {
-	row(w, "valid", "fleet %s: %s, %s, %s", r.Fleet, fleet.Counted(r.Devices, "device"), fleet.Counted(r.Groups, "group"), fleet.Counted(r.Deployments, "deployment"))
+	row(w, "valid", "fleet %s: %s, %s, %s", r.Fleet, printable.Counted(r.Devices, "device"), printable.Counted(r.Groups, "group"), printable.Counted(r.Deployments, "deployment"))
 	for _, a := range r.Applications {
 		if a.Version != "" {
 			row(w, "found", "%s %s  %s  %s", a.Name, a.Version, a.Repository, printable.Digest(a.Digest))
 		}
 	}
 	if r.Placements > 0 {
-		row(w, "placed", "%s on devices", fleet.Counted(r.Placements, "deployment"))
+		row(w, "placed", "%s on devices", printable.Counted(r.Placements, "deployment"))
 	}
 	for _, n := range r.Notes {
 		row(w, "note", "%s", n)

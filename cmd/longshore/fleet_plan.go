@@ -324,9 +324,9 @@ func (r fleetPublished) text(w io.Writer) {
 		signed = ""
 	}
 	printFailed(w, r.Failed)
-	row(w, "done", "%s published%s%s; %s up to date", fleet.Counted(len(r.Published), "state"), signed, andProposed(r.Proposed), fleet.Counted(r.Same, "device"))
+	row(w, "done", "%s published%s%s; %s up to date", printable.Counted(len(r.Published), "state"), signed, andProposed(r.Proposed), printable.Counted(r.Same, "device"))
 	if r.Skipped > 0 {
-		row(w, "skipped", "%s cannot get their deployments", fleet.Counted(r.Skipped, "device"))
+		row(w, "skipped", "%s cannot get their deployments", printable.Counted(r.Skipped, "device"))
 	}
 }
 

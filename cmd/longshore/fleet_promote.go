@@ -89,7 +89,7 @@ func (r promoteResult) text(w io.Writer) {
 		if !a.Same {
 			changed++
 		}
-		row(w, "promote", "%s %s  %s  (%s%s)", a.Name, a.Version, printable.Digest(a.Digest), fleet.Counted(a.Devices, "device"), was)
+		row(w, "promote", "%s %s  %s  (%s%s)", a.Name, a.Version, printable.Digest(a.Digest), printable.Counted(a.Devices, "device"), was)
 		for _, c := range a.Components {
 			row(w, "", "  %s  %s", c.Reference, printable.Digest(c.Digest))
 		}
@@ -99,7 +99,7 @@ func (r promoteResult) text(w io.Writer) {
 	}
 	switch {
 	case r.DryRun:
-		row(w, "done", "%s would change in %s; nothing was written", fleet.Counted(changed, "application"), r.Lock)
+		row(w, "done", "%s would change in %s; nothing was written", printable.Counted(changed, "application"), r.Lock)
 	case changed == 0:
 		row(w, "done", "%s is up to date", r.Lock)
 	default:

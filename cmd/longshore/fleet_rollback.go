@@ -16,6 +16,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
@@ -87,7 +88,7 @@ func (r rollbackResult) text(w io.Writer) {
 		row(w, "hint", "push the missing content again, with the same digest; or choose another generation: longshore state history, longshore state rollback --to")
 	}
 	printFailed(w, r.Failed)
-	row(w, "done", "%s rolled back%s, %d unchanged", fleet.Counted(len(r.Published), "device"), andProposed(r.Proposed), r.Stay)
+	row(w, "done", "%s rolled back%s, %d unchanged", printable.Counted(len(r.Published), "device"), andProposed(r.Proposed), r.Stay)
 	if len(r.Published)+len(r.Proposed) > 0 {
 		row(w, "note", "the files are unchanged: correct them before the next fleet publish; fleet plan shows the difference")
 	}
@@ -138,7 +139,7 @@ func (c *call) fleetRollback(args []string) error {
 		if c.String("output") == "text" && !c.Bool("quiet") {
 			plan.Details(c.stdout)
 		}
-		if err := c.confirm(fmt.Sprintf("Publish %s?", fleet.Counted(n, "state"))); err != nil {
+		if err := c.confirm(fmt.Sprintf("Publish %s?", printable.Counted(n, "state"))); err != nil {
 			return err
 		}
 	}

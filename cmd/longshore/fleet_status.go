@@ -9,6 +9,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/rollout"
@@ -124,7 +125,7 @@ func (r fleetStatusResult) text(w io.Writer) {
 			fmt.Fprintf(w, "  %s\n", x.Decisions[len(x.Decisions)-1])
 		}
 	}
-	fmt.Fprintf(w, "\n%d of %s current", counts["current"]+counts["nothing"], fleet.Counted(len(r.Devices), "device"))
+	fmt.Fprintf(w, "\n%d of %s current", counts["current"]+counts["nothing"], printable.Counted(len(r.Devices), "device"))
 	if asked {
 		fmt.Fprintf(w, ", %d well", counts["is well"])
 	}
@@ -133,7 +134,7 @@ func (r fleetStatusResult) text(w io.Writer) {
 	}
 	fmt.Fprintln(w)
 	if missed > 0 {
-		fmt.Fprintf(w, "reports of %s in the registry were replaced by newer ones before they were read\n", fleet.Counted(missed, "device"))
+		fmt.Fprintf(w, "reports of %s in the registry were replaced by newer ones before they were read\n", printable.Counted(missed, "device"))
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -65,9 +66,9 @@ func (r watched) text(w io.Writer) {
 	}
 	skipped := ""
 	if r.Skipped > 0 {
-		skipped = ", " + fleet.Counted(r.Skipped, "device") + " skipped"
+		skipped = ", " + printable.Counted(r.Skipped, "device") + " skipped"
 	}
-	fmt.Fprintf(w, "%s %.12s: %s published%s%s, %s up to date%s\n", r.Branch, r.Commit, fleet.Counted(len(r.Published), "state"), signed, andProposed(r.Proposed), fleet.Counted(r.Same, "device"), skipped)
+	fmt.Fprintf(w, "%s %.12s: %s published%s%s, %s up to date%s\n", r.Branch, r.Commit, printable.Counted(len(r.Published), "state"), signed, andProposed(r.Proposed), printable.Counted(r.Same, "device"), skipped)
 }
 
 // watcher publishes the commits of a branch.

@@ -21,7 +21,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
-	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/site"
@@ -69,15 +68,15 @@ func (r importResult) quietText() string { return fmt.Sprint(r.Bytes) }
 
 func (r importResult) text(w io.Writer) {
 	v := r.Verified
-	counts := strings.Join([]string{fleet.Counted(v.States, "state"), fleet.Counted(v.Components, "component"), fleet.Counted(v.Images, "image")}, ", ")
+	counts := strings.Join([]string{printable.Counted(v.States, "state"), printable.Counted(v.Components, "component"), printable.Counted(v.Images, "image")}, ", ")
 	if v.Against == "" {
 		row(w, "copied", "%s without verification", counts)
 	} else {
-		row(w, "verified", "%s, %s against %s", counts, fleet.Counted(v.Signatures, "signature"), v.Against)
+		row(w, "verified", "%s, %s against %s", counts, printable.Counted(v.Signatures, "signature"), v.Against)
 	}
 	moved := "all tags are up to date"
 	if n := len(r.Devices); n > 0 {
-		moved = "tags moved for " + fleet.Counted(n, "device")
+		moved = "tags moved for " + printable.Counted(n, "device")
 	}
 	if r.Receipt != "" {
 		moved += "; receipt written to " + r.Receipt

@@ -13,7 +13,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/printable"
-	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/signing/audit"
 )
 
@@ -143,11 +142,11 @@ func (r inspectResult) contents(top *branch) {
 		}
 	}
 	if c := r.Component; c != nil {
-		at := top.add("archive      %s/, %s", c.Root, fleet.Counted(len(c.Files), "file"))
+		at := top.add("archive      %s/, %s", c.Root, printable.Counted(len(c.Files), "file"))
 		for _, f := range c.Files {
 			at.add("%s  %s", oneLine(f.Name), printable.Bytes(f.Size))
 		}
-		locked := top.add("lock         %s", fleet.Counted(len(c.Images), "image"))
+		locked := top.add("lock         %s", printable.Counted(len(c.Images), "image"))
 		if !c.Locked {
 			locked.line = "lock         none: tags decide which images run"
 		}

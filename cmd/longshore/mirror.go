@@ -45,7 +45,7 @@ type mirrorResult struct {
 func (r mirrorResult) quietText() string { return fmt.Sprint(r.Bytes) }
 
 func (r mirrorResult) text(w io.Writer) {
-	row(w, "copied", "%s: %s and %s sent, %s", fleet.Counted(r.Artifacts, "artifact"), fleet.Counted(r.Manifests, "manifest"), fleet.Counted(r.Sent, "blob"), printable.Bytes(r.Bytes))
+	row(w, "copied", "%s: %s and %s sent, %s", printable.Counted(r.Artifacts, "artifact"), printable.Counted(r.Manifests, "manifest"), printable.Counted(r.Sent, "blob"), printable.Bytes(r.Bytes))
 	for _, s := range r.Notes {
 		row(w, "note", "%s", s)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
@@ -90,14 +91,14 @@ func (r pruneResult) quietText() string { return "" }
 func (r pruneResult) text(w io.Writer) {
 	const most = 20
 	r.details(w, most)
-	generations := fleet.Counted(r.Removed, "generation")
+	generations := printable.Counted(r.Removed, "generation")
 	switch {
 	case r.Removed == 0:
-		row(w, "done", "nothing to remove: %s of %s stay", fleet.Counted(r.Stay, "generation"), fleet.Counted(r.Looked, "device"))
+		row(w, "done", "nothing to remove: %s of %s stay", printable.Counted(r.Stay, "generation"), printable.Counted(r.Looked, "device"))
 	case r.DryRun:
-		row(w, "done", "%s of %s would be removed, %d stay; nothing has been removed", generations, fleet.Counted(r.Looked, "device"), r.Stay)
+		row(w, "done", "%s of %s would be removed, %d stay; nothing has been removed", generations, printable.Counted(r.Looked, "device"), r.Stay)
 	default:
-		row(w, "done", "%s of %s removed, and %d signatures and statements with them; %d stay", generations, fleet.Counted(r.Looked, "device"), r.Referrers, r.Stay)
+		row(w, "done", "%s of %s removed, and %d signatures and statements with them; %d stay", generations, printable.Counted(r.Looked, "device"), r.Referrers, r.Stay)
 	}
 }
 
@@ -105,7 +106,7 @@ func (r pruneResult) text(w io.Writer) {
 func (r pruneResult) details(w io.Writer, most int) {
 	for i, d := range r.Devices {
 		if i == most {
-			row(w, "", "and %s more", fleet.Counted(len(r.Devices)-most, "device"))
+			row(w, "", "and %s more", printable.Counted(len(r.Devices)-most, "device"))
 			return
 		}
 		if n := len(d.Remove); n > 0 {
@@ -262,7 +263,7 @@ func (c *call) foreign(l rollout.Store, stay needs, untrusted error) error {
 	for _, t := range r.Targets {
 		stay.add(t.Repository, t.Device, release.Need{All: true, Why: "rollout " + fmt.Sprint(r.Number) + " of " + l.Fleet + ", which none of your keys has signed, may need it"})
 	}
-	fmt.Fprintf(c.stderr, "note: rollout %d of %s is not signed by any of your keys: %s may need all generations\n", r.Number, l.Fleet, fleet.Counted(len(r.Targets), "device"))
+	fmt.Fprintf(c.stderr, "note: rollout %d of %s is not signed by any of your keys: %s may need all generations\n", r.Number, l.Fleet, printable.Counted(len(r.Targets), "device"))
 	return nil
 }
 
@@ -354,7 +355,7 @@ func (c *call) prune(command string, at map[string][]artifacts.DeviceID, keep re
 	if r.DryRun || r.Removed == 0 {
 		return c.show(r)
 	}
-	if err := c.confirm(fmt.Sprintf("Remove %s of %s, and keep %d?", fleet.Counted(r.Removed, "generation"), fleet.Counted(r.Looked, "device"), r.Stay)); err != nil {
+	if err := c.confirm(fmt.Sprintf("Remove %s of %s, and keep %d?", printable.Counted(r.Removed, "generation"), printable.Counted(r.Looked, "device"), r.Stay)); err != nil {
 		return err
 	}
 	r.Removed = 0

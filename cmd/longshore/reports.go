@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -64,7 +65,7 @@ func (r reportsResult) text(w io.Writer) {
 	for _, x := range r.Reports {
 		count[x.Outcome]++
 	}
-	row(w, "carried", "%s to %s", fleet.Counted(r.Carried, "report"), r.Destination)
+	row(w, "carried", "%s to %s", printable.Counted(r.Carried, "report"), r.Destination)
 	row(w, "", "%d already there, %d older than the existing ones", count[site.ReportThere], count[site.ReportOlder])
 	for _, x := range r.Reports {
 		if x.Reason != "" {

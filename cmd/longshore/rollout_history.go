@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
@@ -85,7 +86,7 @@ func (r rolloutHistory) text(w io.Writer) {
 			}
 		}
 		if x.Gone > 0 {
-			fmt.Fprintf(t, "  \t\t\t\t\t  no longer in the files: %s\n", fleet.Counted(x.Gone, "device"))
+			fmt.Fprintf(t, "  \t\t\t\t\t  no longer in the files: %s\n", printable.Counted(x.Gone, "device"))
 		}
 		for _, l := range []struct{ label, text string }{{"", x.Reason}, {"run by ", x.By}, {"revision ", x.Revision}, {"! ", x.Unverified}, {"! ", x.Unread}} {
 			if l.text != "" {

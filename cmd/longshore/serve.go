@@ -18,7 +18,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/cmd/internal/serving"
-	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/site"
 	"github.com/longshore-dev/longshore/site/serve"
@@ -63,7 +62,7 @@ func (r serveResult) quietText() string { return r.URL }
 
 func (r serveResult) text(w io.Writer) {
 	row(w, "serving", "%s", r.URL)
-	row(w, "content", "%s in %s", fleet.Counted(r.Tags, "tag"), strings.Join(r.Repositories, ", "))
+	row(w, "content", "%s in %s", printable.Counted(r.Tags, "tag"), strings.Join(r.Repositories, ", "))
 	if r.Difference {
 		row(w, "note", "the export is a difference: content that the site already had is missing here")
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
-	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
@@ -91,7 +90,7 @@ func unverified[T interface{ untrusted() bool }](where, what string, all []T) er
 	if n == 1 {
 		has = "has"
 	}
-	return outcome.WithCode(fmt.Errorf("%s: %d of %s %s no trusted signature", where, n, fleet.Counted(len(all), what), has), outcome.Verification)
+	return outcome.WithCode(fmt.Errorf("%s: %d of %s %s no trusted signature", where, n, printable.Counted(len(all), what), has), outcome.Verification)
 }
 
 type findSigners func(context.Context, *registry.Repository, ocispec.Descriptor) (signersInfo, error)

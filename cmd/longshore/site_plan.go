@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts/printable"
-	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/site"
 )
 
@@ -59,7 +58,7 @@ func (r sitePlanResult) text(w io.Writer) {
 			lacks = printable.Bytes(a.Lacks) + " to copy"
 		}
 		if a.Referrers > 0 {
-			lacks += ", with " + fleet.Counted(a.Referrers, "referrer")
+			lacks += ", with " + printable.Counted(a.Referrers, "referrer")
 		}
 		child := b.add("%s  %s  %s  %s, %s", a.Kind, name, printable.Digest(a.Digest), printable.Bytes(a.Bytes), lacks)
 		for _, key := range a.Names {

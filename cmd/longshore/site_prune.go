@@ -10,7 +10,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/site"
 )
@@ -56,19 +56,19 @@ func (r sitePruneResult) text(w io.Writer) {
 	pruneResult{Devices: r.Devices}.details(w, most)
 	for i, n := range r.Artifacts {
 		if i == most {
-			row(w, "", "and %s more", fleet.Counted(len(r.Artifacts)-most, "artifact"))
+			row(w, "", "and %s more", printable.Counted(len(r.Artifacts)-most, "artifact"))
 			break
 		}
 		row(w, string(n.Kind), "%s@%s", n.Repository, n.Digest)
 	}
-	generations, others := fleet.Counted(r.Removed.States, "generation"), fleet.Counted(r.Removed.Artifacts, "artifact")
+	generations, others := printable.Counted(r.Removed.States, "generation"), printable.Counted(r.Removed.Artifacts, "artifact")
 	switch {
 	case r.Removed.States+r.Removed.Artifacts == 0:
-		row(w, "done", "nothing to remove: %s of %s stay", fleet.Counted(r.Stay, "generation"), fleet.Counted(r.Looked, "device"))
+		row(w, "done", "nothing to remove: %s of %s stay", printable.Counted(r.Stay, "generation"), printable.Counted(r.Looked, "device"))
 	case r.DryRun:
-		row(w, "done", "%s and %s would be removed, %s stay; nothing has been removed", generations, others, fleet.Counted(r.Stay, "generation"))
+		row(w, "done", "%s and %s would be removed, %s stay; nothing has been removed", generations, others, printable.Counted(r.Stay, "generation"))
 	default:
-		row(w, "done", "%s and %s removed, and %d signatures and statements with them; %s stay", generations, others, r.Removed.Referrers, fleet.Counted(r.Stay, "generation"))
+		row(w, "done", "%s and %s removed, and %d signatures and statements with them; %s stay", generations, others, r.Removed.Referrers, printable.Counted(r.Stay, "generation"))
 	}
 	if r.Removed.Restored > 0 {
 		row(w, "restored", "%d of them, because a new state needs them", r.Removed.Restored)
@@ -108,7 +108,7 @@ func (c *call) sitePrune(args []string) error {
 	if r.DryRun || r.Removed.States+r.Removed.Artifacts == 0 {
 		return c.show(r)
 	}
-	if err := c.confirm(fmt.Sprintf("Remove %s and %s, and keep %s?", fleet.Counted(r.Removed.States, "generation"), fleet.Counted(r.Removed.Artifacts, "artifact"), fleet.Counted(r.Stay, "generation"))); err != nil {
+	if err := c.confirm(fmt.Sprintf("Remove %s and %s, and keep %s?", printable.Counted(r.Removed.States, "generation"), printable.Counted(r.Removed.Artifacts, "artifact"), printable.Counted(r.Stay, "generation"))); err != nil {
 		return err
 	}
 	gone, err := plan.Remove(c.Context)

@@ -16,7 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
@@ -62,7 +62,7 @@ type trustFile struct {
 func (r trustFile) quietText() string { return r.File }
 
 func (r trustFile) text(w io.Writer) {
-	row(w, r.Label, "%s: version %d, %s", r.File, r.Version, fleet.Counted(r.Rules, "rule"))
+	row(w, r.Label, "%s: version %d, %s", r.File, r.Version, printable.Counted(r.Rules, "rule"))
 	row(w, "next", "with signatures by %d of %s", r.Threshold, strings.Join(r.Signers, ", "))
 	if r.Published > 0 {
 		row(w, "published", "version %d, in the repository of the next one", r.Published)

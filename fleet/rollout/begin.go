@@ -10,6 +10,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 )
 
@@ -119,7 +120,7 @@ func Begin(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options, 
 	if err := run.keep(ctx, next); err != nil {
 		return nil, nil, err
 	}
-	run.event("", fmt.Sprintf("rollout %d begins: %s in %s", number, fleet.Counted(len(next.Targets), "device"), fleet.Counted(len(next.Waves), "wave")))
+	run.event("", fmt.Sprintf("rollout %d begins: %s in %s", number, printable.Counted(len(next.Targets), "device"), printable.Counted(len(next.Waves), "wave")))
 	return run, plan, nil
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/fleet"
 )
@@ -312,7 +313,7 @@ func CountWaves(ctx context.Context, from Endpoint, r *artifacts.Rollout, at tim
 }
 
 func (t WaveCount) String() string {
-	out := fmt.Sprintf("%d of %s well", t.Well, fleet.Counted(t.Devices, "device"))
+	out := fmt.Sprintf("%d of %s well", t.Well, printable.Counted(t.Devices, "device"))
 	for _, x := range []struct {
 		n    int
 		word string

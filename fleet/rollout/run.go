@@ -12,6 +12,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 )
 
@@ -203,7 +204,7 @@ func (r *Run) publishWave(ctx context.Context, wave int) error {
 	if err := r.keep(ctx, next); err != nil {
 		return err
 	}
-	r.event("", fmt.Sprintf("%s: %s published", title(*w), fleet.Counted(w.Devices-len(w.Left), "state")))
+	r.event("", fmt.Sprintf("%s: %s published", title(*w), printable.Counted(w.Devices-len(w.Left), "state")))
 	return nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry/release"
 )
@@ -117,7 +118,7 @@ func (r *Run) goBack(ctx context.Context) error {
 	if err := r.keep(ctx, next); err != nil {
 		return err
 	}
-	r.event("", fmt.Sprintf("rolled back: %s", fleet.Counted(done, "device")))
+	r.event("", fmt.Sprintf("rolled back: %s", printable.Counted(done, "device")))
 	return nil
 }
 
