@@ -6,8 +6,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
@@ -101,10 +103,21 @@ func TestConcurrency(t *testing.T) {
 	s.do(outcome.OK, "state", "push", "-q", "-d", "press-07", "--key", "release.key", "--component", monitor+":1.4.0", states)
 	for _, most := range []int32{1, 2} {
 		var now, seen atomic.Int32
+		var first sync.Once
+		together := make(chan struct{})
 		there.Faults.Add(testenv.Rule{Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 			n := now.Add(1)
 			defer now.Add(-1)
 			for old := seen.Load(); n > old && !seen.CompareAndSwap(old, n); old = seen.Load() {
+			}
+			if n == most {
+				first.Do(func() { close(together) })
+			}
+			if strings.Contains(r.URL.Path, "/library/caddy/blobs/uploads/") { // several may be sent at once: each waits for another one
+				select {
+				case <-together:
+				case <-time.After(time.Second): // the first one of a run may be alone
+				}
 			}
 			next.ServeHTTP(w, r)
 		}})

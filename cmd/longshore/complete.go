@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/urfave/cli/v2"
 
@@ -46,9 +45,6 @@ func (p *program) environment(f cli.Flag) (name, value string) {
 	name = variable(f)
 	return name, p.getenv(name)
 }
-
-// completeLimit is how long a completion waits for a registry.
-const completeLimit = 2 * time.Second
 
 // offer completes values of flags, and tags.
 func (p *program) offer(ctx context.Context, c *cmdline.Completion, flag, begin string) ([]string, bool) {
@@ -145,7 +141,7 @@ func (x *completion) tags(ctx context.Context, begin string, ref registry.Refere
 	x.Command.Action = func(f *cli.Context) error {
 		c := &call{program: x.p, flags: f}
 		defer c.end()
-		ctx, cancel := context.WithTimeout(c.Context, completeLimit)
+		ctx, cancel := context.WithTimeout(c.Context, c.completeWait)
 		defer cancel()
 		if err := c.connect(); err != nil {
 			return err

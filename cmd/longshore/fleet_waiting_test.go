@@ -21,7 +21,7 @@ import (
 // waiting and not failed, also after the wave's deadline, they are left alone, and the rollout goes on as soon as people and times let it.
 func TestRolloutToDevicesThatWait(t *testing.T) {
 	s := newShell(t, testenv.Referrers)
-	ids := s.waves(6, "rollout: {onFailure: rollback, waves: [{name: first, select: \"device!=press-0005\", deadline: 4s}, {name: rest, percent: 100}]}")
+	ids := s.waves(6, "rollout: {onFailure: rollback, waves: [{name: first, select: \"device!=press-0005\", deadline: 8s}, {name: rest, percent: 100}]}")
 	asks, closed, held := ids[0], ids[1], ids[2]
 	opens := time.Now().Add(3 * time.Hour).Truncate(time.Second)
 	var shut atomic.Bool
@@ -62,7 +62,7 @@ func TestRolloutToDevicesThatWait(t *testing.T) {
 
 	// The deadline is over: nobody is late, nothing is taken back, and no device gets its state again.
 	testenv.Eventually(t, time.Minute, "the deadline", func() error {
-		if over := time.Since(began); over < 5*time.Second {
+		if over := time.Since(began); over < 9*time.Second {
 			return fmt.Errorf("%v since the publication", over)
 		}
 		return nil

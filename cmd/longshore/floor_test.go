@@ -229,13 +229,13 @@ func (f *floor) Verify(ctx context.Context, kind intake.Kind, repository string,
 // settled waits until every device runs the state that its tag names and has reported it, and counts them by generation.
 func (f *floor) settled(patience time.Duration) map[uint64]int {
 	f.t.Helper()
-	out := map[uint64]int{}
+	out, tags := map[uint64]int{}, f.tags() // a device may not have looked since its tag was moved
 	err := testenv.Await(f.t.Context(), patience, func() error {
 		clear(out)
 		waits := []string{}
 		for id, d := range f.devices {
 			x := d.agent.Status()
-			if x.Committed == nil || x.Accepted == nil || x.Committed.Generation != x.Accepted.Generation || x.Phase != status.PhaseInSync || x.Outbox.Depth > 0 {
+			if x.Committed == nil || x.Accepted == nil || x.Committed.Generation != tags[id] || x.Accepted.Generation != tags[id] || x.Phase != status.PhaseInSync || x.Outbox.Depth > 0 {
 				waits = append(waits, id)
 				continue
 			}

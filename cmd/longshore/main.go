@@ -50,12 +50,13 @@ type program struct {
 	now            func() time.Time
 	unlock         func(private, password []byte) (sign.PrivateKey, error)
 	tagWait        time.Duration // see registry.Options
+	completeWait   time.Duration // of a completion for a registry
 	stdinSecret    string        // what --password-stdin read
 	debug          bool          // --debug
 }
 
 func newProgram(stdin io.Reader, stdout, stderr io.Writer, lookup func(string) (string, bool)) *program {
-	return &program{stdin: stdin, stdout: printable.NewWriter(stdout), stderr: printable.NewWriter(stderr), lookup: lookup, now: time.Now, unlock: sign.Unlock}
+	return &program{stdin: stdin, stdout: printable.NewWriter(stdout), stderr: printable.NewWriter(stderr), lookup: lookup, now: time.Now, unlock: sign.Unlock, completeWait: 2 * time.Second}
 }
 
 // getenv returns the value of a variable, or "" if it is not set.

@@ -123,7 +123,7 @@ func TestMediaOfOthers(t *testing.T) {
 			}()
 			select {
 			case <-done:
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("it waits for somebody who writes into the pipe")
 			}
 			if code == outcome.OK || !strings.Contains(output, filepath.Base(name)) {

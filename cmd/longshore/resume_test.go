@@ -66,6 +66,7 @@ func (s *shell) killed(there *testenv.RegistryServer, requests, bytes int64, arg
 	}
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
+	defer there.Faults.Settle() // what it has sent is in the storage
 	select {
 	case err = <-done:
 		var exit *exec.ExitError

@@ -34,11 +34,12 @@ const epoch = "1763654400"
 
 // shell types command lines in a directory of its own.
 type shell struct {
-	t      *testing.T
-	env    map[string]string
-	server *testenv.RegistryServer
-	log    bytes.Buffer // what was typed and what came of it
-	race   bool         // somebody else writes the same tags
+	t            *testing.T
+	env          map[string]string
+	server       *testenv.RegistryServer
+	log          bytes.Buffer  // what was typed and what came of it
+	race         bool          // others write the same tags
+	completeWait time.Duration // see program
 }
 
 // newShell starts a registry with images for the line monitor in it, and copies its Compose project and a key.
@@ -50,7 +51,7 @@ func newShell(t *testing.T, kind testenv.Kind) *shell {
 	}
 	dir := t.TempDir()
 	t.Chdir(dir)
-	s := &shell{t: t, server: testenv.Registry(t, kind), env: map[string]string{
+	s := &shell{t: t, server: testenv.Registry(t, kind), completeWait: time.Minute, env: map[string]string{
 		"HOME": dir, "SOURCE_DATE_EPOCH": epoch, "LONGSHORE_CERTS_DIR": filepath.Join(dir, "certs.d"), "COSIGN_PASSWORD": "longshore",
 	}}
 	s.write("certs.d/"+host+"/hosts.toml", "server = \""+s.server.URL+"\"\n")
@@ -103,6 +104,7 @@ func (s *shell) try(args ...string) (code int, stdout, stderr string) {
 	if s.race {
 		p.tagWait = busyTagWait
 	}
+	p.completeWait = s.completeWait
 	code = p.run(s.t.Context(), args)
 	return code, out.String(), errs.String()
 }
@@ -137,7 +139,7 @@ const processVariable = "LONGSHORE_TEST_PROCESS"
 func TestMain(m *testing.M) {
 	if os.Getenv(processVariable) != "" {
 		p := newProgram(os.Stdin, os.Stdout, os.Stderr, os.LookupEnv)
-		p.tagWait = busyTagWait
+		p.tagWait, p.completeWait = busyTagWait, time.Minute
 		os.Exit(p.run(context.Background(), os.Args[1:]))
 	}
 	os.Exit(m.Run())

@@ -139,7 +139,7 @@ func TestFleetWatch(t *testing.T) {
 	t.Cleanup(func() { ended() })
 	says := func(l *lines, want string) {
 		t.Helper()
-		err := testenv.Await(t.Context(), 30*time.Second, func() error {
+		err := testenv.Await(t.Context(), time.Minute, func() error {
 			if !strings.Contains(l.String(), want) {
 				return os.ErrNotExist
 			}
