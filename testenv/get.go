@@ -10,11 +10,11 @@ import (
 
 // Bounds of [Get].
 const (
-	getLimit  = 5 * time.Second
+	getLimit  = 30 * time.Second
 	maxAnswer = 1 << 20
 )
 
-// Get returns what a server answers, on a connection of its own. A status other than 200, and no answer within 5 seconds, are errors.
+// Get returns what a server answers, on a connection of its own. A status other than 200, and no answer within 30 seconds, are errors.
 func Get(ctx context.Context, url string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, getLimit)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 )
 
 // processStop is how long a process may take to end after SIGTERM.
-const processStop = 15 * time.Second
+const processStop = time.Minute
 
 // Process is a program that runs beside this one, with its output in a file.
 type Process struct {

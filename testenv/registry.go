@@ -210,7 +210,7 @@ func (s *RegistryServer) Up() error {
 	}
 	var l net.Listener
 	// Another process may have the port for a moment, as the local end of a connection.
-	err := Await(context.Background(), 5*time.Second, func() (err error) {
+	err := Await(context.Background(), time.Minute, func() (err error) {
 		l, err = In(s.network, func() (net.Listener, error) { return net.Listen("tcp", s.Host) })
 		return err
 	})

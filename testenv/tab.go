@@ -15,9 +15,9 @@ import (
 )
 
 const (
-	tabCall  = 20 * time.Second // of one command of the browser
-	tabWait  = 30 * time.Second // until a page shows what is waited for
-	tabStops = 100              // that the Tab key makes on a page, at most
+	tabCall  = time.Minute // of one command of the browser
+	tabWait  = time.Minute // until a page shows what is waited for
+	tabStops = 100         // that the Tab key makes on a page, at most
 )
 
 // TabOptions say what a page is opened on.

@@ -33,7 +33,7 @@ const (
 	// suiteCommands replaces the suite's own list of commands, which is its place for other implementations.
 	suiteCommands = "name: longshore\ncommand: compose\nps_command: compose ps\nglobal_opts: [{name: -f, value: compose.yaml}]\nup: {name: up}\ndown: {name: down}\n"
 
-	patience  = 20 * time.Second
+	patience  = time.Minute
 	maxAnswer = 1 << 16
 )
 

@@ -143,11 +143,11 @@ func TestCleansUpAfterTrouble(t *testing.T) {
 }
 
 func TestStaysWithKeep(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var out bytes.Buffer
 	said := false
-	if err := run(ctx, &out, nil, func(*show) { said = true }); err != nil {
+	if err := run(ctx, &out, nil, func(*show) { said = true; time.AfterFunc(200*time.Millisecond, cancel) }); err != nil {
 		t.Fatal(err)
 	}
 	if ctx.Err() == nil || !said {

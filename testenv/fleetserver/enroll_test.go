@@ -90,7 +90,7 @@ func (s *server) enroll(id string) *newcomer {
 func (d *newcomer) state() []byte {
 	d.s.t.Helper()
 	var body []byte
-	testenv.Eventually(d.s.t, 20*time.Second, "the manager serves "+d.id, func() error {
+	testenv.Eventually(d.s.t, time.Minute, "the manager serves "+d.id, func() error {
 		a := d.s.do(d.http, "GET", "/api/v1/deployments", "")
 		if body = a.Body; a.Code != 200 {
 			return os.ErrPermission

@@ -30,7 +30,7 @@ func scenarioImages(ctx context.Context) (map[string]v1.Image, error) {
 		"toolbox:2": func(*v1.Config) {},
 		"checked:1": func(c *v1.Config) {
 			c.Healthcheck = &v1.HealthConfig{
-				Test: []string{"CMD", "/toolbox", "get", "http://127.0.0.1:8080/health"}, Interval: 200 * time.Millisecond, Timeout: 2 * time.Second, Retries: 2,
+				Test: []string{"CMD", "/toolbox", "get", "http://127.0.0.1:8080/health"}, Interval: 200 * time.Millisecond, Timeout: 10 * time.Second, Retries: 2,
 			}
 		},
 		"filled:1": func(c *v1.Config) { c.Volumes = map[string]struct{}{"/data": {}} },

@@ -51,7 +51,7 @@ func newMemory() *memory {
 		switch {
 		case strings.HasSuffix(i.Repository, "/checked"):
 			return workload.ImageInfo{Health: &workload.Health{
-				Probe: workload.Probe{Exec: []string{"/toolbox", "get", "http://127.0.0.1:8080/health"}}, Interval: 200 * time.Millisecond, Timeout: 2 * time.Second, Retries: 2,
+				Probe: workload.Probe{Exec: []string{"/toolbox", "get", "http://127.0.0.1:8080/health"}}, Interval: 200 * time.Millisecond, Timeout: 10 * time.Second, Retries: 2,
 			}}
 		case strings.HasSuffix(i.Repository, "/filled"):
 			return workload.ImageInfo{Volumes: []string{"/data"}}

@@ -32,7 +32,7 @@ const (
 	trust  = host + "/plant/trust"
 	pool   = "10.%d.0.0/16"
 
-	settled = time.Minute
+	settled = 3 * time.Minute
 )
 
 // site is what the test has: a centre, and a site that no route leads to.

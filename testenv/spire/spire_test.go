@@ -22,7 +22,7 @@ const (
 	domain  = "plant.acme.example"
 	manager = "spiffe://" + domain + "/margo/wfm/main"
 	node    = "spiffe://" + domain + "/node"
-	settled = time.Minute
+	settled = 3 * time.Minute
 	svidTTL = time.Minute // SPIRE's agent renews at half of it, looking every five seconds
 )
 

@@ -105,7 +105,7 @@ func TestLong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := testenv.Await(t.Context(), 10*time.Second, func() error {
+	if err := testenv.Await(t.Context(), time.Minute, func() error {
 		if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 			return fmt.Errorf("the test program %d after the run: %v", pid, err)
 		}

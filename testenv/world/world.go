@@ -239,7 +239,7 @@ func (w *World) Control(ctx context.Context, command string, flags ...string) (s
 }
 
 // statusLimit bounds one question; the machine is small and busy.
-const statusLimit = 10 * time.Second
+const statusLimit = 30 * time.Second
 
 // Status is what the running agent reports on its socket: [World.Settled] asks ten times a second, and a process costs 50 ms.
 func (w *World) Status(ctx context.Context) (*status.Status, error) {
