@@ -72,8 +72,9 @@ func stages() []stage {
 				if err != nil {
 					return err
 				}
-				if c == nil {
-					p.t.Fatal("its probation is over already")
+				if c == nil { // on a busy machine it may be over, and the power goes after it
+					p.t.Log("its probation is over already")
+					return nil
 				}
 				if now := p.process(app); now == 0 || now == old {
 					return fmt.Errorf("process %d runs", now)

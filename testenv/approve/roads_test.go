@@ -216,7 +216,7 @@ func byFile(p *press) {
 	if w := p.waits("line", codes.ChangePostponed).Waiting; !strings.Contains(w.Message, "batch 17") || w.Until.Before(time.Now().Add(50*time.Minute)) {
 		p.t.Errorf("it waits: %+v", w)
 	}
-	decide("hmi-7", "", control.Decision{Verdict: store.Postponed, Until: time.Now().Add(3 * time.Second)})
+	decide("hmi-7", "", control.Decision{Verdict: store.Postponed, Until: time.Now().Add(10 * time.Second)})
 	p.waits("line", codes.ApprovalNeeded)
 	p.unmoved(before, "rejected and postponed")
 	decide("hmi-8", "", control.Decision{Verdict: store.Approved})
@@ -359,7 +359,7 @@ func opposed(p *press) {
 func windows(p *press) {
 	zone := time.Now().UTC()
 	closed := fmt.Sprintf("changes: {windows: [{hours: %q, zone: UTC}]}\n", zone.Add(11*time.Hour).Format("15:04")+"-"+zone.Add(12*time.Hour).Format("15:04"))
-	p.validFor = "10s"
+	p.validFor = "20s"
 	p.restart(closed)
 	p.publish("line")
 	p.synced()

@@ -90,7 +90,7 @@ func (d *device) decidesBy(t *testing.T, version uint64) {
 func usurpers() []attack {
 	return []attack{
 		{"next policy withheld until the one in use ends", one(codes.TrustExpired), func(t *testing.T, d *device) func() {
-			d.rotate(t, "root-1", "root-2", "version: 3", "expires: "+time.Now().Add(35*time.Second).UTC().Format(time.RFC3339)+"\nversion: 3")
+			d.rotate(t, "root-1", "root-2", "version: 3", "expires: "+time.Now().Add(time.Minute).UTC().Format(time.RFC3339)+"\nversion: 3")
 			d.decidesBy(t, 3)
 			d.settled(t, uint64(d.pushed))
 			d.begin(t)

@@ -536,7 +536,7 @@ func (d *device) begin(t *testing.T) {
 func startCustomer(ctx context.Context, url string) *customer {
 	ctx, stop := context.WithCancel(ctx)
 	c := &customer{stop: stop, asked: make(chan struct{})}
-	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
 	c.done.Go(func() {
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()

@@ -27,20 +27,23 @@ const (
 	shortAttack   = 8 * time.Second
 	nightlyAttack = time.Minute
 	maxEndpoint   = 300 << 20   // bytes that the endpoint may take at its peak
-	served        = time.Second // in which half of the others' reports are answered
+	served        = time.Second // in which half of the others' reports are answered,
+	busy          = 20          // or in so many times what half of those take at a server beside it that nobody attacks
 	others        = 10
 	intruder      = "gateway-1"
 )
 
 // TestEndpointAttack has the holder of one token do its worst to a real fleet endpoint, with everything at once: bodies
 // that come slowly, deployments and children as large and as many as it can, event streams, pages and lists, some of which
-// it never reads. The endpoint stays small, and half of the other devices' reports are answered within a second.
+// it never reads. The endpoint stays small, and half of the other devices' reports are answered within a second; where the machine is
+// busy, in the time that compares to an endpoint beside it.
 func TestEndpointAttack(t *testing.T) {
 	duration := shortAttack
 	if testenv.Nightly() {
 		duration = nightlyAttack
 	}
-	e := startEndpoint(t)
+	e, calm := startEndpoint(t), startEndpoint(t)
+	calmToken := calm.token(t, other(0))
 	tokens := map[string]string{intruder: e.token(t, intruder)}
 	for i := range others {
 		tokens[other(i)] = e.token(t, other(i))
@@ -55,17 +58,21 @@ func TestEndpointAttack(t *testing.T) {
 	for _, play := range []func(context.Context){x.slowBodies, x.deployments, x.children, x.streams, x.pages, x.unread} {
 		wg.Go(func() { play(ctx) })
 	}
-	times, peak := e.watch(ctx, t, tokens)
+	times, beside, peak := e.watch(ctx, t, tokens, func() {
+		if code, body, err := calm.report(ctx, other(0), calmToken); ctx.Err() == nil && (err != nil || code/100 != 2) {
+			t.Errorf("the endpoint that is not attacked answers %d %s, %v", code, body, err)
+		}
+	})
 	cancel()
 	wg.Wait()
 	if len(times) == 0 {
 		t.Fatal("no other device was answered")
 	}
-	slices.Sort(times)
-	median, worst := times[len(times)/2], times[len(times)-1]
-	if median > served { // tests run beside this one: one answer may wait for the machine
-		t.Errorf("half of the reports of others were answered within %v, the slowest in %v: half should be within %v", median, worst, served)
+	median, worst := middle(times), slices.Max(times)
+	if most := max(served, busy*middle(beside)); median > most {
+		t.Errorf("half of the reports of others were answered within %v, the slowest in %v: half should be within %v", median, worst, most)
 	}
+	t.Logf("an endpoint that is not attacked answered half of its reports within %v", middle(beside).Round(time.Millisecond))
 	t.Logf("in %v: %s; %d reports of others, half of them within %v, the slowest in %v; the endpoint took %d MiB at its peak, its database %d MiB",
 		duration, x.String(), len(times), median.Round(time.Millisecond), worst.Round(time.Millisecond), peak>>20, e.stored(t)>>20)
 	if peak > maxEndpoint {
@@ -95,7 +102,7 @@ func startEndpoint(t *testing.T) *endpoint {
 	if err := testenv.BuildOwn(t.Context(), dir, "longshore-fleet"); err != nil {
 		t.Fatal(err)
 	}
-	e := &endpoint{database: filepath.Join(dir, "fleet.db"), program: filepath.Join(dir, "longshore-fleet"), client: &http.Client{Timeout: 20 * time.Second}}
+	e := &endpoint{database: filepath.Join(dir, "fleet.db"), program: filepath.Join(dir, "longshore-fleet"), client: &http.Client{Timeout: time.Minute}}
 	cmd := exec.CommandContext(t.Context(), e.program, "serve", "--database", e.database, "--listen", "127.0.0.1:0")
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 20 * time.Second
@@ -140,9 +147,17 @@ func (e *endpoint) token(t *testing.T, device string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// watch has the other devices report, one after the other, until ctx ends, and looks at the page now and then. It returns
-// how long each answer took, and the most memory that the endpoint took.
-func (e *endpoint) watch(ctx context.Context, t *testing.T, tokens map[string]string) (times []time.Duration, peak int64) {
+// middle is the median; 0: of none.
+func middle(times []time.Duration) time.Duration {
+	if len(times) == 0 {
+		return 0
+	}
+	return slices.Sorted(slices.Values(times))[len(times)/2]
+}
+
+// watch has the other devices report, one after the other, until ctx ends, and looks at the page now and then. calm is a report elsewhere. It
+// returns how long each answer took, and each calm one, and the most memory that the endpoint took.
+func (e *endpoint) watch(ctx context.Context, t *testing.T, tokens map[string]string, calm func()) (times, beside []time.Duration, peak int64) {
 	for count := 0; ctx.Err() == nil; count++ {
 		device := other(count % others)
 		began := time.Now()
@@ -155,6 +170,9 @@ func (e *endpoint) watch(ctx context.Context, t *testing.T, tokens map[string]st
 		if err != nil || code/100 != 2 {
 			t.Errorf("%s was answered %d after %v: %s, %v", device, code, took, body, err)
 		}
+		began = time.Now()
+		calm()
+		beside = append(beside, time.Since(began))
 		if count%20 == 0 {
 			if code, _, err := e.get(ctx, "127.0.0.1", "/"); ctx.Err() == nil && (err != nil || code != 200) {
 				t.Errorf("the page is answered %d, %v", code, err)
@@ -171,7 +189,7 @@ func (e *endpoint) watch(ctx context.Context, t *testing.T, tokens map[string]st
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-	return times, peak
+	return times, beside, peak
 }
 
 // stored is how much disk the database takes.

@@ -47,6 +47,18 @@ func TestManagerAttack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer good.CloseIdleConnections()
+	calm, err := fleetserver.Start(t.Context(), testenv.NewBox(t), fleetserver.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := calm.Publish(t.Context(), "press-07", 1, "web"); err != nil {
+		t.Fatal(err)
+	}
+	there, err := calm.HTTP("press-07")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer there.CloseIdleConnections()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	x := managerAttack{s, strings.TrimPrefix(s.URL, "https://")}
@@ -59,7 +71,7 @@ func TestManagerAttack(t *testing.T) {
 	attacks.Go(func() { x.slowBodies(ctx, t) })
 	huge := make(chan struct{})
 	attacks.Go(func() { defer close(huge); x.hugeBodies(ctx, t) })
-	var times []time.Duration
+	var times, beside []time.Duration
 	for over := false; !over || len(times) < witnesses; {
 		select {
 		case <-huge:
@@ -72,16 +84,21 @@ func TestManagerAttack(t *testing.T) {
 		if err != nil || a.Code != 200 {
 			t.Fatalf("a device that does nothing wrong is answered %+v, %v", a, err)
 		}
+		began = time.Now()
+		if a, err := calm.Do(ctx, there, "GET", "/api/v1/deployments", nil); err != nil || a.Code != 200 {
+			t.Fatalf("a device of the manager that is not attacked is answered %+v, %v", a, err)
+		}
+		beside = append(beside, time.Since(began))
 	}
-	slices.Sort(times)
+	median, most := middle(times), max(served, busy*middle(beside))
 	peak, err := testenv.PeakMemory(s.Process.PID())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("beside %d idle connections, slow and huge bodies: answers in %v in the median, %v at worst; the manager took %d MiB at its peak",
-		idleConnections, times[len(times)/2].Round(time.Millisecond), times[len(times)-1].Round(time.Millisecond), peak>>20)
-	if times[len(times)/2] > served || peak > mostManager {
-		t.Errorf("answers in %v in the median, at most %v are allowed; %d MiB, at most %d", times[len(times)/2], served, peak>>20, mostManager>>20)
+	t.Logf("beside %d idle connections, slow and huge bodies: answers in %v in the median, %v at worst, and in %v where nobody attacks; the manager took %d MiB at its peak",
+		idleConnections, median.Round(time.Millisecond), slices.Max(times).Round(time.Millisecond), middle(beside).Round(time.Millisecond), peak>>20)
+	if median > most || peak > mostManager {
+		t.Errorf("answers in %v in the median, at most %v are allowed; %d MiB, at most %d", median, most, peak>>20, mostManager>>20)
 	}
 }
 
