@@ -131,7 +131,7 @@ func (r *real) sigkill(t *testing.T, at int) int {
 	id := devices.Add(1)
 	o := orders{
 		Address: r.daemon.Address, Namespace: fmt.Sprintf("%s-%d", r.daemon.Namespace, id), Dir: t.TempDir(),
-		Table: fmt.Sprintf("lssk%d_%d", os.Getpid(), id), Pool: fmt.Sprintf("10.%d.0.0/16", 190+id%60),
+		Table: fmt.Sprintf("lssk%d_%d", os.Getpid(), id), Pool: fmt.Sprintf("10.%d.0.0/16", 64+id%60),
 	}
 	for _, d := range []string{"net", "run", "data", "content"} {
 		if err := os.Mkdir(o.path(d), 0o700); err != nil {

@@ -16,9 +16,10 @@ import (
 // claimant is another process that is the device's agent, with directories of its own, until it is killed.
 func claimant(r *rig) (*exec.Cmd, string) {
 	r.t.Helper()
+	n := rigs.Add(1)
 	o := orders{
 		Address: r.o.Address, Namespace: r.o.Namespace, DataDir: r.t.TempDir(), RunDir: r.t.TempDir(),
-		NetData: r.t.TempDir(), NetRun: r.t.TempDir(), NetTable: fmt.Sprintf("lscl%d_%d", os.Getpid(), rigs.Add(1)), NetPool: fmt.Sprintf("10.%d.0.0/16", 190+rigs.Load()%20), Claim: true,
+		NetData: r.t.TempDir(), NetRun: r.t.TempDir(), NetTable: fmt.Sprintf("lscl%d_%d", os.Getpid(), n), NetPool: fmt.Sprintf("10.%d.0.0/16", 130+n%60), Claim: true,
 	}
 	arg, err := json.Marshal(o)
 	if err != nil {

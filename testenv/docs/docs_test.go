@@ -254,7 +254,7 @@ func (w *writer) device() {
 	maps.Copy(w.env, map[string]string{
 		"LONGSHORE_CONFIG_DIR": etc, "LONGSHORE_CONFIG": filepath.Join(etc, "agent.yaml"), "LONGSHORE_POLL": "1s",
 		"CONTAINERD": filepath.Join(d.Bin, "containerd"), "LONGSHORE_CONTAINERD": d.Address, "LONGSHORE_CONTAINERD_NAMESPACE": d.Namespace,
-		"LONGSHORE_NETWORK_TABLE": table, "LONGSHORE_NETWORK_POOL": fmt.Sprintf("10.%d.0.0/16", 220+n%30),
+		"LONGSHORE_NETWORK_TABLE": table, "LONGSHORE_NETWORK_POOL": fmt.Sprintf("10.%d.0.0/16", 240+n%10),
 		"LONGSHORE_DATA_DIR": filepath.Join(w.box.Dir(), "data"), "LONGSHORE_RUN_DIR": filepath.Join(w.box.Dir(), "run"),
 	})
 	systemctl := `#!/bin/bash
