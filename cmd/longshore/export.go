@@ -82,15 +82,19 @@ func (c *call) export(args []string) error {
 	if c.Bool("reports") {
 		return c.exportReports(args[0], args[1])
 	}
-	s, err := c.carry(args[0], nil, true)
-	if err != nil {
-		return err
-	}
-	had, err := c.inventory(s.states)
-	if err != nil {
-		return err
-	}
 	volumes, each, err := c.volumeSize()
+	if err != nil {
+		return err
+	}
+	states, _, err := c.siteOptions(args[0])
+	if err != nil {
+		return err
+	}
+	had, err := c.inventory(states)
+	if err != nil {
+		return err
+	}
+	s, err := c.carry(args[0], nil, true) // last: to verify many states takes long
 	if err != nil {
 		return err
 	}

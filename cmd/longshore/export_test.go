@@ -101,6 +101,14 @@ func TestImportRefuses(t *testing.T) {
 	s.refuses(outcome.Refused, []string{"is the inventory for harbor.acme.example/wien/state"}, "export", releaseKeyPublic, "--since", "other.json", states, "next")
 	s.write("torn.json", `{"version": 1,`)
 	s.refuses(outcome.Misused, []string{"torn.json"}, "export", releaseKeyPublic, "--since", "torn.json", states, "next")
+	s.refuses(outcome.Misused, []string{"is less than 1MiB"}, "export", releaseKeyPublic, "--since", "torn.json", "--volume-size", "4kB", states, "next")
+	if n := len(s.server.Faults.Requests("", "")); n > 0 {
+		t.Errorf("a wrong size of volumes is told after %d requests", n)
+	}
+	s.refuses(outcome.NotFound, []string{"missing.json"}, "export", releaseKeyPublic, "--since", "missing.json", states, "next")
+	if n := len(s.server.Faults.Requests("", "")); n > 0 {
+		t.Errorf("a missing inventory is told after %d requests", n)
+	}
 	s.refuses(outcome.Verification, []string{"press-07"}, "import", "--key=other.pub", "stick", siteHost)
 	s.refuses(outcome.NotFound, []string{"it is no export, or one that was not finished"}, "import", releaseKeyPublic, "line-monitor", siteHost)
 	s.write("source.json", s.do(outcome.OK, "site", "inventory", states, host))
