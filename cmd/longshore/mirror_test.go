@@ -131,6 +131,7 @@ func TestMirrorRefuses(t *testing.T) {
 	there.Faults.Forget()
 	s.refuses(outcome.Verification, []string{"press-07"}, "mirror", "--key=other.pub", states, siteHost)
 	s.refuses(outcome.Misused, []string{"--key"}, "mirror", states, siteHost)
+	s.refuses(outcome.Misused, []string{"oci-layout:stick is no registry", "longshore export"}, "mirror", releaseKeyPublic, states, "oci-layout:stick")
 	s.refuses(outcome.NotFound, []string{"press-70"}, "mirror", releaseKeyPublic, "-d", "press-70", states, siteHost)
 	s.refuses(outcome.NotFound, []string{"no device has a state there"}, "site", "plan", host+"/plant/components/line-monitor", siteHost)
 	for _, r := range there.Faults.Requests("", "") {

@@ -95,6 +95,9 @@ func (c *call) destination(arg string) site.Mapped {
 		if err != nil {
 			return nil, err
 		}
+		if ref.Scheme != registry.SchemeOCI {
+			return nil, c.misused("%s is no registry: to write to a directory use longshore export", arg)
+		}
 		repo, err := c.registry.OpenNamed(ref)
 		if err != nil {
 			return nil, err
