@@ -110,21 +110,26 @@ func (a *Agent) Status() status.Status {
 
 // Sync checks the registry now and waits for the outcome: also for a new generation to run, as long as ctx lasts.
 func (a *Agent) Sync(ctx context.Context) (status.SyncResult, error) {
-	reply := make(chan status.SyncResult, 1)
+	return await(ctx, a, (*loop).sync)
+}
+
+// await has the loop begin something, and returns its outcome, for which reply has room.
+func await[T any](ctx context.Context, a *Agent, begin func(l *loop, reply chan<- T)) (out T, err error) {
+	reply := make(chan T, 1)
 	select {
-	case a.inbox <- func(l *loop) { l.sync(reply) }:
+	case a.inbox <- func(l *loop) { begin(l, reply) }:
 	case <-a.done:
-		return status.SyncResult{}, errStopped
+		return out, errStopped
 	case <-ctx.Done():
-		return status.SyncResult{}, ctx.Err()
+		return out, ctx.Err()
 	}
 	select {
-	case r := <-reply:
-		return r, nil
+	case out = <-reply:
+		return out, nil
 	case <-a.done:
-		return status.SyncResult{}, errStopped
+		return out, errStopped
 	case <-ctx.Done():
-		return status.SyncResult{}, ctx.Err()
+		return out, ctx.Err()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -63,6 +64,7 @@ type loop struct {
 	machine    machineLook
 	volumes    volumes
 	waiters    []waiter
+	restarts   []*restart
 	garbage    bool // something may be left over on the device
 	collectAt  time.Time
 }
@@ -316,6 +318,7 @@ func (l *loop) pass() {
 			l.readLocks(now)
 		}
 		l.sup.Update(now, l.targetResolved, l.sight.seen, l.p)
+		l.beginRestarts(now)
 		saved := l.save(now)
 		l.readLastLogs()
 		l.act(now, saved)
@@ -380,4 +383,9 @@ func (l *loop) event(e workload.Event) {
 			l.log.Warn("a container ran out of memory", "deployment", d.Name, "component", c.Name, "service", x.Service.Name)
 		}
 	}
+}
+
+// stops reports whether the agent stops a container, or did since the last look: its exit is no news.
+func (l *loop) stops(id string) bool {
+	return l.sup.Busy[id] == plan.Stop || slices.ContainsFunc(l.sight.seen.Containers, func(o workload.Observation) bool { return o.ID == id && o.End == endReported })
 }

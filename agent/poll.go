@@ -4,6 +4,7 @@ import (
 	"errors"
 	"hash/fnv"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -354,6 +355,13 @@ func (l *loop) answer() {
 	}
 	clear(l.waiters[len(waiting):])
 	l.waiters = waiting
+	l.restarts = slices.DeleteFunc(l.restarts, func(r *restart) bool {
+		over := l.restarted(r)
+		if over {
+			r.reply <- r
+		}
+		return over
+	})
 }
 
 func (l *loop) outcome(w waiter) (status.SyncResult, bool) {

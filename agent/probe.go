@@ -83,7 +83,7 @@ func (l *loop) ask(ctx context.Context, id, run string, h workload.Health) {
 
 func (l *loop) probed(id, run string, h *workload.Health, err error) {
 	s := l.sup.Containers[id]
-	if s.Run != run {
+	if s.Run != run || l.stops(id) { // then it may answer as it likes
 		return
 	}
 	was := s.Health

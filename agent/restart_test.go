@@ -5,6 +5,7 @@ import (
 	"errors"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -200,6 +201,7 @@ func TestRestartEndsThePauseBeforeAStart(t *testing.T) {
 		time.Sleep(10 * time.Minute)
 		last := tries.Load()
 		w.Wait(t, "another try", func() bool { return tries.Load() > last })
+		synctest.Wait() // it has failed
 		broken.Store(false)
 		before := time.Now()
 		if _, err := r.Restart(t.Context(), []string{"web"}, byAna); err != nil {
@@ -207,6 +209,35 @@ func TestRestartEndsThePauseBeforeAStart(t *testing.T) {
 		}
 		if took := time.Since(before); took > time.Second {
 			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// One that is unhealthy again and again is started without the pause that follows such an end, also if it does so while it is being stopped.
+func TestRestartOfWhatIsUnhealthy(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		var sick atomic.Bool
+		m.Probing = func(context.Context, workload.Observation, workload.Probe) error {
+			if sick.Load() {
+				return errors.New("it does not answer")
+			}
+			return nil
+		}
+		app := anApp(1, "web:1")
+		app.Components[0].Services[0].Extra = "    restart: always\n    deploy: {restart_policy: {condition: any, delay: 10m}}\n    healthcheck: {test: [CMD, /ok], interval: 1s, timeout: 1s, retries: 1}\n"
+		w.Publish(t, 1, app)
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		before := w.Observe(t)["app-1/web"]
+		m.Stopping = 10 * time.Second
+		sick.Store(true)
+		w.Wait(t, "it is stopped", func() bool { return r.Containers()[0].Health == "unhealthy" })
+		asked := time.Now()
+		if _, err := r.Restart(t.Context(), []string{"web"}, byAna); err != nil {
+			t.Fatal(err)
+		}
+		if after := w.Observe(t)["app-1/web"]; after.Run == before.Run || after.Status != workload.Running || time.Since(asked) > time.Minute {
+			t.Errorf("after %v: %+v, before %+v", time.Since(asked), after, before)
 		}
 	})
 }

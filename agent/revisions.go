@@ -44,7 +44,6 @@ func (l *loop) recall() error {
 		return err
 	}
 	l.sup.Restarting = maps.Clone(l.restarting)
-	maps.Copy(l.sup.ToEnd, l.restarting) // a stop may have been cut off; until its run ends, a crash would count as the agent's doing
 	for _, g := range good {
 		rev := plan.GoodRevision{Record: g}
 		if d := l.targetDesired.Deployment(g.DeploymentID); d != nil && d.Digest == g.Digest {

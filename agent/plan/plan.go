@@ -260,8 +260,8 @@ func (pl *planner) component(v *view) {
 // supervise adds the steps to keep an existing container running.
 func (pl *planner) supervise(v *view, x *slot) {
 	s := pl.s.Containers[x.c.ID]
-	run, toEnd := pl.s.ToEnd[x.c.ID]
-	toEnd = toEnd && run == s.Run && alive(x.o) && v.ready(x.c, pl.s) // what could not be started again runs on
+	run, toEnd := pl.s.Restarting[x.c.ID]
+	toEnd = toEnd && run == x.o.Run && alive(x.o) && v.ready(x.c, pl.s) // what could not be started again runs on
 	st := Step{Verb: Start, Project: v.c.Project.Name, Container: x.c.ID, Spec: v.c.Project, Unit: *x.c}
 	switch {
 	case x.o.Status == workload.Paused && !toEnd:

@@ -32,13 +32,19 @@ func RestartNow(now time.Time, d *Desired, o workload.Observed, s *Supervision, 
 			r.At = time.Time{}
 			s.Retries[start] = r
 		}
-		switch c := s.Containers[id]; {
+		c := s.Containers[id]
+		switch {
 		case c.Run != "":
-			s.ToEnd[id] = c.Run
+			s.Restarting[id] = c.Run
+			if c.Health == HealthUnhealthy { // no pause follows this end
+				c.Health, c.Failed = HealthStarting, 0
+			}
 		case c.Exited:
 			c.NextStart = now
-			s.Containers[id] = c
+		default:
+			continue
 		}
+		s.Containers[id] = c
 	}
 	return nil
 }

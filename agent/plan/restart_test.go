@@ -35,8 +35,30 @@ func TestRestartOfWhatNeverStarted(t *testing.T) {
 	d := newDevice()
 	d.want = desired(1, deployment("d", c))
 	id := c.Containers[0].ID
-	if err := RestartNow(d.now, d.target(), d.observe(), d.sup, numbers, map[string]bool{id: true}); err != nil || len(d.sup.ToEnd) != 0 {
-		t.Errorf("runs to end: %v, %v", d.sup.ToEnd, err)
+	if err := RestartNow(d.now, d.target(), d.observe(), d.sup, numbers, map[string]bool{id: true}); err != nil || len(d.sup.Restarting) != 0 {
+		t.Errorf("runs to end: %v, %v", d.sup.Restarting, err)
+	}
+}
+
+// A container that is being started or resumed at the moment is restarted all the same.
+func TestRestartBesideAStart(t *testing.T) {
+	for _, resume := range []bool{false, true} {
+		c := component("d", "app", service("web", "1"))
+		d := newDevice()
+		d.run(t, desired(1, deployment("d", c)))
+		id := c.Containers[0].ID
+		st := Step{Verb: Start, Container: id, Resume: resume}
+		d.sup.Busy[id] = Start
+		if err := RestartNow(d.now, d.target(), d.observe(), d.sup, numbers, map[string]bool{id: true}); err != nil {
+			t.Fatal(err)
+		}
+		d.sup.Done(st)
+		delete(d.sup.Busy, id)
+		d.log = nil
+		d.run(t, d.want)
+		if diff := cmp.Diff([]string{"stop web-1.v1", "start web-1.v1"}, d.short(c)); diff != "" {
+			t.Errorf("resume: %t: steps (-want +got):\n%s", resume, diff)
+		}
 	}
 }
 

@@ -54,8 +54,7 @@ type Supervision struct {
 	Busy         map[string]Verb         // by Step.Subject: steps in progress
 	Begun        map[string]installation // by component key: when its installation began, while it lasts
 	Up           map[string]string       // by component key: the identity that was up once; timeouts are for installations
-	Restarting   map[string]string       // by container id: the run that was stopped to be started again; saved before the stop
-	ToEnd        map[string]string       // by container id: the run to stop and start again, for a person or because it was begun before the agent started
+	Restarting   map[string]string       // by container id: the run that is stopped to be started again, also by the next agent; saved before the stop
 	FailedBefore map[string]uint64       // failing containers of a last good revision, by id: since which generation; saved
 	Generation   uint64                  // that is applied
 	Missing      map[string]Trouble      // by image name: why it cannot be loaded
@@ -73,7 +72,6 @@ func NewSupervision() *Supervision {
 	return &Supervision{
 		Containers: map[string]Supervised{}, Prepared: map[string]string{}, Retries: map[string]Retry{},
 		Busy: map[string]Verb{}, Begun: map[string]installation{}, Up: map[string]string{}, Restarting: map[string]string{},
-		ToEnd: map[string]string{},
 	}
 }
 
@@ -145,7 +143,9 @@ func (s *Supervision) Done(step Step) {
 	case Teardown:
 		delete(s.Prepared, step.Project)
 	case Start:
-		delete(s.Restarting, step.Container)
+		if run := s.Restarting[step.Container]; run == "" || run != s.Containers[step.Container].Run { // otherwise the run that is to end was resumed, or has just begun
+			delete(s.Restarting, step.Container)
+		}
 		if step.repeated {
 			c := s.Containers[step.Container]
 			c.Total++
@@ -202,17 +202,6 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 	for id := range s.Containers {
 		if !needed[id] {
 			delete(s.Containers, id)
-		}
-	}
-	for id, run := range s.ToEnd {
-		c := s.Containers[id]
-		if c.Run == run {
-			continue
-		}
-		delete(s.ToEnd, id)
-		if c.Exited { // by itself meanwhile, or because it was unhealthy: it is due all the same
-			c.NextStart = now
-			s.Containers[id] = c
 		}
 	}
 	for id := range s.Restarting {
