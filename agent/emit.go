@@ -69,11 +69,4 @@ func (l *loop) did(st plan.Step, begun time.Time) {
 		kind = status.EventRestarted
 	}
 	l.events.Emit(l.about(st.Container, status.Event{Kind: kind, Since: begun}))
-	if kind == status.EventStopped || kind == status.EventRemoved { // its end is reported: the next look must not take it for one of its own
-		for i := range l.sight.seen.Containers {
-			if o := &l.sight.seen.Containers[i]; o.ID == st.Container {
-				o.Status, o.End = workload.Exited, endReported
-			}
-		}
-	}
 }

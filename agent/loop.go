@@ -372,7 +372,9 @@ func (l *loop) watch() {
 }
 
 func (l *loop) event(e workload.Event) {
-	l.sight.look = true
+	if e.Kind != workload.EventExit || !l.stops(e.ID) {
+		l.sight.look = true
+	}
 	if e.Kind == workload.EventLost {
 		ring(l.repairs.now)
 	}

@@ -46,16 +46,14 @@ func (l *loop) step(ctx context.Context, st plan.Step) {
 	l.send(func(l *loop) {
 		delete(l.sup.Busy, st.Subject())
 		delete(l.steps.long, st.Container)
-		l.sight.look = l.sight.look || st.Verb != plan.Prepare && st.Verb != plan.Create || err != nil
 		l.steps.ended++
 		if err == nil {
 			l.sup.Done(st)
 			l.logStep(st, begun)
-			if st.Verb == plan.Create { // known without a look, which would hold up its start
-				l.sight.seen = l.sight.seen.With(st.Spec, st.Unit)
-			}
+			l.sight.look = l.sight.look || !l.foreseen(st)
 			return
 		}
+		l.sight.look = true
 		r := l.sup.Fail(l.o.Now(), st, err, l.p)
 		if errors.Is(err, workload.ErrImageGone) {
 			l.refill.again()
@@ -68,6 +66,22 @@ func (l *loop) step(ctx context.Context, st plan.Step) {
 			l.log.Log(l.ctx, level, text, "step", st.Verb, "project", st.Project, "container", st.Container, "tries", r.Failures, "err", err)
 		}
 	})
+}
+
+// foreseen brings what is known of containers up to date after a step, without a look, which would hold up the steps that follow; false: that needs
+// one. How a run has ended counts only for a container that is to stay.
+func (l *loop) foreseen(st plan.Step) bool {
+	switch st.Verb {
+	case plan.Prepare:
+		return true
+	case plan.Create:
+		l.sight.seen = l.sight.seen.With(st.Spec, st.Unit)
+		return true
+	case plan.Stop, plan.Remove: // its end is reported: the next look must not take it for one of its own
+		l.sight.seen = l.sight.seen.Stopped(st.Container, endReported)
+		return st.Verb == plan.Stop && !l.needs(st.Container)
+	}
+	return false
 }
 
 // begin does a step beside the loop.

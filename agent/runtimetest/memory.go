@@ -319,8 +319,8 @@ func (m *Memory) ports(c *memoryContainer) error {
 }
 
 func (m *Memory) exit(c *memoryContainer, code uint32) {
-	c.Status, c.PID, c.ExitCode, c.ExitedAt, c.Began = workload.Exited, 0, code, m.now(), 0
 	c.End = "end of " + c.Run
+	c.Status, c.PID, c.Run, c.StartedAt, c.ExitCode, c.ExitedAt, c.Began = workload.Exited, 0, "", time.Time{}, code, m.now(), 0
 	m.send(workload.Event{Kind: workload.EventExit, ID: c.ID})
 }
 

@@ -159,8 +159,14 @@ func life(t *testing.T, d *device) {
 	if first.PID == 0 {
 		t.Error("a running container has no process")
 	}
+	running := d.observe(t)
 	d.try(t, "stop", rt.Stop(ctx, c.ID))
 	ended := d.status(t, c.ID, workload.Exited)
+	expected = running.Stopped(c.ID, ended.End)
+	expected.Containers[0].ExitCode, expected.Containers[0].ExitedAt = ended.ExitCode, ended.ExitedAt
+	if diff := cmp.Diff(expected, d.observe(t)); diff != "" {
+		t.Errorf("after the container was stopped (-expected +observed):\n%s", diff)
+	}
 	if ended.End == "" || ended.End != d.status(t, c.ID, workload.Exited).End || first.End != "" {
 		t.Errorf("the end of a run is named %q, while it runs %q", ended.End, first.End)
 	}

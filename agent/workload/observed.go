@@ -75,6 +75,17 @@ func (o Observed) With(p *Project, c Container) Observed {
 	return o
 }
 
+// Stopped is o after a container was stopped, as a runtime observes it then, but for how its run has ended: end names that.
+func (o Observed) Stopped(id, end string) Observed {
+	o.Containers = slices.Clone(o.Containers)
+	for i := range o.Containers {
+		if c := &o.Containers[i]; c.ID == id {
+			c.Status, c.PID, c.Run, c.StartedAt, c.Began, c.End = Exited, 0, "", time.Time{}, 0, end
+		}
+	}
+	return o
+}
+
 // Lack is the resource that the kernel refused to a container.
 type Lack string
 
