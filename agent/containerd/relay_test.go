@@ -182,7 +182,7 @@ func fullDisk(t *testing.T, kind string) {
 // logged has a container write a line and waits until its log has it.
 func (r *rig) logged(id, text string) {
 	r.t.Helper()
-	testenv.Eventually(r.t, 30*time.Second, "the log goes on", func() error {
+	testenv.Eventually(r.t, time.Minute, "the log goes on", func() error {
 		if _, err := r.say(id, text, 2, 30*time.Second); err != nil {
 			return err
 		}

@@ -121,7 +121,7 @@ func TestTelemetryReachesACollectorOnTheDevice(t *testing.T) {
 				to = v
 			}
 		}
-		testenv.Eventually(t, 20*time.Second, "the container reaches the "+name, func() error {
+		testenv.Eventually(t, time.Minute, "the container reaches the "+name, func() error {
 			var out bytes.Buffer
 			code, err := r.Exec(t.Context(), c.ID, agent.ExecOptions{Argv: []string{"/toolbox", "get", to + "/"}, Stdout: &out, Stderr: &out})
 			if err == nil && (code != 0 || !strings.Contains(out.String(), x.taken)) {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -45,7 +46,7 @@ func TestUsersOfItsOwn(t *testing.T) {
 	} else if got := fmt.Sprintf("%+v", info.Sys()); !strings.Contains(got, "Uid:0 ") {
 		t.Errorf("in the volume the file is of %s", got)
 	}
-	testenv.Eventually(t, 20e9, "a port below 1024 is no privilege", func() error {
+	testenv.Eventually(t, time.Minute, "a port below 1024 is no privilege", func() error {
 		return r.Probe(t.Context(), c.ID, workload.Probe{TCP: 80})
 	})
 }

@@ -95,7 +95,7 @@ func TestOffered(t *testing.T) {
 	if err := r.daemon.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, 20*time.Second, "containerd answers again", func() error {
+	testenv.Eventually(t, time.Minute, "containerd answers again", func() error {
 		again, err := r.Offered(t.Context())
 		if err == nil && !slices.Equal(again.Offered, first.Offered) {
 			t.Errorf("after a restart %q, before %q", again.Offered, first.Offered)
