@@ -49,9 +49,7 @@ type appResult struct {
 
 func (r appResult) text(w io.Writer) {
 	row(w, "packed", "%s %s (%s)", r.ID, r.Version, strings.Join(append([]string{artifacts.DescriptionFile}, r.Resources...), ", "))
-	for _, c := range r.Channels {
-		row(w, "channel", "%s", c)
-	}
+	rows(w, "channel", r.Channels)
 	for _, a := range r.Attached {
 		a.text(w)
 	}
@@ -150,7 +148,6 @@ type appVersion struct {
 	Digest digest.Digest `json:"digest"`
 }
 
-func (r appVersions) quietText() string { return "" }
 func (r appVersions) text(w io.Writer) {
 	width := len("TAG")
 	for _, v := range r.Versions {

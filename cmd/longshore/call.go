@@ -85,8 +85,7 @@ func (c *call) misused(format string, args ...any) error {
 
 // ofCommand adds the command's name to an error in the command line that shared code returned.
 func ofCommand(command string, err error) error {
-	var usage *outcome.Usage
-	if errors.As(err, &usage) && usage.Command == "" {
+	if usage, ok := errors.AsType[*outcome.Usage](err); ok && usage.Command == "" {
 		usage.Command = command
 	}
 	return err

@@ -46,8 +46,6 @@ type channelInfo struct {
 	Digest  digest.Digest `json:"digest"`
 }
 
-func (r channelList) quietText() string { return "" }
-
 func (r channelList) text(w io.Writer) {
 	for _, c := range r.Channels {
 		version := c.Version

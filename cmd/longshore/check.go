@@ -130,8 +130,6 @@ type checkFault struct {
 	Hint    string `json:"hint,omitempty"`
 }
 
-func (r checkResult) quietText() string { return "" }
-
 func (r checkResult) text(w io.Writer) {
 	for _, f := range r.Files {
 		if f.Valid {
@@ -155,15 +153,12 @@ func (c *call) check(args []string) error {
 		}
 		r.Files = append(r.Files, f)
 	}
-	if err := c.show(r); err != nil {
-		return err
-	}
-	return errors.Join(failed...)
+	return cmp.Or(c.show(r), errors.Join(failed...))
 }
 
 func faultsOf(file string, err error) []checkFault {
-	var document *strict.Error
-	if !errors.As(err, &document) {
+	document, ok := errors.AsType[*strict.Error](err)
+	if !ok {
 		return []checkFault{{File: file, Message: fault.Summary(err), Hint: fault.Hint(err)}}
 	}
 	var out []checkFault
@@ -259,8 +254,7 @@ func exists(dir fs.FS, name string) bool {
 
 // named adds the name of a file to an error without it.
 func named(file string, err error) error {
-	var document *strict.Error
-	if err == nil || errors.As(err, &document) || strings.HasPrefix(err.Error(), file) {
+	if _, ok := errors.AsType[*strict.Error](err); err == nil || ok || strings.HasPrefix(err.Error(), file) {
 		return err
 	}
 	return fmt.Errorf("%s: %w", file, err)

@@ -26,7 +26,6 @@ type diagnosis struct {
 	Findings   []registry.Finding `json:"findings"`
 }
 
-func (r diagnosis) quietText() string { return "" }
 func (r diagnosis) text(w io.Writer) {
 	width := 0
 	for _, f := range r.Findings {

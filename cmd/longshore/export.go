@@ -73,9 +73,7 @@ func (r exportResult) text(w io.Writer) {
 		row(w, "since", "the inventory of %s, %s", cmp.Or(r.Site, unnamedSite), r.Taken)
 	}
 	row(w, "directory", "%s", r.Directory)
-	for _, s := range r.Notes {
-		row(w, "note", "%s", s)
-	}
+	rows(w, "note", r.Notes)
 }
 
 func (c *call) export(args []string) error {

@@ -95,8 +95,6 @@ type fleetAppVersion struct {
 	Digest     digest.Digest `json:"digest,omitempty"`
 }
 
-func (r fleetInfo) quietText() string { return "" }
-
 func (r fleetInfo) text(w io.Writer) {
 	row(w, "valid", "fleet %s: %s, %s, %s", r.Fleet, printable.Counted(r.Devices, "device"), printable.Counted(r.Groups, "group"), printable.Counted(r.Deployments, "deployment"))
 	for _, a := range r.Applications {
@@ -107,9 +105,7 @@ func (r fleetInfo) text(w io.Writer) {
 	if r.Placements > 0 {
 		row(w, "placed", "%s on devices", printable.Counted(r.Placements, "deployment"))
 	}
-	for _, n := range r.Notes {
-		row(w, "note", "%s", n)
-	}
+	rows(w, "note", r.Notes)
 }
 
 func (c *call) fleetCheck(args []string) error {
@@ -153,8 +149,7 @@ func (c *call) fleetCheck(args []string) error {
 // missing.
 func compileFleet(ctx context.Context, client *registry.Client, dir string, f *fleet.Fleet) (*fleet.Compiled, error) {
 	releases, err := fleet.Resolve(ctx, f, registry.Upstream{Client: client})
-	var missing *strict.Error
-	if err != nil && !errors.As(err, &missing) {
+	if _, missing := errors.AsType[*strict.Error](err); err != nil && !missing {
 		return nil, err
 	}
 	compiled, faults := fleet.Compile(f, releases)

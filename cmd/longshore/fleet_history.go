@@ -56,8 +56,6 @@ type publication struct {
 	contentInfo
 }
 
-func (r fleetHistory) quietText() string { return "" }
-
 func (r fleetHistory) text(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 3, ' ', 0)
 	fmt.Fprintln(t, "  PUBLISHED\t"+signedBy(r.Verified)+"\tDEVICES\tCHANGES")
@@ -156,10 +154,7 @@ func (c *call) fleetHistory(args []string) error {
 		r.Publications, more = r.Publications[:limit], true
 	}
 	r.More = more
-	if err := c.show(r); err != nil {
-		return err
-	}
-	return unverified(f.Name, "publication", r.Publications)
+	return cmp.Or(c.show(r), unverified(f.Name, "publication", r.Publications))
 }
 
 // fleetLines reads the newest generations of devices by their repositories, at most limit of each: no line of the history has two of

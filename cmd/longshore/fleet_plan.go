@@ -94,7 +94,6 @@ func fleetPlanCommand() command {
 // planResult shows a plan.
 type planResult struct{ *fleet.Plan }
 
-func (r planResult) quietText() string            { return "" }
 func (r planResult) text(w io.Writer)             { r.Text(w) }
 func (r planResult) markdown(w io.Writer)         { r.Markdown(w) }
 func (r planResult) MarshalJSON() ([]byte, error) { return json.Marshal(r.Document()) }
@@ -310,8 +309,6 @@ type fleetState struct {
 	Generation uint64        `json:"generation"`
 	Digest     digest.Digest `json:"digest"`
 }
-
-func (r fleetPublished) quietText() string { return "" }
 
 func (r fleetPublished) text(w io.Writer) {
 	printPublished(w, r.Published, true)

@@ -74,8 +74,6 @@ type promotedComponent struct {
 	Repository string        `json:"repository,omitempty"` // where devices get it; "": from there
 }
 
-func (r promoteResult) quietText() string { return "" }
-
 func (r promoteResult) text(w io.Writer) {
 	changed := 0
 	for _, a := range r.Applications {

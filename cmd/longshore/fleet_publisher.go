@@ -161,9 +161,7 @@ func printProposed(w io.Writer, all []fleetProposal) {
 			waits = append(waits, s.Waiting)
 		}
 	}
-	for _, s := range waits {
-		row(w, "waits for", "%s", s)
-	}
+	rows(w, "waits for", waits)
 	if len(all) > 0 {
 		row(w, "", "the others sign with the same command, the same files and their own keys; for one device only: longshore state sign --device DEVICE …")
 	}

@@ -76,8 +76,6 @@ type cannotDevice struct {
 	lost bool // its earlier state is incomplete
 }
 
-func (r rollbackResult) quietText() string { return "" }
-
 func (r rollbackResult) text(w io.Writer) {
 	printPublished(w, r.Published, r.Signed)
 	printProposed(w, r.Proposed)

@@ -65,8 +65,6 @@ type reportedState struct {
 	held      bool                        // the last of them is why it waits, and the reason tells it
 }
 
-func (r fleetStatusResult) quietText() string { return "" }
-
 func (r fleetStatusResult) text(w io.Writer) {
 	width := len("DEVICE")
 	for _, d := range r.Devices {
@@ -193,13 +191,11 @@ func (c *call) fleetStatus(args []string) error {
 		}
 		r.Devices = append(r.Devices, s)
 	}
-	if err := c.show(r); err != nil {
-		return err
+	err = c.show(r)
+	if err == nil && differs {
+		err = outcome.Told(outcome.Differs)
 	}
-	if differs {
-		return outcome.Told(outcome.Differs)
-	}
-	return nil
+	return err
 }
 
 func fleetDiffCommand() command {
@@ -220,7 +216,6 @@ type fleetDiffResult struct {
 	Diffs []*fleet.DocumentDiff `json:"diffs"`
 }
 
-func (r fleetDiffResult) quietText() string { return "" }
 func (r fleetDiffResult) text(w io.Writer) {
 	for _, d := range r.Diffs {
 		fmt.Fprintf(w, "# %s\n%s\n", strings.Join(d.Devices, ", "), strings.Join(d.Lines, "\n"))

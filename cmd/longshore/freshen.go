@@ -111,9 +111,7 @@ func (r freshenResult) text(w io.Writer) {
 		}
 		shown++
 	}
-	for _, n := range r.Notes {
-		row(w, "note", "%s", n)
-	}
+	rows(w, "note", r.Notes)
 	row(w, "in all", "%d renewed, %d still fresh, %d failed", r.Renewed, r.Fresh, r.Failed)
 }
 

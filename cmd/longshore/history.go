@@ -259,10 +259,7 @@ func (c *call) stateHistory(args []string) error {
 		err := fmt.Errorf("%s: no state was published for %s: %w", args[0], device, fault.ErrNotFound)
 		return fault.WithHint(err, "publish a state: longshore state push --device "+string(device)+" …")
 	}
-	if err := c.show(r); err != nil {
-		return err
-	}
-	return unverified(ref.Place(), "generation", r.Generations)
+	return cmp.Or(c.show(r), unverified(ref.Place(), "generation", r.Generations))
 }
 
 // readGenerations reads the newest generations of a device, at most limit, and returns their total number; from is repo, or knows its tags.

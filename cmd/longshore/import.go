@@ -82,9 +82,7 @@ func (r importResult) text(w io.Writer) {
 		moved += "; receipt written to " + r.Receipt
 	}
 	row(w, "pushed", "%s; %s", printable.Bytes(r.Bytes), moved)
-	for _, s := range r.Notes {
-		row(w, "note", "%s", s)
-	}
+	rows(w, "note", r.Notes)
 }
 
 func (c *call) importMedia(args []string) error {

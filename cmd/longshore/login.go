@@ -58,8 +58,6 @@ func as(user string) string {
 	return " as " + user
 }
 
-func (r loginResult) quietText() string { return "" }
-
 // checkHost rejects an address that was copied from a browser, and a repository.
 func checkHost(command, given string) error {
 	host := given

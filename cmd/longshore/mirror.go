@@ -46,9 +46,7 @@ func (r mirrorResult) quietText() string { return fmt.Sprint(r.Bytes) }
 
 func (r mirrorResult) text(w io.Writer) {
 	row(w, "copied", "%s: %s and %s sent, %s", printable.Counted(r.Artifacts, "artifact"), printable.Counted(r.Manifests, "manifest"), printable.Counted(r.Sent, "blob"), printable.Bytes(r.Bytes))
-	for _, s := range r.Notes {
-		row(w, "note", "%s", s)
-	}
+	rows(w, "note", r.Notes)
 	if len(r.Devices) == 0 {
 		row(w, "devices", "all tags are up to date")
 		return

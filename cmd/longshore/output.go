@@ -8,12 +8,9 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
 
-// result is the result of a command. Its JSON form has stable keys; text is for people.
-type result interface {
-	text(w io.Writer)
-	// quietText is what --quiet prints: mostly a digest.
-	quietText() string
-}
+// result is the result of a command. Its JSON form has stable keys; text is for people. What --quiet prints of it, mostly a digest,
+// it has in quietText, if it has that.
+type result interface{ text(w io.Writer) }
 
 // show writes a result to stdout, in the format of -o or --quiet.
 func (c *call) show(r result) error {
@@ -29,8 +26,8 @@ func (c *call) show(r result) error {
 	case format == "json", format == "yaml":
 		return cmdline.Encode(c.stdout, format, r)
 	case c.Bool("quiet"):
-		if s := r.quietText(); s != "" {
-			_, err := fmt.Fprintln(c.stdout, s)
+		if q, ok := r.(interface{ quietText() string }); ok && q.quietText() != "" {
+			_, err := fmt.Fprintln(c.stdout, q.quietText())
 			return err
 		}
 		return nil
@@ -45,4 +42,10 @@ func (c *call) show(r result) error {
 // row writes one line of a result: two spaces, a label, and the text.
 func row(w io.Writer, label, format string, args ...any) {
 	fmt.Fprintf(w, "  %-9s %s\n", label, fmt.Sprintf(format, args...))
+}
+
+func rows[T any](w io.Writer, label string, texts []T) {
+	for _, text := range texts {
+		row(w, label, "%v", text)
+	}
 }

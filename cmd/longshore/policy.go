@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"io"
 	"slices"
 	"time"
@@ -56,9 +57,7 @@ type policyResult struct {
 
 func (r policyResult) text(w io.Writer) {
 	r.verifyResult.text(w)
-	for _, warning := range r.Warnings {
-		row(w, "warning", "%s", warning)
-	}
+	rows(w, "warning", r.Warnings)
 	says := "a device would accept it"
 	switch {
 	case !r.Allowed:
@@ -99,8 +98,5 @@ func (c *call) policyTest(args []string) error {
 	if failed != nil && c.Bool("quiet") {
 		return failed
 	}
-	if err := c.show(r); err != nil {
-		return err
-	}
-	return failed
+	return cmp.Or(c.show(r), failed)
 }

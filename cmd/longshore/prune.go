@@ -86,8 +86,6 @@ type prunedDevice struct {
 	Stays      []release.Old `json:"stays"` // old and still needed
 }
 
-func (r pruneResult) quietText() string { return "" }
-
 func (r pruneResult) text(w io.Writer) {
 	const most = 20
 	r.details(w, most)

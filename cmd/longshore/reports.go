@@ -58,8 +58,6 @@ type reportsResult struct {
 	Reports     []site.CarriedReport `json:"reports"`
 }
 
-func (r reportsResult) quietText() string { return "" }
-
 func (r reportsResult) text(w io.Writer) {
 	count := map[string]int{}
 	for _, x := range r.Reports {
@@ -173,13 +171,11 @@ func (c *call) showReports(source, destination string, reports []site.CarriedRep
 	if len(reports) == 0 {
 		return fault.WithHint(fmt.Errorf("%s: there are no reports of devices: %w", shownReference(source), fault.ErrNotFound), "set report.registry: true in agent.yaml of the devices; if it has report.repository, name that repository")
 	}
-	if err := c.show(r); err != nil {
-		return err
+	err := c.show(r)
+	if err == nil && invalid {
+		err = outcome.Told(outcome.Verification)
 	}
-	if invalid {
-		return outcome.Told(outcome.Verification)
-	}
-	return nil
+	return err
 }
 
 // shownReference is a reference as the user typed it.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -143,10 +144,7 @@ func (c *call) rolloutHistory(args []string) error {
 		}
 		r.Rollouts = append(r.Rollouts, e)
 	}
-	if err := c.show(r); err != nil {
-		return err
-	}
-	return unverified(r.Repository, "rollout", r.Rollouts)
+	return cmp.Or(c.show(r), unverified(r.Repository, "rollout", r.Rollouts))
 }
 
 // rolloutStates reads the states that rollouts name.

@@ -71,9 +71,7 @@ func (r sitePlanResult) text(w io.Writer) {
 		}
 	}
 	top.write(w, "")
-	for _, s := range slices.Concat(r.Problems, r.Absent) {
-		row(w, "missing", "%s", s)
-	}
+	rows(w, "missing", slices.Concat(r.Problems, r.Absent))
 	row(w, "in all", "%s, %s to copy", printable.Bytes(r.Bytes), printable.Bytes(r.Lacks))
 }
 

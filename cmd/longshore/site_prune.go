@@ -49,8 +49,6 @@ type sitePruneResult struct {
 	DryRun      bool           `json:"dryRun"`
 }
 
-func (r sitePruneResult) quietText() string { return "" }
-
 func (r sitePruneResult) text(w io.Writer) {
 	const most = 20
 	pruneResult{Devices: r.Devices}.details(w, most)

@@ -102,9 +102,7 @@ func (r stateResult) text(w io.Writer) {
 
 // showWindows prints the windows for changes, one in a line.
 func showWindows(w io.Writer, windows schedule.Windows) {
-	for _, one := range windows.Strings() {
-		row(w, "windows", "%s", one)
-	}
+	rows(w, "windows", windows.Strings())
 }
 
 func (c *call) statePush(args []string) error {

@@ -37,7 +37,6 @@ type stateDiffResult struct {
 	Lines  []string      `json:"lines"`
 }
 
-func (r stateDiffResult) quietText() string { return "" }
 func (r stateDiffResult) text(w io.Writer) {
 	for _, l := range r.Lines {
 		fmt.Fprintln(w, l)
@@ -87,13 +86,11 @@ func (c *call) stateDiff(args []string) error {
 	if d := fleet.DiffDocuments(before, documents(to)); d != nil {
 		r.Lines = d
 	}
-	if err := c.show(r); err != nil {
-		return err
+	err = c.show(r)
+	if err == nil && len(r.Lines) > 0 {
+		err = outcome.Told(outcome.Differs)
 	}
-	if len(r.Lines) > 0 {
-		return outcome.Told(outcome.Differs)
-	}
-	return nil
+	return err
 }
 
 // documents returns the deployments of a state by their names and ids, and its windows.

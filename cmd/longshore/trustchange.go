@@ -196,9 +196,7 @@ func (r changeInfo) text(w io.Writer) {
 	if r.Signers != "" {
 		row(w, "needs", "%s", r.Signers)
 	}
-	for _, s := range r.Warnings {
-		row(w, "warning", "%s", s)
-	}
+	rows(w, "warning", r.Warnings)
 	version := ""
 	if r.Version > 0 {
 		version = fmt.Sprintf(": version %d", r.Version)

@@ -68,9 +68,7 @@ func (r trustFile) text(w io.Writer) {
 		row(w, "published", "version %d, in the repository of the next one", r.Published)
 	}
 	resetRow(w, r.Generations)
-	for _, s := range r.Warnings {
-		row(w, "warning", "%s", s)
-	}
+	rows(w, "warning", r.Warnings)
 }
 
 // resetRow prints the reset of generations in a policy; nil: there is none.
@@ -284,9 +282,7 @@ func (r proposalResult) quietText() string { return r.Digest.String() }
 
 func (r proposalResult) text(w io.Writer) {
 	changeRows(w, r.Changes)
-	for _, s := range r.Warnings {
-		row(w, "warning", "%s", s)
-	}
+	rows(w, "warning", r.Warnings)
 	resetRow(w, r.Generations)
 	for _, s := range r.Signatures {
 		signatureRow(w, s)

@@ -78,9 +78,7 @@ func (r trustInfo) text(w io.Writer) {
 	for _, x := range r.Rules {
 		row(w, "rule", "%s  %s  %s", x.Scope, strings.Join(x.Artifacts, ", "), x.Says)
 	}
-	for _, x := range r.Revoked {
-		row(w, "revoked", "%s", x)
-	}
+	rows(w, "revoked", r.Revoked)
 	resetRow(w, r.Generations)
 	row(w, "next", "from %s, with signatures by %d of", r.Repository, r.Threshold)
 	for _, s := range r.Signers {
@@ -274,8 +272,5 @@ func (c *call) trustHistory(args []string) error {
 		}
 		r.Versions = append(r.Versions, e)
 	}
-	if err := c.show(r); err != nil {
-		return err
-	}
-	return refused
+	return cmp.Or(c.show(r), refused)
 }

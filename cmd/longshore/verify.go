@@ -134,10 +134,7 @@ func (c *call) verify(args []string) error {
 	if c.Bool("show-predicate") && failed == nil {
 		return c.showPredicates(r.Report)
 	}
-	if err := c.show(r); err != nil {
-		return err
-	}
-	return failed
+	return cmp.Or(c.show(r), failed)
 }
 
 // verdict returns why the verification failed. If there was too much to read, the exit code is that of a failed verification.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -99,9 +100,7 @@ func (r reportResult) text(w io.Writer) {
 		fmt.Fprintf(w, "  State digest: %s\n", r.State.Digest)
 		digestOf = "Report digest"
 	}
-	for _, n := range r.Notes {
-		row(w, "note", "%s", n)
-	}
+	rows(w, "note", r.Notes)
 	fmt.Fprintf(w, "  %s: %s\n", digestOf, r.Digest)
 }
 
@@ -156,10 +155,7 @@ func (c *call) verifyDevice(reference string) error {
 	if failed != nil && c.Bool("quiet") {
 		return failed
 	}
-	if err := c.show(out); err != nil {
-		return err
-	}
-	return failed
+	return cmp.Or(c.show(out), failed)
 }
 
 // stateJudge verifies the state that a device runs; nil: not requested.
