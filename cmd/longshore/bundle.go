@@ -6,8 +6,9 @@ import (
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
+
+	"github.com/longshore-dev/longshore/signing/audit"
 )
 
 func bundlePushCommand() command {
@@ -27,18 +28,7 @@ func bundlePushCommand() command {
 
 type bundleResult struct {
 	pushed
-	Deployments []deploymentInfo `json:"deployments"`
-}
-
-type deploymentInfo struct {
-	ID         string                        `json:"id"`
-	Name       string                        `json:"name"`
-	Digest     digest.Digest                 `json:"digest"`
-	Components []artifacts.DeployedComponent `json:"components"`
-}
-
-func describeDeployment(d artifacts.Deployment) deploymentInfo {
-	return deploymentInfo{ID: d.Document.ID, Name: d.Document.Metadata.Name, Digest: d.Digest, Components: d.Components()}
+	Deployments []audit.Deployment `json:"deployments"`
 }
 
 func (r bundleResult) text(w io.Writer) {
@@ -79,7 +69,7 @@ func (c *call) bundlePush(args []string) error {
 	if o.Created, err = c.created(); err != nil {
 		return err
 	}
-	r := bundleResult{Deployments: []deploymentInfo{}}
+	var all []artifacts.Deployment
 	for _, file := range documents {
 		data, err := c.readDocument(file)
 		if err != nil {
@@ -93,8 +83,9 @@ func (c *call) bundlePush(args []string) error {
 			return err
 		}
 		o.Deployments = append(o.Deployments, data)
-		r.Deployments = append(r.Deployments, describeDeployment(*d))
+		all = append(all, *d)
 	}
+	r := bundleResult{Deployments: audit.Deployments(all)}
 	a, err := artifacts.PackBundleArtifact(o)
 	if err != nil {
 		return err

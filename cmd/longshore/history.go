@@ -24,6 +24,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
@@ -130,15 +131,15 @@ type historyResult struct {
 }
 
 type historyLine struct {
-	Generation  uint64           `json:"generation"`
-	Tag         string           `json:"tag"`
-	Digest      digest.Digest    `json:"digest,omitempty"`
-	Current     bool             `json:"current"` // the device's tag names it
-	Created     string           `json:"created,omitempty"`
-	Previous    digest.Digest    `json:"previous,omitempty"`
-	Repeats     digest.Digest    `json:"repeats,omitempty"`            // the earlier generation with the same content
-	Repeated    uint64           `json:"repeatedGeneration,omitempty"` // its number, if it is listed
-	Deployments []deploymentInfo `json:"deployments"`
+	Generation  uint64             `json:"generation"`
+	Tag         string             `json:"tag"`
+	Digest      digest.Digest      `json:"digest,omitempty"`
+	Current     bool               `json:"current"` // the device's tag names it
+	Created     string             `json:"created,omitempty"`
+	Previous    digest.Digest      `json:"previous,omitempty"`
+	Repeats     digest.Digest      `json:"repeats,omitempty"`            // the earlier generation with the same content
+	Repeated    uint64             `json:"repeatedGeneration,omitempty"` // its number, if it is listed
+	Deployments []audit.Deployment `json:"deployments"`
 	contentInfo
 }
 
@@ -293,7 +294,7 @@ func readGenerations(ctx context.Context, repo *registry.Repository, from releas
 func describeGeneration(ctx context.Context, g release.Published, read map[digest.Digest]*release.Published) (historyLine, error) {
 	line := historyLine{
 		Generation: g.Generation, Tag: g.Tag, Digest: g.Digest, Current: g.Current, Previous: g.Previous, Repeats: g.Repeats,
-		Deployments: []deploymentInfo{}, Created: stamp(g.Created),
+		Deployments: []audit.Deployment{}, Created: stamp(g.Created),
 		contentInfo: contentInfo{Revision: g.Revision, Expires: stamp(g.Expires), Windows: g.Windows, signersInfo: signersInfo{Signers: []signerInfo{}}},
 	}
 	if x := read[g.Repeats]; x != nil {
@@ -303,9 +304,7 @@ func describeGeneration(ctx context.Context, g release.Published, read map[diges
 		line.Problem = fault.Summary(g.Problem)
 		return line, nil
 	}
-	for _, d := range g.Deployments {
-		line.Deployments = append(line.Deployments, describeDeployment(d))
-	}
+	line.Deployments = audit.Deployments(g.Deployments)
 	var before []artifacts.Deployment
 	if x := read[g.Previous]; x != nil {
 		before = x.Deployments

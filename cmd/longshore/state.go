@@ -19,6 +19,7 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
+	"github.com/longshore-dev/longshore/signing/audit"
 )
 
 func statePushCommand() command {
@@ -300,7 +301,7 @@ type stateInfo struct {
 }
 
 type shownDeployment struct {
-	deploymentInfo
+	audit.Deployment
 	Parameters map[string]any `json:"parameters,omitempty"`
 }
 
@@ -377,8 +378,8 @@ func describeState(ref registry.Reference, s *release.Current) stateInfo {
 			r.Annotations[k] = v
 		}
 	}
-	for _, d := range s.State.Deployments {
-		r.Deployments = append(r.Deployments, shownDeployment{describeDeployment(d), parameterValues(d.Document.Spec.Parameters)})
+	for i, d := range audit.Deployments(s.State.Deployments) {
+		r.Deployments = append(r.Deployments, shownDeployment{d, parameterValues(s.State.Deployments[i].Document.Spec.Parameters)})
 	}
 	return r
 }

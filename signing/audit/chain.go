@@ -257,7 +257,7 @@ func (a *audit) deployments(ctx context.Context, n *Node, all []artifacts.Deploy
 	var g errgroup.Group
 	g.SetLimit(concurrency)
 	components := 0
-	for i, d := range deployments(all) {
+	for i, d := range Deployments(all) {
 		node := &Node{Kind: "deployment", Name: d.Name, Digest: d.Digest}
 		n.Below = append(n.Below, node)
 		for _, c := range d.Components {

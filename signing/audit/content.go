@@ -18,7 +18,8 @@ import (
 
 const maxImageConfig = 1 << 20 // bytes
 
-func deployments(all []artifacts.Deployment) []Deployment {
+// Deployments describes deployments.
+func Deployments(all []artifacts.Deployment) []Deployment {
 	out := []Deployment{}
 	for _, d := range all {
 		out = append(out, Deployment{ID: d.Document.ID, Name: d.Document.Metadata.Name, Digest: d.Digest, Components: d.Components()})

@@ -200,7 +200,7 @@ func (c *Content) read(ctx context.Context, src signing.Source, o *artifacts.Out
 		if err != nil {
 			return err
 		}
-		c.Deployments = deployments(ds)
+		c.Deployments = Deployments(ds)
 		return nil
 	case artifacts.KindComponent:
 		return c.readComponent(manifest, blob(artifacts.MaxArchive))
@@ -238,6 +238,6 @@ func (c *Content) readState(manifest []byte, blob func(ocispec.Descriptor) ([]by
 	if err != nil {
 		return err
 	}
-	c.Deployments = deployments(s.Deployments)
+	c.Deployments = Deployments(s.Deployments)
 	return nil
 }
