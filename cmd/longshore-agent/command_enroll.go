@@ -17,7 +17,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
-	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/report"
@@ -218,7 +217,7 @@ func (p *program) authenticate(e *enrollee) (ask bool, err error) {
 		return false, outcome.Usagef("enroll", "--bundle-url must begin with https://")
 	case e.bundleURL != "" || t.Pin != "":
 		return false, nil // the bundle is read at the first attempt
-	case !interactive(p.stdin) || !terminal(p.stderr):
+	case cmdline.Terminal(p.stdin) == nil || cmdline.Terminal(p.stderr) == nil:
 		return false, outcome.Usagef("enroll", "give --expect-manager, --trust-bundle, --bundle-url or --join-token-file: the device must know its manager")
 	}
 	return true, nil
@@ -249,11 +248,6 @@ func (p *program) confirm(e *enrollee) error {
 	}
 	e.options.Trust.Anchors, e.options.Trust.Pin = anchors, pin
 	return nil
-}
-
-func interactive(r io.Reader) bool {
-	f, ok := r.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // await asks the manager until it has decided.
@@ -373,7 +367,7 @@ func (p *program) showKeyToApprove(e *enrollee) {
 	approve := fmt.Sprintf("%s --fingerprint %s", device, e.print)
 	if e.token == "" {
 		fmt.Fprintf(p.stderr, "The key of this device has the fingerprint\n\n  %s\n\nApprove it at the manager:\n\n  longshore-fleet devices approve %s\n\n", e.print, approve)
-		if terminal(p.stderr) || e.c.Bool("qr") {
+		if cmdline.Terminal(p.stderr) != nil || e.c.Bool("qr") {
 			_ = writeQR(p.stderr, approve) // the text stands above
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -66,8 +66,8 @@ func (p *program) exec(c *cli.Context) error {
 	r := control.ExecRequest{
 		Target: args[0], Argv: args[1:], User: c.String("user"), WorkingDir: c.String("workdir"), Environment: c.StringSlice("env"), TTY: c.Bool("tty"),
 	}
-	in, isFile := p.stdin.(*os.File)
-	if r.TTY && c.Bool("interactive") && (!isFile || !term.IsTerminal(int(in.Fd()))) {
+	in := cmdline.Terminal(p.stdin)
+	if r.TTY && c.Bool("interactive") && in == nil {
 		return outcome.Usagef(c.Command.Name, "--tty: standard input is no terminal; leave -t out")
 	}
 	client, err := clientOf(c)
@@ -165,9 +165,4 @@ func pass(caught <-chan os.Signal, to chan<- syscall.Signal, cancel context.Canc
 			}
 		}
 	}
-}
-
-func terminal(w io.Writer) bool {
-	f, ok := printable.Raw(w).(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }

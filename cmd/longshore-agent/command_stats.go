@@ -62,7 +62,7 @@ func (p *program) stats(c *cli.Context) error {
 		case "yaml":
 			err = cmdline.Encode(p.stdout, "yaml", now)
 		default:
-			if terminal(p.stdout) {
+			if cmdline.Terminal(p.stdout) != nil {
 				fmt.Fprint(printable.Raw(p.stdout), "\x1b[H\x1b[J") // from the top again
 			}
 			writeStats(p.stdout, now)

@@ -142,5 +142,5 @@ func ago(d time.Duration) string {
 }
 
 func colour(w io.Writer) bool {
-	return os.Getenv("NO_COLOR") == "" && terminal(w)
+	return os.Getenv("NO_COLOR") == "" && cmdline.Terminal(w) != nil
 }

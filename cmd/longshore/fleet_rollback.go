@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -13,11 +12,11 @@ import (
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"github.com/urfave/cli/v2"
-	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -249,8 +248,7 @@ func yesFlag() cli.Flag {
 
 // confirm asks the user whether to continue. It does not ask without a terminal or with --yes.
 func (c *call) confirm(question string) error {
-	f, ok := c.stdin.(*os.File)
-	if c.Bool("yes") || !ok || !term.IsTerminal(int(f.Fd())) {
+	if c.Bool("yes") || cmdline.Terminal(c.stdin) == nil {
 		return nil
 	}
 	answer, err := c.ask(question + " [y/N] ")

@@ -2,14 +2,12 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
-	"golang.org/x/term"
 
-	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 )
 
@@ -22,8 +20,8 @@ func (c *call) progress(done string) (func(fleet.Progress), func()) {
 	if c.Bool("quiet") {
 		return nil, func() {}
 	}
-	f, ok := printable.Raw(c.stderr).(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	f := cmdline.Terminal(c.stderr)
+	if f == nil {
 		begin, last := c.now(), c.now()
 		return func(x fleet.Progress) {
 			now := c.now()

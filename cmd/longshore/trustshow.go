@@ -4,17 +4,16 @@ import (
 	"cmp"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
-	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -106,7 +105,7 @@ func (c *call) trustShow(args []string) error {
 	}
 	if c.Bool("document") {
 		out := printable.Raw(c.stdout)
-		if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		if cmdline.Terminal(out) != nil {
 			out = c.stdout // a terminal would execute escape sequences
 		}
 		_, err := out.Write(x.Document)

@@ -3,11 +3,14 @@ package cmdline
 import (
 	"encoding/json"
 	"io"
+	"os"
 	"strings"
 
 	"github.com/urfave/cli/v2"
+	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/artifacts/emit"
+	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -57,4 +60,15 @@ func Encode(w io.Writer, format string, v any) error {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
+}
+
+// Terminal is the terminal that a standard stream is, also one behind a [printable.Writer]; nil: it is none.
+func Terminal(stream any) *os.File {
+	if w, ok := stream.(*printable.Writer); ok {
+		stream = printable.Raw(w)
+	}
+	if f, ok := stream.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return f
+	}
+	return nil
 }
