@@ -254,19 +254,9 @@ func writeAuthority(dir string, a *ca.Authority) error {
 		return err
 	}
 	if key != nil {
-		if err := writeNew(filepath.Join(dir, caKey), key, 0o600); err != nil {
+		if err := files.WriteNew(filepath.Join(dir, caKey), key, 0o600); err != nil {
 			return err
 		}
 	}
-	return writeNew(filepath.Join(dir, caCert), cert, 0o644)
-}
-
-// writeNew writes a file that must not be there.
-func writeNew(file string, data []byte, mode fs.FileMode) error {
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	return errors.Join(err, f.Sync(), f.Close())
+	return files.WriteNew(filepath.Join(dir, caCert), cert, 0o644)
 }

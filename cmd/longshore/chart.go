@@ -108,7 +108,7 @@ func (c *call) packChart(from string) (*artifacts.Artifact, *artifacts.Chart, er
 		return nil, nil, err
 	}
 	defer dir.Close()
-	used, err := files(dir.FS())
+	used, err := filesOf(dir.FS())
 	if err != nil {
 		return nil, nil, err
 	}

@@ -118,7 +118,7 @@ func (c *call) componentPush(args []string) error {
 		return err
 	}
 	if isDirectory(args[0]) {
-		used, err := files(packed.Files)
+		used, err := filesOf(packed.Files)
 		if err != nil {
 			return err
 		}
@@ -267,7 +267,7 @@ func (r *componentResult) describe(a *artifacts.Artifact, lock *artifacts.Lock) 
 		if err != nil {
 			return err
 		}
-		if r.Files, err = files(archive.FS); err != nil {
+		if r.Files, err = filesOf(archive.FS); err != nil {
 			return err
 		}
 		r.Bytes = int64(len(b.Data))
@@ -282,7 +282,7 @@ func (r *componentResult) describe(a *artifacts.Artifact, lock *artifacts.Lock) 
 	return nil
 }
 
-func files(fsys fs.FS) ([]string, error) {
+func filesOf(fsys fs.FS) ([]string, error) {
 	var out []string
 	err := fs.WalkDir(fsys, ".", func(name string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {

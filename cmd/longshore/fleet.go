@@ -20,6 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -227,7 +228,7 @@ func (c *call) fleetInit(args []string) error {
 	if o.Component != "" && o.Package != "" {
 		return c.misused("--component and --package exclude each other")
 	}
-	files, err := o.Files()
+	all, err := o.Files()
 	if err != nil {
 		return err
 	}
@@ -235,9 +236,9 @@ func (c *call) fleetInit(args []string) error {
 		return err
 	}
 	r := fleetInitResult{Directory: dir, Files: []string{}}
-	for _, f := range files {
+	for _, f := range all {
 		name := filepath.Join(dir, f.Name)
-		if err := writeNew(name, f.Data, 0o644); errors.Is(err, fs.ErrExist) {
+		if err := files.WriteNew(name, f.Data, 0o644); errors.Is(err, fs.ErrExist) {
 			return fault.WithHint(fmt.Errorf("create fleet %s: %s already exists: %w", o.Name, name, fault.ErrConflict),
 				"edit that file, or name another directory")
 		} else if err != nil {

@@ -3,8 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -16,6 +14,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -169,7 +168,7 @@ func (c *call) fleetPromote(args []string) error {
 		}
 	}
 	if !same && !r.DryRun {
-		if err := replace(r.Lock, target.Locks(all).Encode(), 0o644); err != nil {
+		if err := files.Write(r.Lock, target.Locks(all).Encode(), 0o644); err != nil {
 			return err
 		}
 	}
@@ -215,20 +214,4 @@ func describePromotion(x *fleet.Promotion) promotedApplication {
 		return 1
 	})
 	return a
-}
-
-// replace writes a file completely or not at all.
-func replace(name string, data []byte, mode os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Chmod(mode), f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), name)
-	}
-	if err != nil {
-		return fmt.Errorf("write %s: %w", name, errors.Join(err, os.Remove(f.Name())))
-	}
-	return nil
 }

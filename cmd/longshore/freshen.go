@@ -22,6 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
@@ -412,5 +413,5 @@ func (r *generationRecord) save() error {
 	if err != nil {
 		return err
 	}
-	return replace(r.file, append(data, '\n'), 0o600)
+	return files.Write(r.file, append(data, '\n'), 0o600)
 }

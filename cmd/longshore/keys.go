@@ -18,7 +18,9 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/sign"
 )
@@ -38,17 +40,23 @@ func keyGenerateCommand() command {
 }
 
 type keyResult struct {
-	Private     string `json:"private"`
-	Public      string `json:"public"`
-	Algorithm   string `json:"algorithm"`
-	Fingerprint string `json:"fingerprint"`
+	Private     string        `json:"private,omitempty"` // file of a new key
+	Public      string        `json:"public"`            // file of its public key, or that as PEM
+	Algorithm   string        `json:"algorithm"`
+	Fingerprint digest.Digest `json:"fingerprint"`
+
+	label, what string // "": the text is Public, nothing else
 }
 
 func (r keyResult) text(w io.Writer) {
-	row(w, "wrote", "%s (encrypted), %s", r.Private, r.Public)
+	if r.label == "" {
+		fmt.Fprint(w, r.Public)
+		return
+	}
+	row(w, r.label, "%s", r.what)
 	fmt.Fprintf(w, "  Fingerprint: %s\n", r.Fingerprint)
 }
-func (r keyResult) quietText() string { return r.Fingerprint }
+func (r keyResult) quietText() string { return r.Fingerprint.String() }
 
 func (c *call) keyGenerate(args []string) error {
 	name := "longshore"
@@ -60,7 +68,7 @@ func (c *call) keyGenerate(args []string) error {
 	}
 	for _, file := range []string{name + ".key", name + ".pub"} {
 		if _, err := os.Lstat(file); !errors.Is(err, os.ErrNotExist) {
-			err = fmt.Errorf("generate key %s: %w: %s", name, fault.ErrConflict, cmp.Or(errText(err), file+" is there already"))
+			err = fmt.Errorf("generate key %s: %w: %w", name, fault.ErrConflict, cmp.Or(err, errors.New(file+" is there already")))
 			return fault.WithHint(err, "choose another name: devices that trust the old key still need it")
 		}
 	}
@@ -76,13 +84,13 @@ func (c *call) keyGenerate(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := writeNew(name+".key", private, 0o600); err != nil {
+	if err := files.WriteNew(name+".key", private, 0o600); err != nil {
 		return err
 	}
-	if err := writeNew(name+".pub", public, 0o644); err != nil {
+	if err := files.WriteNew(name+".pub", public, 0o644); err != nil {
 		return errors.Join(err, os.Remove(name+".key"))
 	}
-	return c.show(keyResult{name + ".key", name + ".pub", key.Algorithm, key.Fingerprint.String()})
+	return c.show(keyResult{name + ".key", name + ".pub", key.Algorithm, key.Fingerprint, "wrote", fmt.Sprintf("%s.key (encrypted), %[1]s.pub", name)})
 }
 
 func keyShowCommand() command {
@@ -95,44 +103,12 @@ func keyShowCommand() command {
 	}
 }
 
-type keyInfo struct {
-	Public      string `json:"public"`
-	Algorithm   string `json:"algorithm"`
-	Fingerprint string `json:"fingerprint"`
-}
-
-func (r keyInfo) text(w io.Writer) {
-	row(w, "key", "%s (%s)", r.Public, r.Algorithm)
-	fmt.Fprintf(w, "  Fingerprint: %s\n", r.Fingerprint)
-}
-func (r keyInfo) quietText() string { return r.Fingerprint }
-
 func (c *call) keyShow(args []string) error {
 	keys, err := publicKeys(args)
 	if err != nil {
 		return err
 	}
-	return c.show(keyInfo{args[0], keys[0].Algorithm, keys[0].Fingerprint.String()})
-}
-
-func errText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
-}
-
-// writeNew writes a file that must not exist.
-func writeNew(name string, data []byte, mode os.FileMode) error {
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return errors.Join(err, os.Remove(name))
-	}
-	return nil
+	return c.show(keyResult{"", args[0], keys[0].Algorithm, keys[0].Fingerprint, "key", fmt.Sprintf("%s (%s)", args[0], keys[0].Algorithm)})
 }
 
 // keyPassword returns the password of a key file: from the file from, the environment, or a prompt. twice makes the user
@@ -160,8 +136,8 @@ func (p *program) keyPassword(from, file string, twice bool) ([]byte, error) {
 
 // prompt asks the user for a secret.
 func (p *program) prompt(question string) ([]byte, error) {
-	f, ok := p.stdin.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	f := cmdline.Terminal(p.stdin)
+	if f == nil {
 		err := fmt.Errorf("%s%w: there is no terminal", question, fault.ErrUnauthenticated)
 		return nil, fault.WithHint(err, "set LONGSHORE_KEY_PASSWORD, or use --key-password-file")
 	}
@@ -200,8 +176,8 @@ func interruptible[T any](p *program, read func() (T, error)) (T, error) {
 
 // ask asks the user for something that is not secret; "" without a terminal.
 func (p *program) ask(question string) (string, error) {
-	f, ok := p.stdin.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	f := cmdline.Terminal(p.stdin)
+	if f == nil {
 		return "", nil
 	}
 	fmt.Fprint(p.stderr, question)
@@ -255,25 +231,6 @@ func keyPublicCommand() command {
 	}
 }
 
-// publicResult shows a public key.
-type publicResult struct {
-	Public      string        `json:"public"` // PEM, or the file that it was written to
-	Algorithm   string        `json:"algorithm"`
-	Fingerprint digest.Digest `json:"fingerprint"`
-	file        string
-}
-
-func (r publicResult) quietText() string { return r.Fingerprint.String() }
-
-func (r publicResult) text(w io.Writer) {
-	if r.file == "" {
-		fmt.Fprint(w, r.Public)
-		return
-	}
-	row(w, "wrote", "%s", r.file)
-	fmt.Fprintf(w, "  Fingerprint: %s\n", r.Fingerprint)
-}
-
 func (c *call) keyPublic(_ []string) error {
 	signer, err := c.newSigner(nil, false)
 	if err != nil {
@@ -282,12 +239,12 @@ func (c *call) keyPublic(_ []string) error {
 	if signer == nil {
 		return c.misused("use --key")
 	}
-	r := publicResult{Public: string(signer.PublicPEM()), Algorithm: signer.Key().Algorithm, Fingerprint: signer.Key().Fingerprint}
-	if r.file = c.String("out"); r.file != "" {
-		if err := writeNew(r.file, signer.PublicPEM(), os.FileMode(0o644)); err != nil {
+	r := keyResult{Public: string(signer.PublicPEM()), Algorithm: signer.Key().Algorithm, Fingerprint: signer.Key().Fingerprint}
+	if file := c.String("out"); file != "" {
+		if err := files.WriteNew(file, signer.PublicPEM(), 0o644); err != nil {
 			return err
 		}
-		r.Public = r.file
+		r.Public, r.label, r.what = file, "wrote", file
 	}
 	return c.show(r)
 }

@@ -339,14 +339,7 @@ func (c *call) prune(command string, at map[string][]artifacts.DeviceID, keep re
 		all = append(all, one)
 		r.Looked, r.Stay = r.Looked+one.plan.Looked, r.Stay+one.plan.Stay
 		for _, d := range one.plan.Devices {
-			shown := prunedDevice{name, d.Tag, d.Remove, d.Stays}
-			if shown.Remove == nil {
-				shown.Remove = []release.Old{}
-			}
-			if shown.Stays == nil {
-				shown.Stays = []release.Old{}
-			}
-			r.Devices = append(r.Devices, shown)
+			r.Devices = append(r.Devices, prunedDevice{name, d.Tag, append([]release.Old{}, d.Remove...), append([]release.Old{}, d.Stays...)})
 			r.Removed += len(d.Remove)
 		}
 	}

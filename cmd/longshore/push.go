@@ -40,9 +40,7 @@ func describePushed(repo *registry.Repository, tag string, d ocispec.Descriptor)
 func (r pushed) quietText() string { return r.Digest.String() }
 
 func (r pushed) text(w io.Writer) {
-	for _, s := range r.Signatures {
-		signatureRow(w, s)
-	}
+	signatureRows(w, r.Signatures)
 	if r.DryRun {
 		row(w, "would be", "%s (--dry-run: nothing was pushed)", r.Reference)
 	} else {

@@ -42,9 +42,7 @@ type signResult struct {
 func (r signResult) quietText() string { return r.Digest.String() }
 
 func (r signResult) text(w io.Writer) {
-	for _, s := range r.Signatures {
-		signatureRow(w, s)
-	}
+	signatureRows(w, r.Signatures)
 	row(w, "reference", "%s", r.Reference)
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
@@ -96,15 +94,16 @@ func (c *call) openSubject(s string) (signing.Store, ocispec.Descriptor, error) 
 // maxSubject is the maximal size of a manifest to be signed, which is the limit of registries.
 const maxSubject = 4 << 20
 
-// signatureRow prints one signature.
-func signatureRow(w io.Writer, s audit.Signed) {
-	if s.Fingerprint == "" {
-		row(w, "signed", "%s", s.By)
-		return
+func signatureRows(w io.Writer, all []audit.Signed) {
+	for _, s := range all {
+		if s.Fingerprint == "" {
+			row(w, "signed", "%s", s.By)
+			continue
+		}
+		at := ""
+		if s.Time != "" {
+			at = ", " + s.Time
+		}
+		row(w, "signed", "%s (%s, %s), %s%s", s.By, s.Algorithm, printable.Digest(s.Fingerprint), s.Format, at)
 	}
-	at := ""
-	if s.Time != "" {
-		at = ", " + s.Time
-	}
-	row(w, "signed", "%s (%s, %s), %s%s", s.By, s.Algorithm, printable.Digest(s.Fingerprint), s.Format, at)
 }

@@ -43,9 +43,7 @@ type proposalInfo struct {
 }
 
 func (i proposalInfo) text(w io.Writer, r stateResult) {
-	for _, s := range r.Signatures {
-		signatureRow(w, s)
-	}
+	signatureRows(w, r.Signatures)
 	if i.Signers != nil {
 		row(w, "signers", "%s", i.Signers)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
@@ -300,7 +301,7 @@ func (c *call) changeTrustFile(file string, do func(*trust.Edit) error) error {
 		if file == "-" {
 			return outcome.Usagef("", "--file -: stdin cannot be written; use --dry-run -o json")
 		}
-		if err := replace(file, document, 0o644); err != nil {
+		if err := files.Write(file, document, 0o644); err != nil {
 			return err
 		}
 	}

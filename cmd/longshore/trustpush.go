@@ -17,6 +17,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
@@ -116,7 +117,7 @@ func (c *call) trustInit(args []string) error {
 		return err
 	}
 	file := c.String("file")
-	if err := writeNew(file, document, 0o644); err != nil {
+	if err := files.WriteNew(file, document, 0o644); err != nil {
 		return err
 	}
 	return c.show(describeTrust("wrote", file, t))
@@ -284,9 +285,7 @@ func (r proposalResult) text(w io.Writer) {
 	changeRows(w, r.Changes)
 	rows(w, "warning", r.Warnings)
 	resetRow(w, r.Generations)
-	for _, s := range r.Signatures {
-		signatureRow(w, s)
-	}
+	signatureRows(w, r.Signatures)
 	if r.Published {
 		row(w, "published", "%s", r.Reference)
 	} else {

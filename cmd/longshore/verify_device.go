@@ -18,6 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
@@ -221,7 +222,7 @@ func (c *call) fresh(r *current.Report) (notes []string, err error) {
 	if data, err = memory.Encode(); err != nil {
 		return nil, err
 	}
-	return append(notes, more...), replace(file, data, 0o644)
+	return append(notes, more...), files.Write(file, data, 0o644)
 }
 
 // lockFile waits until no other process has locked the file. The lock is another file beside it, because the file itself is

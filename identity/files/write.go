@@ -12,6 +12,19 @@ func Write(file string, data []byte, mode fs.FileMode) error {
 	return Place(file, data, mode, os.Rename)
 }
 
+// WriteNew writes a file that must not be there.
+func WriteNew(file string, data []byte, mode fs.FileMode) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return errors.Join(err, os.Remove(file))
+	}
+	return nil
+}
+
 // Place is Write with another way to give the file its name, such as [os.Link], which leaves one that is there.
 func Place(file string, data []byte, mode fs.FileMode, put func(from, to string) error) error {
 	dir := filepath.Dir(file)
