@@ -60,7 +60,7 @@ func (a *Assignment) Document(f *Fleet, p Placement) *margo.ApplicationDeploymen
 }
 
 // id is the id of a placement's deployment.
-func (a *Assignment) id(f *Fleet, p Placement) string {
+func (a *Assignment) id(p Placement) string {
 	if p.kept != nil {
 		return strings.ToLower(p.kept.Document.ID)
 	}

@@ -101,7 +101,7 @@ func (p *planner) compare(ctx context.Context, a *Assignment, platform string, b
 		old[strings.ToLower(d.Document.ID)] = d.Document
 	}
 	for _, at := range a.Placements {
-		id := a.id(p.c.Fleet, at)
+		id := a.id(at)
 		if unchanged[id] {
 			continue
 		}
@@ -110,7 +110,7 @@ func (p *planner) compare(ctx context.Context, a *Assignment, platform string, b
 		if why := immutable(at, was); why != "" {
 			cannot = append(cannot, why)
 		}
-		c, why, err := p.change(ctx, a, platform, at, was)
+		c, why, err := p.change(ctx, platform, at, was)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -148,7 +148,7 @@ func immutable(at Placement, was *margo.ApplicationDeployment) string {
 }
 
 // change compares one deployment with its previous one; nil: it is new.
-func (p *planner) change(ctx context.Context, a *Assignment, platform string, at Placement, was *margo.ApplicationDeployment) (Change, string, error) {
+func (p *planner) change(ctx context.Context, platform string, at Placement, was *margo.ApplicationDeployment) (Change, string, error) {
 	c := Change{Deployment: at.Deployment.Name, Change: New, Version: versions(*at.Profile)}
 	services, err := p.services(ctx, platform, *at.Profile, at.Parameters)
 	why := ""

@@ -55,8 +55,7 @@ func (p *Plan) Document() *Document {
 		Alike: p.Alike(), States: []*SavedState{},
 	}
 	if at := p.o.Expires; !at.IsZero() {
-		at = at.UTC()
-		d.Expires = &at
+		d.Expires = new(at.UTC())
 	}
 	if d.Alike == nil {
 		d.Alike = []*Alike{}

@@ -337,7 +337,7 @@ func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tag
 			there[l.Digest] = true
 		}
 		for i, at := range a.Placements {
-			unchanged[a.id(p.c.Fleet, at)] = there[digests[i]]
+			unchanged[a.id(at)] = there[digests[i]]
 		}
 	}
 	platform := platformOf(a.Device)
@@ -351,7 +351,7 @@ func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tag
 	}
 	for _, at := range a.Placements {
 		now = append(now, *at.Profile)
-		if unchanged[a.id(p.c.Fleet, at)] {
+		if unchanged[a.id(at)] {
 			had = append(had, *at.Profile)
 		}
 	}

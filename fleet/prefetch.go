@@ -305,7 +305,7 @@ func (p *planner) check(ctx context.Context, a *Assignment) (Finding, error) {
 	}
 	platform := platformOf(a.Device)
 	for _, at := range a.Placements {
-		_, why, err := p.change(ctx, a, platform, at, nil)
+		_, why, err := p.change(ctx, platform, at, nil)
 		if err != nil {
 			return all, err
 		}

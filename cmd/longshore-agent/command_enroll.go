@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -360,11 +361,7 @@ func readBundle(ctx context.Context, address, caFile string) ([]byte, error) {
 
 // showKeyToApprove tells the operator what to compare.
 func (p *program) showKeyToApprove(e *enrollee) {
-	device := e.c.String("device")
-	if device == "" {
-		device = "ID"
-	}
-	approve := fmt.Sprintf("%s --fingerprint %s", device, e.print)
+	approve := fmt.Sprintf("%s --fingerprint %s", cmp.Or(e.c.String("device"), "ID"), e.print)
 	if e.token == "" {
 		fmt.Fprintf(p.stderr, "The key of this device has the fingerprint\n\n  %s\n\nApprove it at the manager:\n\n  longshore-fleet devices approve %s\n\n", e.print, approve)
 		if cmdline.Terminal(p.stderr) != nil || e.c.Bool("qr") {
@@ -421,12 +418,11 @@ func (e *enrollee) take(answer enroll.Answer, manager identity.Name) (*enrolled,
 func (e *enrollee) checkTrust(t *enroll.Trusted, file string) error {
 	want := digest.Digest(e.c.String("expect-trust"))
 	if t == nil {
-		if _, err := readPolicy(file); errors.Is(err, fs.ErrNotExist) {
+		_, err := readPolicy(file)
+		if errors.Is(err, fs.ErrNotExist) {
 			return fault.WithHint(fmt.Errorf("the manager sends no trust policy, and there is no %s: %w", file, fault.ErrNotFound), "put the trust policy there first; or name one in the manager's enroll.yaml")
-		} else if err != nil {
-			return err
 		}
-		return nil
+		return err
 	}
 	if want != "" && want != t.Digest {
 		return fault.WithHint(fmt.Errorf("the trust policy from the manager is %s, and %s is expected: %w", t.Digest, want, fault.ErrDigestMismatch), "check with whoever maintains the policy which one is right")
@@ -469,8 +465,5 @@ func (e *enrollee) placed(own enroll.Dir, g *enroll.Grant, device string) place 
 
 // identityDir is where an enrolled device has what its manager sent.
 func identityDir(dataDir string) string {
-	if dataDir == "" {
-		dataDir = config.DefaultDataDir
-	}
-	return filepath.Join(absolute(dataDir), "identity")
+	return filepath.Join(absolute(cmp.Or(dataDir, config.DefaultDataDir)), "identity")
 }

@@ -94,21 +94,10 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		defer cancel()
 		served <- control.Serve(ctx, socket, parts.agent, log)
 	}()
-	measured := make(chan struct{})
-	go func() {
-		defer close(measured)
-		serveMetrics(ctx, cfg.Metrics.Listen, parts.agent, log)
-	}()
-	shown := make(chan struct{})
-	go func() {
-		defer close(shown)
-		servePanel(ctx, cfg.Panel, parts.agent, log)
-	}()
-	operated := make(chan struct{})
-	go func() {
-		defer close(operated)
-		serveOperators(ctx, cfg, parts.agent, log)
-	}()
+	var following sync.WaitGroup
+	following.Go(func() { serveMetrics(ctx, cfg.Metrics.Listen, parts.agent, log) })
+	following.Go(func() { servePanel(ctx, cfg.Panel, parts.agent, log) })
+	following.Go(func() { serveOperators(ctx, cfg, parts.agent, log) })
 	removed := make(chan bool, 1)
 	go func() {
 		asked := keepEnrolled(ctx, cfg, parts.now, log)
@@ -117,7 +106,6 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 		}
 		removed <- asked
 	}()
-	var following sync.WaitGroup
 	for _, s := range parts.svids {
 		following.Go(func() {
 			if err := s.Run(ctx); err != nil {
@@ -135,9 +123,6 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 	err = parts.agent.Run(ctx)
 	cancel()
 	following.Wait()
-	<-measured
-	<-shown
-	<-operated
 	if <-removed {
 		return errors.Join(<-served, wipeDevice(c.Context, cfg, parts, log))
 	}
@@ -249,10 +234,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	}
 	policy := followPolicy(cfg.Trust, p.store, p.registry, clk.Firm)
 	held := &verifier{policy: policy, registry: p.registry, now: clk.Firm, fresh: clk.Now}
-	source, err := p.source(cfg, clk, log)
-	if err != nil {
-		return err
-	}
+	source := p.source(cfg, clk, log)
 	look := machineLook(cfg, offered(ctx, p.runtime.Offered), p.store, func(what string) { log.Warn("part of the machine cannot be looked at", "what", what) })
 	o := agent.Options{
 		Device: cfg.Device, Repository: source.Repository(), Manager: cfg.Source.Manager.URL, Capabilities: look(), Machine: look,

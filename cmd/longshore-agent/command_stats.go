@@ -12,6 +12,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
@@ -45,7 +46,7 @@ func (p *program) stats(c *cli.Context) error {
 		return err
 	}
 	for {
-		if !wait(c.Context, statsPause) {
+		if delay.For(c.Context, statsPause) != nil {
 			return c.Context.Err()
 		}
 		now, err := measure(c.Context, client, c.Args().Slice(), before)
@@ -71,17 +72,6 @@ func (p *program) stats(c *cli.Context) error {
 		if err != nil {
 			return err
 		}
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 

@@ -40,8 +40,7 @@ func machineLook(cfg *config.Config, offered func() (features.Features, error), 
 		ID: string(cfg.Device), Vendor: cfg.Capabilities.Vendor, ModelNumber: cfg.Capabilities.ModelNumber, SerialNumber: cfg.Capabilities.SerialNumber,
 	}
 	if cfg.OTLP.Endpoint != "" {
-		yes := true
-		own.OTELCollector = &yes
+		own.OTELCollector = new(true)
 	}
 	place := machine.Place{Data: cfg.DataDir, CDIDirs: cfg.Runtime.CDIDirs, Cores: runtime.NumCPU(), Architecture: runtime.GOARCH}
 	return func() margo.DeviceCapabilities {

@@ -86,11 +86,7 @@ func source(t *testing.T, e config.Endpoint) (*parts, desired) {
 			t.Error(err)
 		}
 	})
-	s, err := p.source(&config.Config{Device: "press-07", Source: config.Source{Manager: e}}, clk, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return p, s
+	return p, p.source(&config.Config{Device: "press-07", Source: config.Source{Manager: e}}, clk, slog.New(slog.DiscardHandler))
 }
 
 func ask(t *testing.T, s intake.Source, repository string) (d ocispec.Descriptor, err error) {

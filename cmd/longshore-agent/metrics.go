@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/metrics"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 	"github.com/longshore-dev/longshore/cmd/internal/serving"
 )
 
@@ -45,9 +46,7 @@ func keepListening(ctx context.Context, what, address string, log *slog.Logger, 
 			told = true
 			log.Error("an address is not served; it is tried again", "what", what, "address", address, "err", err)
 		}
-		if ctx.Err() == nil {
-			wait(ctx, listenRetry)
-		}
+		_ = delay.For(ctx, listenRetry)
 	}
 }
 

@@ -35,17 +35,17 @@ type desired interface {
 }
 
 // source is where agent.yaml says that desired state comes from.
-func (p *parts) source(cfg *config.Config, clk *clock.Clock, log *slog.Logger) (desired, error) {
+func (p *parts) source(cfg *config.Config, clk *clock.Clock, log *slog.Logger) desired {
 	if cfg.Source.Manager.URL == "" {
-		return states{p.registry, cfg.State}, nil
+		return states{p.registry, cfg.State}
 	}
 	client, err := p.manager(cfg, cfg.Source.Manager, clk, log)
 	if err != nil { // a file that cannot be read may be there later, and workloads start without it
 		log.Error("no new state is looked for until this is corrected and the agent restarted", "err", err)
 		name, _ := margo.ManagerName(cfg.Source.Manager.URL) // the configuration was checked
-		return broken{states{p.registry, name}, err}, nil
+		return broken{states{p.registry, name}, err}
 	}
-	return manager.NewSource(client, p.registry, cfg.State, p.accepted), nil
+	return manager.NewSource(client, p.registry, cfg.State, p.accepted)
 }
 
 // states is a repository of states.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -60,10 +61,7 @@ func (p *program) states(c *cli.Context, db *store.SQLite, log *slog.Logger) (*s
 		}
 		s.o.Sources = append(s.o.Sources, repo)
 	}
-	if dir == "" {
-		dir = filepath.Join(filepath.Dir(c.String("database")), "states")
-	}
-	if s.o.Content, err = openCache(dir); err != nil {
+	if s.o.Content, err = openCache(cmp.Or(dir, filepath.Join(filepath.Dir(c.String("database")), "states"))); err != nil {
 		client.Close()
 		return nil, err
 	}

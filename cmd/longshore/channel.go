@@ -48,11 +48,7 @@ type channelInfo struct {
 
 func (r channelList) text(w io.Writer) {
 	for _, c := range r.Channels {
-		version := c.Version
-		if version == "" {
-			version = "no version"
-		}
-		row(w, c.Channel, "%s  %s", version, printable.Digest(c.Digest))
+		row(w, c.Channel, "%s  %s", cmp.Or(c.Version, "no version"), printable.Digest(c.Digest))
 	}
 	if len(r.Channels) == 0 {
 		row(w, "none", "%s has no channels", r.Repository)

@@ -134,10 +134,7 @@ func (c *call) componentPush(args []string) error {
 	if err != nil {
 		return err
 	}
-	name := c.String("name")
-	if name == "" {
-		name = lastElement(ref)
-	}
+	name := cmp.Or(c.String("name"), lastElement(ref))
 	a, lock, err := release.Pack(c.Context, c.registry, packed.Files, images, artifacts.ComponentOptions{
 		Name: name, Version: ref.Tag, Created: created, Annotations: annotations,
 	}, c.StringSlice("platform")...)

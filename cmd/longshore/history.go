@@ -45,10 +45,7 @@ func (c *call) stateOf(arg string) (registry.Reference, artifacts.DeviceID, erro
 		return ref, "", err
 	}
 	if ref.Target() != "" {
-		device, name := c.String("device"), strings.TrimPrefix(c.Command.HelpName, c.App.Name+" ")
-		if device == "" {
-			device = string(deviceOfTag(ref.Tag))
-		}
+		device, name := cmp.Or(c.String("device"), string(deviceOfTag(ref.Tag))), strings.TrimPrefix(c.Command.HelpName, c.App.Name+" ")
 		return ref, "", fault.WithHint(fmt.Errorf("%s: %s: name the repository only, and the device with --device: %w", name, arg, fault.ErrInvalid),
 			"longshore "+name+" --device "+device+" "+ref.Name())
 	}
@@ -107,10 +104,7 @@ func hintHistory(err error, device artifacts.DeviceID, ref registry.Reference) e
 	if !errors.Is(err, fault.ErrNotFound) || fault.Hint(err) != "" || device == "" && ref.Tag == "" {
 		return err
 	}
-	if device == "" {
-		device = deviceOfTag(ref.Tag)
-	}
-	return fault.WithHint(err, "list all generations: longshore state history --device "+string(device)+" "+ref.Place())
+	return fault.WithHint(err, "list all generations: longshore state history --device "+string(cmp.Or(device, deviceOfTag(ref.Tag)))+" "+ref.Place())
 }
 
 // deviceOfTag is the device of a state's tag; "ID" if the tag is a digest of the id.

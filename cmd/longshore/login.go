@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -79,10 +80,7 @@ func (c *call) login(args []string) error {
 	if err != nil {
 		return err
 	}
-	if secret == "" {
-		secret = c.String("token")
-	}
-	if secret == "" {
+	if secret = cmp.Or(secret, c.String("token")); secret == "" {
 		if user == "" {
 			if user, err = c.ask("user name at " + args[0] + ": "); err != nil {
 				return err

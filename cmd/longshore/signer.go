@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -361,10 +362,7 @@ func (c *call) services() (identity.Services, error) {
 
 // identityToken finds the token to sign with.
 func (c *call) identityToken(web *http.Client) (identity.Token, error) {
-	raw := c.String("identity-token")
-	if raw == "" {
-		raw = c.getenv("SIGSTORE_ID_TOKEN")
-	}
+	raw := cmp.Or(c.String("identity-token"), c.getenv("SIGSTORE_ID_TOKEN"))
 	if raw == "" {
 		token, found, err := identity.Ambient(c.Context, web, c.now())
 		if err != nil || found {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -160,10 +161,7 @@ func (c *call) keyOrName(s string) (trust.NamedPEM, error) {
 	if _, err := os.Stat(s); err != nil && !strings.ContainsAny(s, `/\.`) {
 		return trust.NamedPEM{Name: s}, nil
 	}
-	k := trust.NamedPEM{Name: c.String("name")}
-	if k.Name == "" {
-		k.Name = keyName(s)
-	}
+	k := trust.NamedPEM{Name: cmp.Or(c.String("name"), keyName(s))}
 	var err error
 	k.PEM, err = bounded.File(os.Open, s, signing.MaxKeyBytes)
 	return k, err

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path"
 	"slices"
 	"strings"
 
@@ -98,10 +100,7 @@ func (c *call) trustInit(args []string) error {
 	if err != nil {
 		return err
 	}
-	f := trust.First{Repository: ref.Name(), Threshold: c.Int("threshold"), Scope: c.String("scope")}
-	if f.Scope == "" {
-		f.Scope = ref.Name()[:strings.LastIndex(ref.Name(), "/")] + "/**"
-	}
+	f := trust.First{Repository: ref.Name(), Threshold: c.Int("threshold"), Scope: cmp.Or(c.String("scope"), path.Dir(ref.Name())+"/**")}
 	if f.Signers, err = c.namedKeys("signer"); err != nil {
 		return err
 	}

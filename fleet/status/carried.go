@@ -36,8 +36,7 @@ func CarriedReports(o Options, verify func(ctx context.Context, bundle []byte) (
 			if p.cause != nil {
 				o.Logger.Error("request", "method", r.Method, "path", r.URL.Path, "error", p.cause)
 			}
-			p.Instance = r.URL.EscapedPath()
-			p.write(w)
+			p.write(w, r)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")

@@ -36,8 +36,7 @@ func Discovery(trust func() (Trust, error), uri string) http.Handler {
 				}
 			}
 			if b == nil {
-				p.Instance = r.URL.EscapedPath()
-				p.write(w)
+				p.write(w, r)
 				return
 			}
 			h := w.Header()

@@ -44,9 +44,7 @@ func (g *Gate) Wrap(next http.Handler) http.Handler {
 		}
 		leave, ok := g.enter(r.Context(), address)
 		if !ok {
-			p := busy("too many views are asked for at once")
-			p.Instance = r.URL.EscapedPath()
-			p.write(w)
+			busy("too many views are asked for at once").write(w, r)
 			return
 		}
 		defer leave()

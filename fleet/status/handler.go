@@ -195,12 +195,11 @@ func (a *api) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
 		a.Logger.Error("request", "method", r.Method, "path", r.URL.Path, "error", p.cause)
 	}
 	a.metrics.problem(p.Status)
-	p.Instance = r.URL.EscapedPath()
 	switch p.Status {
 	case http.StatusBadRequest, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		w.Header().Set("Connection", "close") // the body may be on its way: net/http would wait for it before it answers
 	}
-	p.write(w)
+	p.write(w, r)
 }
 
 // broke is the answer to an error of the store that the handler did not expect.

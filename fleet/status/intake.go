@@ -95,9 +95,7 @@ func (a *api) postStatus(w http.ResponseWriter, r *http.Request, c Client) *prob
 	if device == "" && len(c.Devices) > 1 {
 		return semantic("this client has several devices", margo.ProblemField{Field: "deviceId", Message: "must say which one the report is about"})
 	}
-	if device == "" {
-		device = c.Devices[0]
-	}
+	device = cmp.Or(device, c.Devices[0])
 	by, ok := c.For(device)
 	if !ok {
 		return notAuthorized("this client may not report for device " + device)

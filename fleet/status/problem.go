@@ -31,8 +31,7 @@ type problem struct {
 }
 
 func newProblem(kind, title string, status int, detail string) *problem {
-	no := false
-	return &problem{Problem: margo.Problem{Type: kind, Title: title, Status: status, Detail: detail, Retryable: &no}}
+	return &problem{Problem: margo.Problem{Type: kind, Title: title, Status: status, Detail: detail, Retryable: new(false)}}
 }
 
 func invalid(detail string) *problem {
@@ -75,8 +74,8 @@ func crowded(device string) *problem {
 }
 
 func again(status int, detail string, seconds int) *problem {
-	p, yes := blank(status, detail), true
-	p.Retryable, p.RetryAfterSeconds, p.BackoffStrategy = &yes, seconds, "exponential"
+	p := blank(status, detail)
+	p.Retryable, p.RetryAfterSeconds, p.BackoffStrategy = new(true), seconds, "exponential"
 	return p
 }
 
@@ -114,7 +113,8 @@ func fields(e *strict.Error) []margo.ProblemField {
 	return out
 }
 
-func (p *problem) write(w http.ResponseWriter) {
+func (p *problem) write(w http.ResponseWriter, r *http.Request) {
+	p.Instance = r.URL.EscapedPath()
 	b, err := p.Encode()
 	if err != nil { // only with a title or status that this package does not write
 		http.Error(w, "internal error", http.StatusInternalServerError)
@@ -132,9 +132,7 @@ func (p *problem) write(w http.ResponseWriter) {
 
 // Refuse answers with a problem detail about:blank, for handlers beside those of this package.
 func Refuse(w http.ResponseWriter, r *http.Request, code int, detail string) {
-	p := blank(code, detail)
-	p.Instance = r.URL.EscapedPath()
-	p.write(w)
+	RefuseFor(w, r, code, detail, 0)
 }
 
 // RefuseFor is [Refuse], with the seconds after which the client may try again; 0: it says nothing about that.
@@ -143,6 +141,5 @@ func RefuseFor(w http.ResponseWriter, r *http.Request, code int, detail string, 
 	if seconds > 0 {
 		p = again(code, detail, seconds)
 	}
-	p.Instance = r.URL.EscapedPath()
-	p.write(w)
+	p.write(w, r)
 }

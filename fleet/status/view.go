@@ -143,8 +143,7 @@ func (v *views) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
 	if p.cause != nil {
 		v.Logger.Error("request", "method", r.Method, "path", r.URL.Path, "error", p.cause)
 	}
-	p.Instance = r.URL.EscapedPath()
-	p.write(w)
+	p.write(w, r)
 }
 
 // devices answers GET /fleet/v1/devices?after=&limit=&refusing=true&offline=true&capabilities=true: by id, "next" is the
