@@ -39,15 +39,7 @@ func InstallDebian(ctx context.Context, out io.Writer, packages ...string) error
 	}
 	defer unlock()
 	fmt.Fprintf(out, "testenv: installing Debian packages on this machine: %s\n", strings.Join(missing, " "))
-	install := append([]string{"install", "-y", "-q", "--no-install-recommends"}, missing...)
-	if _, err := apt(ctx, "", install...); err == nil {
-		return nil
-	}
-	if _, err := apt(ctx, "", "update", "-q"); err != nil {
-		return err
-	}
-	_, err = apt(ctx, "", install...)
-	return err
+	return aptUpdated(ctx, "", append([]string{"install", "-y", "-q", "--no-install-recommends"}, missing...)...)
 }
 
 func debianInstalled(ctx context.Context, name string) bool {
@@ -55,14 +47,25 @@ func debianInstalled(ctx context.Context, name string) bool {
 	return err == nil && string(out) == "installed"
 }
 
+// aptUpdated is apt, which is run again with new lists of packages if it fails.
+func aptUpdated(ctx context.Context, dir string, args ...string) error {
+	if apt(ctx, dir, args...) == nil {
+		return nil
+	}
+	if err := apt(ctx, "", "update", "-q"); err != nil {
+		return err
+	}
+	return apt(ctx, dir, args...)
+}
+
 // apt runs apt-get in dir ("": here) without questions.
-func apt(ctx context.Context, dir string, args ...string) ([]byte, error) {
+func apt(ctx context.Context, dir string, args ...string) error {
 	cmd := exec.CommandContext(ctx, "apt-get", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "LC_ALL=C")
 	text, err := cmd.CombinedOutput()
 	if err != nil {
-		return nil, fmt.Errorf("apt-get %s: %w\n%s", args[0], err, tail(text, 20))
+		return fmt.Errorf("apt-get %s: %w\n%s", args[0], err, tail(text, 20))
 	}
-	return text, nil
+	return nil
 }

@@ -135,14 +135,8 @@ func unpackDebian(ctx context.Context, out io.Writer, tree string, packages []st
 		return err
 	}
 	fmt.Fprintf(out, "testenv: downloading Debian packages into the cache, not installing them: %s\n", strings.Join(all, " "))
-	download := append([]string{"download", "-q"}, all...)
-	if _, err := apt(ctx, tree, download...); err != nil {
-		if _, err := apt(ctx, "", "update", "-q"); err != nil {
-			return err
-		}
-		if _, err := apt(ctx, tree, download...); err != nil {
-			return err
-		}
+	if err := aptUpdated(ctx, tree, append([]string{"download", "-q"}, all...)...); err != nil {
+		return err
 	}
 	return unpackArchives(ctx, tree)
 }
@@ -168,7 +162,7 @@ func debianClosure(ctx context.Context, packages []string) ([]string, error) {
 	for next := packages; len(next) > 0; {
 		text, err := exec.CommandContext(ctx, "apt-cache", append([]string{"depends"}, next...)...).Output()
 		if err != nil { // the lists of packages are not here yet
-			if _, err := apt(ctx, "", "update", "-q"); err != nil {
+			if err := apt(ctx, "", "update", "-q"); err != nil {
 				return nil, err
 			}
 			if text, err = exec.CommandContext(ctx, "apt-cache", append([]string{"depends"}, next...)...).Output(); err != nil {

@@ -120,7 +120,7 @@ func (b *Box) PowerCut(ctx context.Context, disk *Disk, daemon *Daemon, volatile
 	}
 	errs := []error{removeNetworks(ctx, b.dir)}
 	for _, dir := range volatile {
-		errs = append(errs, unmountBelow(dir), os.RemoveAll(dir))
+		errs = append(errs, UnmountBelow(dir), os.RemoveAll(dir))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return err

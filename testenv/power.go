@@ -17,7 +17,7 @@ func (d *Daemon) PowerOff(ctx context.Context) error {
 	for _, task := range tasks {
 		removeContainer(ctx, filepath.Base(filepath.Dir(task)), filepath.Base(task))
 	}
-	errs = append(errs, unmountBelow(d.State))
+	errs = append(errs, UnmountBelow(d.State))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("power off: %w", err)
 	}
@@ -28,6 +28,3 @@ func (d *Daemon) PowerOff(ctx context.Context) error {
 	}
 	return os.RemoveAll(d.State)
 }
-
-// UnmountBelow detaches every mount at or below a folder, as a cut of the power does.
-func UnmountBelow(dir string) error { return unmountBelow(dir) }

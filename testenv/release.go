@@ -97,11 +97,11 @@ func debianContainerd(ctx context.Context, out io.Writer) (string, error) {
 	}
 	defer os.RemoveAll(tmp)
 	fmt.Fprintf(out, "testenv: downloading Debian's containerd %s into the cache, not installing it\n", debianContainerdVersion)
-	if _, err := apt(ctx, tmp, "download", "-q", "containerd="+debianContainerdVersion); err == nil {
+	if err := apt(ctx, tmp, "download", "-q", "containerd="+debianContainerdVersion); err == nil {
 		if err := checkContainerd(tmp); err != nil {
 			return "", err
 		}
-	} else if _, err := apt(ctx, tmp, "download", "-q", "containerd/bookworm"); err != nil {
+	} else if err := apt(ctx, tmp, "download", "-q", "containerd/bookworm"); err != nil {
 		return "", fmt.Errorf("download Debian 12's containerd: %w", err)
 	}
 	if err := unpackArchives(ctx, tmp); err != nil {

@@ -47,7 +47,7 @@ func sweep(dir string) error {
 		namespace, id := filepath.Base(filepath.Dir(task)), filepath.Base(task)
 		removeContainer(ctx, namespace, id)
 	}
-	errs = append(errs, killMarked(ctx, dir, ""), removeNetworks(ctx, dir), unmountBelow(dir))
+	errs = append(errs, killMarked(ctx, dir, ""), removeNetworks(ctx, dir), UnmountBelow(dir))
 	for _, task := range tasks {
 		_ = os.Remove(filepath.Join(runcState, filepath.Base(filepath.Dir(task)))) // when empty
 	}
@@ -181,8 +181,8 @@ func mountsBelow(dir string) ([]string, error) {
 	return targets, err
 }
 
-// unmountBelow detaches every mount at or below dir, the last first.
-func unmountBelow(dir string) error {
+// UnmountBelow detaches every mount at or below dir, the last first, as a cut of the power does.
+func UnmountBelow(dir string) error {
 	targets, err := mountsBelow(dir)
 	errs := []error{err}
 	for _, target := range slices.Backward(targets) {

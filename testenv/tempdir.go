@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,22 +59,8 @@ func sweepTempDir(dir string) error {
 
 // mountMemory mounts a file system in memory, if that can be: the tests run on a disk as well.
 func mountMemory(dir string) {
-	if available := availableMemory(); available >= spareMemory {
+	fields, err := Account("/proc/meminfo")
+	if available := int64(fields["MemAvailable"]) << 10; err == nil && available >= spareMemory {
 		_ = unix.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", available/2))
 	}
-}
-
-// availableMemory is what the kernel can give to programs without swapping, in bytes; 0: unknown.
-func availableMemory() int64 {
-	data, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(data)) {
-		var kib int64
-		if n, _ := fmt.Sscanf(line, "MemAvailable: %d kB", &kib); n == 1 {
-			return kib << 10
-		}
-	}
-	return 0
 }
