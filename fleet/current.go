@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -180,8 +181,8 @@ func openState(a *Assignment, d digest.Digest, manifest []byte) (*published, err
 	return &published{digest: d, manifest: manifest, index: x}, nil
 }
 
-// deployments reads the documents of a state, except those with a digest in known.
-func (p *planner) deployments(ctx context.Context, a *Assignment, s *published, known map[digest.Digest]bool) ([]artifacts.Deployment, error) {
+// deployments reads the documents of a state, except the known ones.
+func (p *planner) deployments(ctx context.Context, a *Assignment, s *published, known ...digest.Digest) ([]artifacts.Deployment, error) {
 	blob := func(d ocispec.Descriptor) ([]byte, error) {
 		return p.from.Blob(ctx, a.Repository, d, artifacts.MaxArchive)
 	}
@@ -190,17 +191,11 @@ func (p *planner) deployments(ctx context.Context, a *Assignment, s *published, 
 		if err != nil {
 			return nil, err
 		}
-		var out []artifacts.Deployment
-		for _, d := range state.Deployments {
-			if !known[d.Digest] {
-				out = append(out, d)
-			}
-		}
-		return out, nil
+		return slices.DeleteFunc(slices.Clone(state.Deployments), func(d artifacts.Deployment) bool { return slices.Contains(known, d.Digest) }), nil
 	}
 	var out []artifacts.Deployment
 	for _, l := range s.index.Deployments {
-		if known[l.Digest] {
+		if slices.Contains(known, l.Digest) {
 			continue
 		}
 		data := artifacts.Carried(l)
@@ -242,14 +237,14 @@ func (s *published) holds(documents []digest.Digest) bool {
 	if s == nil || len(s.index.Deployments) != len(documents) || (s.index.Bundle == nil) != (len(documents) == 0) {
 		return false
 	}
-	there := make(map[digest.Digest]bool, len(documents))
+	there := s.documents()
+	return !slices.ContainsFunc(documents, func(d digest.Digest) bool { return !slices.Contains(there, d) })
+}
+
+// documents are the digests of a state's documents.
+func (s *published) documents() (out []digest.Digest) {
 	for _, l := range s.index.Deployments {
-		there[l.Digest] = true
+		out = append(out, l.Digest)
 	}
-	for _, d := range documents {
-		if !there[d] {
-			return false
-		}
-	}
-	return true
+	return out
 }

@@ -69,12 +69,13 @@ func (p *planner) diff(ctx context.Context, d *DevicePlan) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, known := map[string]string{}, map[digest.Digest]bool{}
+	now := map[string]string{}
 	var names []string
+	var known []digest.Digest
 	for i, at := range a.Placements {
 		now[at.Deployment.Name] = string(documents[i])
 		names = append(names, at.Deployment.Name)
-		known[digest.FromBytes(documents[i])] = true
+		known = append(known, digest.FromBytes(documents[i]))
 	}
 	var out []string
 	was := map[string]string{}
@@ -83,19 +84,16 @@ func (p *planner) diff(ctx context.Context, d *DevicePlan) ([]string, error) {
 		return nil, err
 	}
 	if s.base != nil {
-		before, err := p.deployments(ctx, a, s.base, known)
+		before, err := p.deployments(ctx, a, s.base, known...)
 		if permanent(err) { // it does not affect other devices
 			out, before, err = append(out, fmt.Sprintf("# what it has could not be read, and counts as nothing: %v", err)), nil, nil
 		}
 		if err != nil {
 			return nil, err
 		}
-		there := map[digest.Digest]bool{}
-		for _, l := range s.base.index.Deployments {
-			there[l.Digest] = true
-		}
+		there := s.base.documents()
 		for i, at := range a.Placements {
-			if there[digest.FromBytes(documents[i])] {
+			if slices.Contains(there, known[i]) {
 				was[at.Deployment.Name] = now[at.Deployment.Name]
 			}
 		}
@@ -117,15 +115,10 @@ func listed(w schedule.Windows) string { return strings.Join(w.Strings(), "\n") 
 
 // DiffDocuments is a unified diff of documents by name; nil if they are equal.
 func DiffDocuments(was, now map[string][]byte) []string {
-	names := sortedKeys(was)
-	for _, n := range sortedKeys(now) {
-		if _, ok := was[n]; !ok {
-			names = append(names, n)
-		}
-	}
+	names := slices.Concat(sortedKeys(was), sortedKeys(now))
 	slices.Sort(names)
 	var out []string
-	for _, n := range names {
+	for _, n := range slices.Compact(names) {
 		out = append(out, diffOf(n, string(was[n]), string(now[n]))...)
 	}
 	return out

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -28,13 +29,7 @@ func (s *faults) err() error {
 		return nil
 	}
 	slices.SortStableFunc(s.list, func(a, b strict.Fault) int {
-		if a.File != b.File {
-			return strings.Compare(a.File, b.File)
-		}
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return a.Column - b.Column
+		return cmp.Or(strings.Compare(a.File, b.File), a.Line-b.Line, a.Column-b.Column)
 	})
 	e := &strict.Error{File: File, Faults: s.list}
 	if n := len(s.list); n > maxFaults {

@@ -90,7 +90,7 @@ func PlanOne(ctx context.Context, from Registries, o Options, one One) (*Next, e
 		}
 		if err == nil {
 			a.repeats = goal.Value
-			kept, err = p.deployments(ctx, a, goal.Value, nil)
+			kept, err = p.deployments(ctx, a, goal.Value)
 		}
 		if err != nil {
 			err = fmt.Errorf("go back to generation %d: %w", one.To, err)
@@ -160,7 +160,7 @@ func (x *onePlan) edited(ctx context.Context) ([]artifacts.Deployment, error) {
 	var had []artifacts.Deployment
 	var err error
 	if !x.one.Replace && x.s.base != nil {
-		if had, err = x.deployments(ctx, x.a, x.s.base, nil); err != nil {
+		if had, err = x.deployments(ctx, x.a, x.s.base); err != nil {
 			return nil, x.lose(fmt.Errorf("read the deployments of generation %d: %w", x.s.Number(), err))
 		}
 	}

@@ -316,28 +316,21 @@ func stateOptions(o Options, compressors *artifacts.Compressors, a *Assignment, 
 
 // explain adds the changes on the device, and their cost.
 func (p *planner) explain(ctx context.Context, d *DevicePlan, a *Assignment, tagged *published, digests []digest.Digest) error {
-	known := make(map[digest.Digest]bool, len(digests))
-	for _, x := range digests {
-		known[x] = true
-	}
 	var before []artifacts.Deployment
 	unchanged := map[string]bool{}
 	d.WindowsChange = changeOfWindows(tagged, a.Windows)
 	if tagged != nil {
 		var err error
-		if before, err = p.deployments(ctx, a, tagged, known); permanent(err) { // a fault of one device does not affect others
+		if before, err = p.deployments(ctx, a, tagged, digests...); permanent(err) { // a fault of one device does not affect others
 			d.Reasons = append(d.Reasons, fmt.Sprintf("what it has could not be read, and counts as nothing: %v", err))
 			before, err = nil, nil
 		}
 		if err != nil {
 			return err
 		}
-		there := map[digest.Digest]bool{}
-		for _, l := range tagged.index.Deployments {
-			there[l.Digest] = true
-		}
+		there := tagged.documents()
 		for i, at := range a.Placements {
-			unchanged[a.id(at)] = there[digests[i]]
+			unchanged[a.id(at)] = slices.Contains(there, digests[i])
 		}
 	}
 	platform := platformOf(a.Device)

@@ -129,7 +129,7 @@ func (p *promoter) device(ctx context.Context, look *planner, a *Assignment) (*h
 	if err != nil {
 		return nil, err
 	}
-	all, err := look.deployments(ctx, a, s.base, nil)
+	all, err := look.deployments(ctx, a, s.base)
 	h := &had{documents: map[string]*artifacts.Deployment{}, packages: s.base.index.Applications, state: artifacts.RolloutTarget{
 		Device: a.Device.ID, Repository: a.Repository, Generation: s.base.index.Generation, Digest: s.base.digest, Deployments: len(all),
 	}}

@@ -45,7 +45,7 @@ func (x *onePlan) proposed(ctx context.Context, from Registries) ([]artifacts.De
 		x.notes = append(x.notes, fmt.Sprintf("it is generation %d, although %d is the next one: devices never take the numbers between again", n, x.s.Next))
 	}
 	x.proposal = p
-	return x.deployments(ctx, x.a, p, nil)
+	return x.deployments(ctx, x.a, p)
 }
 
 // proposalNumber is the generation of the proposal: of the digest that is asked for, of the only one above the newest

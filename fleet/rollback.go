@@ -127,7 +127,7 @@ func (d *DevicePlan) cannot(err error) (*DevicePlan, error) {
 
 // again plans to publish an earlier state of a device.
 func (p *planner) again(ctx context.Context, d *DevicePlan, a *Assignment, s *standing, tagged, goal *published) error {
-	kept, err := p.deployments(ctx, a, goal, nil)
+	kept, err := p.deployments(ctx, a, goal)
 	if err != nil {
 		_, err = d.cannot(fmt.Errorf("read generation %d: %w", goal.index.Generation, err))
 		return err
@@ -253,10 +253,7 @@ func (p *planner) before(ctx context.Context, a *Assignment, s *published) (*pub
 
 // same reports whether two states run the same.
 func (s *published) same(other *published) bool {
-	digests := make([]digest.Digest, 0, len(other.index.Deployments))
-	for _, l := range other.index.Deployments {
-		digests = append(digests, l.Digest)
-	}
+	digests := other.documents()
 	return s.digest == other.digest || (other.index.Bundle == nil) == (len(digests) == 0) && s.holds(digests)
 }
 

@@ -24,8 +24,7 @@ type Config struct {
 	By       string        // who runs it, for display: "user@host"
 	Claim    string        // of this run: hexadecimal digits and dashes, another one each time
 	Event    func(string)  // called with a line for each event; nil: no call
-	Progress func(fleet.Progress)
-	Parallel int // devices at a time; 0: 48
+	Parallel int           // devices at a time; 0: 48
 	// Loader checks whether devices could load the states that an undo restores. nil: no check.
 	Loader *fleet.Loader
 }
