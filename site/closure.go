@@ -44,8 +44,8 @@ type Closure struct {
 	Needs []*Need `json:"-"`
 	// Problems are the reasons why something could not be found, one sentence each.
 	Problems []string `json:"problems,omitempty"`
-	// Absent are the reasons why application packages and states of chosen devices are missing, one sentence each. They are not problems:
-	// devices never read packages, and a new device may have no state yet.
+	// Absent are the reasons why application packages, old generations and states of chosen devices are missing, one sentence each. They are
+	// not problems: devices never read packages, an old generation is for a rollback, and a new device may have no state yet.
 	Absent []string `json:"absent,omitempty"`
 
 	missing []string // of the problems: those that are content that does not exist
@@ -225,7 +225,8 @@ func (w *walk) device(ctx context.Context, repo *registry.Repository, d wanted) 
 		}
 		_, err := w.state(ctx, repo, d.tag, tag)
 		if errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
-			continue // removed meanwhile
+			w.note(&w.absent, "%s:%s is left out: %v", repo.Name(), tag, err) // it, or something that it names, was removed
+			continue
 		}
 		if err != nil {
 			return err

@@ -141,6 +141,28 @@ func TestMirrorRefuses(t *testing.T) {
 	}
 }
 
+// An old generation whose content was removed is left out of a history, and the result has a note.
+func TestMirrorOfAHistoryWithAGap(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	s.site(testenv.Distribution)
+	for _, component := range []string{monitor + ":1.4.0", host + "/plant/components/sensor:1.4.0"} {
+		s.do(outcome.OK, "state", "push", "-q", "--replace", "-d", "press-07", "--key", "release.key", "--component", component, states)
+	}
+	at := opened(t, s.server.Reference("plant/components/line-monitor"))
+	d, err := at.Resolve(t.Context(), "1.4.0")
+	if err == nil {
+		err = at.RemoveManifest(t.Context(), d.Digest, "1.4.0")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := s.mirrored("--history", "1")
+	if len(r.Devices) != 1 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "press-07.v1 is left out") || !strings.Contains(r.Notes[0], "line-monitor") {
+		t.Errorf("devices %v, notes %q, want that generation 1 is left out", r.Devices, r.Notes)
+	}
+}
+
 // A mirror that is killed at any request leaves no device's tag at what is not whole, and the next one ends it.
 func TestMirrorIsTakenUp(t *testing.T) {
 	s := newShell(t, testenv.Distribution)
