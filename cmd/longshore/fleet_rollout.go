@@ -250,7 +250,7 @@ func (c *call) runRollout(compiled *fleet.Compiled, o fleet.Options, instead str
 	return err
 }
 
-// rolloutOnly opens what contentOptions at a rollout and ending one need: no applications, no placements.
+// rolloutOnly opens what showing and ending a rollout need: no applications, no placements.
 func (c *call) rolloutOnly(args []string, do func(f *fleet.Fleet, k rollout.Config) error) error {
 	f, err := readFleet(fleetDirectory(args))
 	if err != nil {

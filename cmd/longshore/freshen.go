@@ -56,7 +56,7 @@ func freshenCommand() command {
 	}
 }
 
-// Outcomes of freshener one state.
+// Outcomes of freshening one state.
 const (
 	freshRenewed = "renewed"
 	freshEnough  = "fresh" // valid for more than half of --for

@@ -72,7 +72,7 @@ func (c *call) mirror(args []string) error {
 	return c.show(mirrorResult{made, args[0], args[1]})
 }
 
-// runMirror copies a closure and shows how far it has come. With --max-bytes it finds out first how much is countSigners, to tell how much
+// runMirror copies a closure and shows how far it has come. With --max-bytes it finds out first how much the site lacks, to tell how much
 // is left when they are used up.
 func (c *call) runMirror(m *site.Mirror, closure *site.Closure) (*site.Mirrored, error) {
 	show, end := c.progress("copied")
