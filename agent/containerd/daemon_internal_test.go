@@ -44,7 +44,7 @@ func (d *daemon) runtime(t *testing.T) *Runtime {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	o := Options{Namespace: "n", Device: "press-07", DataDir: t.TempDir(), Networks: nobody{}}
+	o := Options{Namespace: "n", Device: "press-07", DataDir: t.TempDir(), Networks: nobody{}, Now: time.Now}
 	return &Runtime{
 		o: o, client: c, log: log, silent: logrus.NewEntry(logrus.New()), ids: locks.New(), tasks: tasks.New(c.TaskService(), o.Namespace, o.DataDir, log),
 		records: records.New(c.ContainerService(), o.Device, o.Namespace, log),
