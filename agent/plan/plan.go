@@ -260,11 +260,15 @@ func (pl *planner) component(v *view) {
 // supervise adds the steps to keep an existing container running.
 func (pl *planner) supervise(v *view, x *slot) {
 	s := pl.s.Containers[x.c.ID]
-	run, toEnd := pl.s.Restarting[x.c.ID]
-	toEnd = toEnd && run == x.o.Run && alive(x.o) && v.ready(x.c, pl.s) // what could not be started again runs on
 	st := Step{Verb: Start, Project: v.c.Project.Name, Container: x.c.ID, Spec: v.c.Project, Unit: *x.c}
 	switch {
-	case x.o.Status == workload.Paused && !toEnd:
+	case pl.ends(v, x):
+		if pl.stopSharers(v, x.o) {
+			return
+		}
+		st.Verb, st.Restart, st.Run = Stop, true, x.o.Run
+		pl.do(st)
+	case x.o.Status == workload.Paused:
 		st.Resume = true
 		pl.do(st)
 	case x.o.Status == workload.Exited && !x.ended() && !v.startsFirst(&x.c.Service): // it came back before its replacement ended
@@ -273,14 +277,22 @@ func (pl *planner) supervise(v *view, x *slot) {
 			pl.wake(s.NextStart)
 			return
 		}
-		if st.repeated = true; v.ready(x.c, pl.s) {
+		if st.repeated = true; v.ready(x.c, pl.s) && !pl.hostEnds(v, x.c) {
 			pl.do(st)
 		}
-	case toEnd, x.o.Status == workload.Running && (v.dependencyRestarted(x, pl.s) || s.Health == HealthUnhealthy && tries(x.c, s.Restarts)):
-		if pl.stopSharers(v, x.o) {
-			return
-		}
-		st.Verb, st.Restart, st.Run = Stop, true, x.o.Run
-		pl.do(st)
 	}
+}
+
+// ends reports whether a container is to be stopped and started again. What could not be started again runs on, unless it is unhealthy.
+func (pl *planner) ends(v *view, x *slot) bool {
+	s := pl.s.Containers[x.c.ID]
+	run, marked := pl.s.Restarting[x.c.ID]
+	return marked && run == x.o.Run && alive(x.o) && v.ready(x.c, pl.s) ||
+		x.o.Status == workload.Running && (v.dependencyRestarted(x, pl.s) || s.Health == HealthUnhealthy && tries(x.c, s.Restarts))
+}
+
+// hostEnds reports whether the container in whose PID namespace a container starts is to be stopped first: the kernel would kill both.
+func (pl *planner) hostEnds(v *view, c *workload.Container) bool {
+	host := c.Service.Namespaces.PID.Service()
+	return host != "" && slices.ContainsFunc(v.slots, func(x slot) bool { return x.c.Service.Name == host && x.c.Replica == 1 && pl.ends(v, &x) })
 }

@@ -96,3 +96,26 @@ func TestRestartKeepsTheOrder(t *testing.T) {
 		}
 	}
 }
+
+// What is in the namespace of processes of a container that is restarted stops before it, and starts after it.
+func TestRestartOfASharedNamespace(t *testing.T) {
+	for _, sick := range []bool{false, true} {
+		side := service("side", "1", workload.Dependency{Service: "web", Condition: workload.Started})
+		side.Namespaces.PID, side.Restart.Policy = workload.ServiceNamespace("web"), workload.RestartNo
+		c := component("d", "app", healthy(service("web", "1")), side)
+		d := newDevice()
+		d.run(t, desired(1, deployment("d", c)))
+		d.log = nil
+		id := c.Containers[0].ID
+		if s := d.sup.Containers[id]; sick {
+			s.Health = HealthUnhealthy
+			d.sup.Containers[id] = s
+		} else if err := RestartNow(d.now, d.target(), d.observe(), d.sup, numbers, map[string]bool{id: true}); err != nil {
+			t.Fatal(err)
+		}
+		d.run(t, d.want)
+		if diff := cmp.Diff([]string{"stop side-1.v1", "stop web-1.v1", "start web-1.v1", "start side-1.v1"}, d.short(c)); diff != "" {
+			t.Errorf("unhealthy: %t: steps (-want +got):\n%s", sick, diff)
+		}
+	}
+}
