@@ -5,12 +5,15 @@ import (
 	"errors"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
+	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/containerd/runspec"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
@@ -18,6 +21,8 @@ import (
 // maxEarly is how many created tasks may wait for their starts, up to those that are being created: an update of a whole device would have one
 // for each container, and runc's process holds 4 MiB in each.
 const maxEarly = 8
+
+const startsDir = "starts" // in the run directory: a file for each container that was created early, which is as old as its start
 
 // early are the tasks that PrepareStart created for a Start to come, by container. They are known to this process only: the Start of another
 // one ends a task that was not started, and creates it again.
@@ -146,8 +151,41 @@ func (r *Runtime) startEarly(ctx context.Context, c workload.Container, labels m
 		r.log.Debug("a task that was created early is created again", "container", c.ID, "error", err)
 		return false
 	}
+	if err := r.noteStart(c.ID); err != nil {
+		r.log.Debug("a container's start is shown as the time at which it was prepared", "container", c.ID, "error", err)
+	}
 	r.started(c, labels, pid)
 	return true
+}
+
+// noteStart keeps when a process that was created early started: the kernel's start time of it is that of its creation. runc leaves nothing to see it
+// by: before 1.2 it writes to the directory of the container's state at each exec.
+func (r *Runtime) noteStart(id string) error {
+	file, err := paths.Join(r.o.RunDir, startsDir, id)
+	if err == nil {
+		err = os.MkdirAll(filepath.Dir(file), 0o700)
+	}
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, nil, 0o600)
+}
+
+// waited is for how long the first process of a running container waited between its creation and its start; 0 also if it was not created early.
+func (r *Runtime) waited(id string) time.Duration {
+	file, err := paths.Join(r.o.RunDir, startsDir, id)
+	if err != nil {
+		return 0
+	}
+	started, err := os.Stat(file)
+	if err != nil {
+		return 0
+	}
+	created, err := r.tasks.Created(id)
+	if err != nil {
+		return 0
+	}
+	return max(0, started.ModTime().Sub(created)) // less: of an earlier run
 }
 
 // netnsOf is the network namespace of an attachment; nil: the device's own.

@@ -81,15 +81,23 @@ func TestPreparedStart(t *testing.T) {
 	if got := r.taskPID(next.ID); got != pid {
 		t.Errorf("the process is %s, want %s, which was prepared", got, pid)
 	}
-	_, created, _ := process.Started(r.seen(next.ID).PID, "/proc") // by the clock that observations have, which is less exact
+	first := r.seen(next.ID)
+	f, err := os.CreateTemp(filepath.Join("/run/containerd/runc", r.o.Namespace, next.ID), "runc.") // as runc before 1.2 does at each exec
+	if err == nil {
+		err = errors.Join(f.Close(), os.Remove(f.Name()))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, created, _ := process.Started(first.PID, "/proc") // by the clock that observations have, which is less exact
 	for what, rt := range map[string]*containerd.Runtime{"the agent": r.Runtime, "an agent that was restarted": r.reopened(r.o)} {
 		all, err := rt.Observe(t.Context())
 		i := slices.IndexFunc(all.Containers, func(o workload.Observation) bool { return o.ID == next.ID })
 		if err != nil || i < 0 {
 			t.Fatalf("%s: %+v, %v", what, all, err)
 		}
-		if after := all.Containers[i].StartedAt.Sub(created); after < prepared || after > time.Since(begun) {
-			t.Errorf("%s: it started %v after its creation, want %v or more", what, after, prepared)
+		if after := all.Containers[i].StartedAt.Sub(created); after < prepared || after > time.Since(begun) || !all.Containers[i].StartedAt.Equal(first.StartedAt) {
+			t.Errorf("%s: it started %v after its creation, want %v or more, and %v before an exec", what, after, prepared, first.StartedAt.Sub(created))
 		}
 	}
 	if err := r.PrepareStart(t.Context(), p, next); err != nil || r.taskPID(next.ID) != pid {

@@ -71,7 +71,7 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 		case r.early.has(b.ID): // it stays created, whatever became of the task: nothing ran in it
 		case t != nil:
 			describe(&o, t)
-			if at := o.StartedAt.Add(r.tasks.Prepared(b.ID)); !o.StartedAt.IsZero() && at.Before(r.o.Now()) { // otherwise the clock was set meanwhile
+			if at := o.StartedAt.Add(r.waited(b.ID)); !o.StartedAt.IsZero() && at.Before(r.o.Now()) { // otherwise the clock was set meanwhile
 				o.StartedAt = at
 			}
 			if o.Status == workload.Exited && o.ExitCode != 0 {

@@ -154,12 +154,14 @@ func (r *Runtime) clear(ctx context.Context, id string) error {
 	if err := r.volumes.Clear(ctx, id); err != nil {
 		return err
 	}
-	dir, err := paths.Join(r.o.RunDir, "stdin", id)
-	if err == nil {
-		err = os.RemoveAll(dir)
-	}
-	if err != nil {
-		return err
+	for _, kind := range []string{"stdin", startsDir} {
+		dir, err := paths.Join(r.o.RunDir, kind, id)
+		if err == nil {
+			err = os.RemoveAll(dir)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	return r.dropLayer(ctx, id)
 }

@@ -68,19 +68,13 @@ func (t *Tasks) PID(ctx context.Context, id string) (uint32, error) {
 	return got.Process.Pid, nil
 }
 
-// Prepared is for how long the first process of a running container waited between its creation, which is the start that the kernel knows, and its
-// start: with that runc removes a file beside the container's state. 0: that cannot be found out, or another runtime runs it.
-func (t *Tasks) Prepared(id string) time.Duration {
-	dir := filepath.Join(runcRoot, t.namespace, id)
-	started, err := os.Stat(dir)
+// Created is when runc had created the first process of a container.
+func (t *Tasks) Created(id string) (time.Time, error) {
+	info, err := os.Stat(filepath.Join(runcRoot, t.namespace, id, "state.json"))
 	if err != nil {
-		return 0
+		return time.Time{}, err
 	}
-	created, err := os.Stat(filepath.Join(dir, "state.json"))
-	if err != nil {
-		return 0
-	}
-	return max(0, started.ModTime().Sub(created.ModTime()))
+	return info.ModTime(), nil
 }
 
 // Resume resumes a paused task.
