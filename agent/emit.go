@@ -34,6 +34,15 @@ func (l *loop) about(id string, e status.Event) status.Event {
 // endReported stands for the end of a run that the agent itself has brought about.
 const endReported = "told"
 
+// reported has the next look not take the end of a container's run for one by itself.
+func (l *loop) reported(id string) {
+	for i := range l.sight.seen.Containers {
+		if o := &l.sight.seen.Containers[i]; o.ID == id {
+			o.End = endReported
+		}
+	}
+}
+
 // noticed emits which containers ended by themselves between two looks: not those that the agent is stopping.
 func (l *loop) noticed(before, after workload.Observed) {
 	was := plan.ByID(before)

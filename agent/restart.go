@@ -48,7 +48,7 @@ func (a *Agent) Restart(ctx context.Context, targets []string, by string) ([]sta
 // beginRestarts has the next plan do what was asked for since the last look at the containers.
 func (l *loop) beginRestarts(now time.Time) {
 	for _, r := range l.restarts {
-		if r.before == nil {
+		if r.before == nil && r.ctx.Err() == nil {
 			r.err = l.beginRestart(now, r)
 		}
 	}

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -286,6 +287,86 @@ func TestRestartOfWhatIsNotSeenYet(t *testing.T) {
 		}
 		if after := w.Observe(t)["app-1/web"]; after.Run == before.Run || after.Status != workload.Running {
 			t.Errorf("after the restart %+v, before %+v", after, before)
+		}
+	})
+}
+
+// A restart whose caller has gone before the loop knows what runs is not begun.
+func TestRestartThatIsGivenUp(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		var slow atomic.Bool
+		w.Edit = func(o *agent.Options) { o.Runtime = slowLook{m, &slow} }
+		app := anApp(1, "web:1")
+		app.Components[0].Services[0].Extra = "    restart: \"no\"\n"
+		w.Publish(t, 1, app)
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		slow.Store(true)
+		if err := m.Exit(w.Observe(t)["app-1/web"].ID, 1); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond) // the loop looks
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		if _, err := r.Restart(ctx, []string{"web"}, byAna); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("restart = %v", err)
+		}
+		time.Sleep(time.Minute)
+		if o := w.Observe(t)["app-1/web"]; o.Status != workload.Exited {
+			t.Errorf("started all the same: %+v", o)
+		}
+	})
+}
+
+// lateStop is a runtime that stops a container and says once that it could not.
+type lateStop struct {
+	*runtimetest.Memory
+	failed *atomic.Bool
+}
+
+func (s lateStop) Stop(ctx context.Context, id string) error {
+	err := s.Memory.Stop(ctx, id)
+	if err == nil && !s.failed.Swap(true) {
+		err = errors.New("the answer was lost")
+	}
+	return err
+}
+
+// What the agent stops has not exited by itself, also if the stop is said to have failed.
+func TestStopThatFailsLate(t *testing.T) {
+	for _, update := range []bool{false, true} {
+		inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+			var failed atomic.Bool
+			w.Edit = func(o *agent.Options) { o.Runtime = lateStop{m, &failed} }
+			w.Publish(t, 1, anApp(1, "web:1"))
+			r := w.Start(t)
+			w.Committed(t, r, 1)
+			if update {
+				w.Publish(t, 2, anApp(1, "web:2"))
+				w.Sync(t, r)
+				w.Committed(t, r, 2)
+			} else if _, err := r.Restart(t.Context(), []string{"web"}, byAna); err != nil {
+				t.Fatal(err)
+			}
+			if got := kinds(eventsOf(t, r.Agent, status.EventRequest{})); !failed.Load() || slices.Contains(got, status.EventExited) {
+				t.Errorf("update: %t: a stop failed: %t; events %v", update, failed.Load(), got)
+			}
+		})
+	}
+}
+
+// Neither have containers whose stops end together, so that one look follows.
+func TestStopsThatEndTogether(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		w.Publish(t, 1, pair("", ""))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		m.Stopping = 5 * time.Second
+		if _, err := r.Restart(t.Context(), []string{"app-1"}, byAna); err != nil {
+			t.Fatal(err)
+		}
+		if got := kinds(eventsOf(t, r.Agent, status.EventRequest{})); slices.Contains(got, status.EventExited) {
+			t.Errorf("events %v", got)
 		}
 	})
 }

@@ -50,10 +50,15 @@ func (l *loop) step(ctx context.Context, st plan.Step) {
 		if err == nil {
 			l.sup.Done(st)
 			l.logStep(st, begun)
-			l.sight.look = l.sight.look || !l.foreseen(st)
+			if !l.foreseen(st) {
+				l.sight.look = true
+			}
 			return
 		}
 		l.sight.look = true
+		if st.Verb == plan.Stop {
+			l.reported(st.Container) // it may have ended all the same
+		}
 		r := l.sup.Fail(l.o.Now(), st, err, l.p)
 		if errors.Is(err, workload.ErrImageGone) {
 			l.refill.again()
