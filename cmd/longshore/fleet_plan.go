@@ -315,7 +315,7 @@ func (r fleetPublished) text(w io.Writer) {
 	printProposed(w, r.Proposed)
 	signed := ", signed"
 	if !r.Signed {
-		signed = ", unsigned: devices reject them unless their policy allows unsigned states"
+		signed = ", unsigned: devices refuse them unless their policy allows unsigned states"
 	}
 	if len(r.Published) == 0 {
 		signed = ""
@@ -340,7 +340,7 @@ func printPublished(w io.Writer, all []fleetState, signed bool) {
 		row(w, "pushed", "%s  generation %d  %s", s.Reference, s.Generation, printable.Digest(s.Digest))
 	}
 	if !signed && len(all) > 0 {
-		row(w, "unsigned", "devices reject them unless their policy allows unsigned states")
+		row(w, "unsigned", "devices refuse them unless their policy allows unsigned states")
 	}
 }
 

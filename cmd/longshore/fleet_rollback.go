@@ -28,7 +28,7 @@ func fleetRollbackCommand() command {
 	return command{
 		name: "rollback", args: "[DIRECTORY]", max: 1,
 		usage: "roll many devices back to what they had before",
-		about: "Publishes the earlier content of each device as a new generation, because devices reject older generations. --before " +
+		about: "Publishes the earlier content of each device as a new generation, because devices refuse older generations. --before " +
 			"rolls back what was published since a time, --revision what was published from a revision of the files, --previous " +
 			"each device's last change; other devices are unchanged. The command first shows the plan, and on a terminal asks for " +
 			"confirmation. Like fleet publish, it checks that everything is still in its registry and in the mirrors of --mirror, " +

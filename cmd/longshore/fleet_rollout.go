@@ -87,7 +87,7 @@ func rolloutUndoCommand() command {
 		name:  "undo",
 		usage: "roll devices back to what they had before a rollout",
 		about: "Publishes the previous content of each device that the newest rollout has reached, as a new generation, because devices " +
-			"reject older generations. A device that has got another state since then is unchanged, and so is a device that had no " +
+			"refuse older generations. A device that has got another state since then is unchanged, and so is a device that had no " +
 			"state before. First the command checks everything that devices would load: if something is missing for a device, " +
 			"nothing is published. Exit code 0 means that all other devices were rolled back.\n\nStates that need several signers by " +
 			"--policy are not undone in one step: propose the former ones with longshore fleet rollback --previous.",

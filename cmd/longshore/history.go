@@ -322,7 +322,7 @@ func stateRollbackCommand() command {
 	return command{
 		name: "rollback", args: "HOST/PATH", min: 1, max: 1,
 		usage: "publish an earlier generation again, as a new one",
-		about: "Devices reject generations below the one that they accepted. So a rollback is a new generation with the deployments and " +
+		about: "Devices refuse generations below the one that they accepted. So a rollback is a new generation with the deployments and " +
 			"pinned components of an earlier one; an annotation names the generation that it repeats. The earlier state must be " +
 			"signed by --key, by --verify-key, or as --policy requires. Before it publishes, the command checks that everything that " +
 			"the device would load is still in its registry and in the mirrors of --mirror, and that --policy accepts it; otherwise " +

@@ -61,7 +61,7 @@ func (r policyResult) text(w io.Writer) {
 	says := "a device would accept it"
 	switch {
 	case !r.Allowed:
-		says = "a device would reject it"
+		says = "a device would refuse it"
 	case r.Insecure:
 		says += ", and show it as insecure in every status"
 	}

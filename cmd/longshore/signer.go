@@ -70,7 +70,7 @@ func keylessFlags() []cli.Flag {
 
 // unsignedFlag is for commands that publish the states of many devices.
 func unsignedFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices reject such states unless their policy has allowUnsigned"}
+	return &cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices refuse such states unless their policy has allowUnsigned"}
 }
 
 // claimFlag names annotations that are signed with the digest.

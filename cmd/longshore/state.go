@@ -96,7 +96,7 @@ func (r stateResult) text(w io.Writer) {
 		return
 	}
 	if len(r.Signatures) == 0 && !r.DryRun {
-		row(w, "unsigned", "devices reject it unless their policy allows unsigned states")
+		row(w, "unsigned", "devices refuse it unless their policy allows unsigned states")
 	}
 	r.pushed.text(w)
 }

@@ -74,7 +74,7 @@ func (c *call) proposes(repo *registry.Repository) (*trust.Policy, bool, error) 
 }
 
 // severalSign reports whether states in a repository are proposed: because a policy requires several signers, or because of --propose.
-// It rejects --unsigned where a policy requires several signers: the tag would be moved to a state that devices with the policy reject.
+// It rejects --unsigned where a policy requires several signers: the tag would be moved to a state that devices with the policy refuse.
 func (c *call) severalSign(policy *trust.Policy, repository string) (bool, error) {
 	if policy == nil || c.Bool("propose") {
 		return c.Bool("propose"), nil
@@ -82,7 +82,7 @@ func (c *call) severalSign(policy *trust.Policy, repository string) (bool, error
 	rule, found := policy.Match(trust.KindState, repository)
 	several := found && rule.Need() > 1
 	if several && c.Bool("unsigned") {
-		return false, fault.WithHint(fmt.Errorf("--unsigned: devices with --policy reject states in %s without signatures of %s: %w", repository, rule.Quorum.String(), fault.ErrRejected),
+		return false, fault.WithHint(fmt.Errorf("--unsigned: devices with --policy refuse states in %s without signatures of %s: %w", repository, rule.Quorum.String(), fault.ErrRejected),
 			"propose them with a key, or with --propose for others to sign")
 	}
 	return several, nil
