@@ -166,7 +166,7 @@ func goodReport(ctx context.Context, from *registry.Repository, tag string, good
 	out := CarriedReport{Tag: tag, Outcome: ReportInvalid}
 	d, c, bundle, err := peek(ctx, from, tag)
 	if fault.Retryable(err) || ctx.Err() != nil {
-		return out, nil, err
+		return out, nil, cmp.Or(err, ctx.Err())
 	}
 	if err == nil && artifacts.CurrentTag(c.Device.Tag()) != tag {
 		err = fmt.Errorf("it is the report of device %s: %w", c.Device, fault.ErrInvalid)

@@ -433,6 +433,29 @@ func TestReportsAreHandedIn(t *testing.T) {
 	}
 }
 
+// An interrupt while a report is handed in ends the run, also if the media still answer.
+func TestHandingInIsInterrupted(t *testing.T) {
+	client, err := registry.New(registry.Options{Getenv: func(string) string { return "" }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	stick, err := client.OpenName(t.Context(), "oci-layout:"+filepath.Join(t.TempDir(), "reports"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	newPusher(t, stick, "press-07", t.TempDir()).push("press-07", 1, time.Now(), margo.StateInstalled)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	_, err = site.HandReports(ctx, stick, nil, func(context.Context, []byte) (bool, string, error) {
+		cancel()
+		return false, "", fault.ErrNotFound // its gateway may come later
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
 // Transitions that are missing between two reports are told once, by collect and to who hands the report in.
 func TestMissingTransitionsAreTold(t *testing.T) {
 	client, err := registry.New(registry.Options{Getenv: func(string) string { return "" }})
