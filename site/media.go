@@ -279,25 +279,26 @@ func alone(dir, states string) error {
 // prepare makes a folder a layout if it has nothing but files of exports and reports, and replaces documents of a layout that were cut off
 // while they were written: the export writes their content again. What else is wrong with the folder, the first write reports.
 func prepare(layout string) error {
-	if torn(filepath.Join(layout, ocispec.ImageIndexFile)) {
-		if err := os.Remove(filepath.Join(layout, ocispec.ImageIndexFile)); err != nil {
+	file := filepath.Join(layout, ocispec.ImageLayoutFile)
+	if _, err := os.Lstat(file); torn(file) || errors.Is(err, fs.ErrNotExist) {
+		entries, err := os.ReadDir(layout)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil || slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !ours(e.Name()) }) {
+			return err
+		}
+		if err := volume.WriteFile(file, func(w io.Writer) error {
+			return json.NewEncoder(w).Encode(ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
+		}); err != nil {
 			return err
 		}
 	}
-	file := filepath.Join(layout, ocispec.ImageLayoutFile)
-	if _, err := os.Lstat(file); !torn(file) && !errors.Is(err, fs.ErrNotExist) {
-		return err
+	index := filepath.Join(layout, ocispec.ImageIndexFile) // of a layout: in another folder it may be of another program
+	if torn(index) {
+		return os.Remove(index)
 	}
-	entries, err := os.ReadDir(layout)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil || slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !ours(e.Name()) }) {
-		return err
-	}
-	return volume.WriteFile(file, func(w io.Writer) error {
-		return json.NewEncoder(w).Encode(ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
-	})
+	return nil
 }
 
 // ours reports whether a name in the folder of an export is one that our commands or operating systems write there.
@@ -429,7 +430,7 @@ func OpenMedia(ctx context.Context, paths []string) (*Media, error) {
 	return &Media{Export: e, Path: set.Names[0], Files: set, set: set}, nil
 }
 
-// It returns an error if the media were removed: their folder may still exist, empty.
+// There returns an error if the media were removed: their folder may still exist, empty.
 func (m *Media) There() error {
 	name := m.Path
 	if m.set == nil {

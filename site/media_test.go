@@ -28,6 +28,20 @@ func FuzzInventory(f *testing.F) {
 	})
 }
 
+// An export into a folder of another program leaves its files, also an index.json that is no JSON.
+func TestExportIntoAnotherFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	index := filepath.Join(dir, "index.json")
+	if err := errors.Join(os.WriteFile(index, []byte("// pages\n{}"), 0o644), os.WriteFile(filepath.Join(dir, "index.html"), nil, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = site.Begin(t.Context(), dir, site.Form{States: "harbor.acme.example/plant/state"}) // the first write would return an error
+	if _, err := os.Stat(index); err != nil {
+		t.Error(err)
+	}
+}
+
 // An export is whole when its document is there.
 func TestExportDocument(t *testing.T) {
 	t.Parallel()
