@@ -45,18 +45,24 @@ func (p *layoutPlace) setName(name string, desc ocispec.Descriptor) error {
 			return err
 		}
 	}
-	was, known := p.entries[name]
-	if known && was.Digest == desc.Digest && p.unsaved == 0 {
+	if was, known := p.entries[name]; known && was.Digest == desc.Digest && p.unsaved == 0 {
 		return nil
 	}
-	if known { // the manifest stays, without this name
-		p.entries[was.Digest.String()] = ocispec.Descriptor{MediaType: was.MediaType, Digest: was.Digest, Size: was.Size}
-	}
-	p.entries[name] = desc
+	p.enter(name, desc)
 	if p.unsaved++; p.held && p.unsaved < max(heldNames, len(p.entries)/5) {
 		return nil
 	}
 	return p.saveIndex()
+}
+
+// enter gives a name to a manifest. The one that had it stays, without this name.
+func (p *layoutPlace) enter(name string, desc ocispec.Descriptor) {
+	if was, known := p.entries[name]; known {
+		was.Annotations = maps.Clone(was.Annotations)
+		delete(was.Annotations, ocispec.AnnotationRefName)
+		p.entries[was.Digest.String()] = was
+	}
+	p.entries[name] = desc
 }
 
 // readIndex reads the entries of index.json by their names.
@@ -75,7 +81,7 @@ func (p *layoutPlace) readIndex() error {
 		if name == "" {
 			name = d.Digest.String()
 		}
-		p.entries[name] = d
+		p.enter(name, d) // docker save gives several images one name
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -101,6 +102,19 @@ func TestLayoutIndex(t *testing.T) {
 	}
 	if names, unnamed := layoutIndex(t, dir); names["second"] != first.Digest.String() || unnamed != 1 {
 		t.Errorf("after a move: %s, %d entries without a name", names["second"], unnamed)
+	}
+	// docker save gives several images one name: a push keeps all of them.
+	index := filepath.Join(dir, "index.json")
+	data, err := os.ReadFile(index)
+	if err == nil {
+		err = os.WriteFile(index, bytes.ReplaceAll(data, []byte(`"held-001"`), []byte(`"held-000"`)), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	push("new")
+	if names, unnamed := layoutIndex(t, dir); len(names) != more+2 || unnamed != 2 {
+		t.Errorf("of two entries with one name: %d names and %d entries without one", len(names), unnamed)
 	}
 	if _, err := again.Resolve(t.Context(), "third"); !errors.Is(err, fault.ErrNotFound) {
 		t.Errorf("a name that was never set: %v", err)
