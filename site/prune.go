@@ -321,8 +321,12 @@ func (p *Pruning) take(ctx context.Context, out *Pruned) (map[string]*registry.R
 		if err != nil {
 			return taken, err
 		}
-		if _, err := p.tagsOf(ctx, repo.Upstream(), n); err != nil {
+		mine, err := p.mirrored(ctx, n) // a tag may have been added since the plan
+		if err != nil {
 			return taken, err
+		}
+		if !mine {
+			continue
 		}
 		r, err := repo.Upstream().RemoveWithReferrers(ctx, n.Digest, p.tags[n.Repository])
 		if r != nil {

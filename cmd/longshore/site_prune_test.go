@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -10,10 +11,50 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
+	"github.com/longshore-dev/longshore/site"
 	"github.com/longshore-dev/longshore/testenv"
 )
+
+// What gets another tag between the plan and the removal stays.
+func TestSitePruneOfWhatIsTaggedMeanwhile(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.stock()
+	there := s.site(testenv.Distribution)
+	s.probe()
+	for _, what := range [][]string{{"--component", host + "/plant/components/probe:1.0.0"}, {"--empty"}, {"--component", sensor}} {
+		s.do(outcome.OK, append(append([]string{"state", "push", "-q", "-d", "press-07", "--key", "release.key"}, what...), states)...)
+	}
+	s.mirrored("--history", "5")
+	plan, err := site.PlanPrune(t.Context(), site.Mapped(func(_ context.Context, name string) (*registry.Repository, error) {
+		_, path, _ := strings.Cut(name, "/")
+		return opened(t, there.Reference(path)), nil
+	}), map[string][]artifacts.DeviceID{states: nil}, 0)
+	if err != nil || len(plan.Artifacts) != 3 {
+		t.Fatalf("%+v, %v", plan, err)
+	}
+	kept := opened(t, there.Reference("library/kept"))
+	tags, err := kept.Tags(t.Context())
+	if err != nil || len(tags) != 1 {
+		t.Fatalf("library/kept has %v, %v", tags, err)
+	}
+	d, err := kept.Resolve(t.Context(), tags[0])
+	if err == nil {
+		err = kept.Tag(t.Context(), d, "mine")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone, err := plan.Remove(t.Context())
+	if err != nil || gone.Artifacts != 2 || gone.Restored != 0 {
+		t.Errorf("%+v, %v, want two artifacts removed", gone, err)
+	}
+	if _, err := kept.Resolve(t.Context(), "mine"); err != nil {
+		t.Error(err)
+	}
+}
 
 // sitePruned runs site prune and returns its result.
 func (s *shell) sitePruned(args ...string) (r sitePruneResult) {
