@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 )
 
 // Write writes a file as a whole and durably, in the place of one that is there: after a power cut it is the new one or the old one.
@@ -44,5 +45,9 @@ func Place(file string, data []byte, mode fs.FileMode, put func(from, to string)
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	defer d.Close()
+	if err := d.Sync(); err != nil && !errors.Is(err, syscall.EINVAL) { // some file systems cannot
+		return err
+	}
+	return nil
 }

@@ -275,6 +275,16 @@ func TestTarsThatAreNoVolumes(t *testing.T) {
 	}
 }
 
+// A file system that cannot sync folders, as some of shared folders cannot, is no error.
+func TestSyncFolder(t *testing.T) {
+	t.Parallel()
+	for dir, want := range map[string]error{"/proc/self": nil, t.TempDir(): nil, "/missing": fs.ErrNotExist} { // proc cannot sync
+		if err := volume.SyncFolder(dir); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", dir, err, want)
+		}
+	}
+}
+
 // Volumes that were there are replaced, and a size that leaves no room for blobs is refused before.
 func TestWriteAgain(t *testing.T) {
 	t.Parallel()
