@@ -28,7 +28,7 @@ func (r *Removed) Referrers() int { return len(r.referrers) + len(r.legacy) }
 // repository: of several manifests what all of them name is read once.
 func (r *Repository) TagsOf(ctx context.Context, d digest.Digest, tags *TagList) ([]string, error) {
 	all, err := tags.naming(ctx, d, func(ctx context.Context, tag string) (digest.Digest, error) {
-		if strings.HasPrefix(tag, "sha256-") && !strings.HasSuffix(tag, ".att") && !strings.HasSuffix(tag, ".sbom") { // as release needs them
+		if strings.HasPrefix(tag, "sha256-") && !strings.HasSuffix(tag, ".att") && !strings.HasSuffix(tag, ".sbom") { // TagList.release needs only these of them
 			return "", nil
 		}
 		return r.ResolveUpstream(ctx, tag)

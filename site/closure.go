@@ -225,7 +225,7 @@ func (w *walk) device(ctx context.Context, repo *registry.Repository, d wanted) 
 		}
 		_, err := w.state(ctx, repo, d.tag, tag)
 		if errors.Is(err, fault.ErrNotFound) && !fault.Retryable(err) {
-			w.note(&w.absent, "%s:%s is left out: %v", repo.Name(), tag, err) // it, or something that it names, was removed
+			w.note(&w.absent, "an old generation is left out: %v", err) // it, or something that it names, was removed
 			continue
 		}
 		if err != nil {

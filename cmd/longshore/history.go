@@ -47,7 +47,7 @@ func (c *call) stateOf(arg string) (registry.Reference, artifacts.DeviceID, erro
 	if ref.Target() != "" {
 		device, name := cmp.Or(c.String("device"), string(deviceOfTag(ref.Tag))), strings.TrimPrefix(c.Command.HelpName, c.App.Name+" ")
 		return ref, "", fault.WithHint(fmt.Errorf("%s: %s: name the repository only, and the device with --device: %w", name, arg, fault.ErrInvalid),
-			"longshore "+name+" --device "+device+" "+ref.Name())
+			"longshore "+name+" --device "+device+" "+ref.Place())
 	}
 	if c.String("device") == "" {
 		return ref, "", c.misused("use --device ID")

@@ -158,8 +158,11 @@ func TestMirrorOfAHistoryWithAGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := s.mirrored("--history", "1")
-	if len(r.Devices) != 1 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "press-07.v1 is left out") || !strings.Contains(r.Notes[0], "line-monitor") {
+	if len(r.Devices) != 1 || len(r.Notes) != 1 || !strings.HasPrefix(r.Notes[0], "an old generation is left out: "+states+":press-07.v1: component "+monitor) {
 		t.Errorf("devices %v, notes %q, want that generation 1 is left out", r.Devices, r.Notes)
+	}
+	if code, _, errs := s.try("mirror", "--no-verify", "--history", "1", states, siteHost+"/unverified"); code != outcome.NotFound || !strings.Contains(errs, "line-monitor") {
+		t.Errorf("without verification: exit %d, %s", code, errs)
 	}
 }
 

@@ -597,6 +597,7 @@ func TestLayout(t *testing.T) {
 			t.Errorf("%s: the repository has another name:\n%s", strings.Join(args, " "), out)
 		}
 	}
+	s.refuses(outcome.Misused, []string{"hint: longshore state history --device press-07 oci-layout:stick"}, "state", "history", "oci-layout:stick:press-07")
 	s.do(outcome.Misused, "verify", "--policy", "trust.yaml", "oci-layout:stick:press-07")
 }
 

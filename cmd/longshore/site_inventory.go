@@ -59,7 +59,7 @@ func (c *call) siteInventory(args []string) error {
 	if err == nil {
 		i, err = site.Take(c.Context, there, states, closure)
 	} else if errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
-		fmt.Fprintf(c.stderr, "note: the site has nothing yet, so the inventory is empty: %v\n", err)
+		fmt.Fprintf(c.stderr, "note: the inventory is empty: %v\n", err)
 		closure = &site.Closure{}
 		i, err = site.Take(c.Context, there, states, closure)
 	}

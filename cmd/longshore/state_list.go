@@ -120,7 +120,8 @@ func listState(ctx context.Context, repo *registry.Repository, tag string) (list
 		index, err = artifacts.OpenState(manifest)
 	}
 	if err == nil && index.Device.Tag() != tag {
-		err = fmt.Errorf("it is a state of %s: %w", index.Device, fault.ErrConflict)
+		what := "it is a state of " + string(index.Device)
+		err = fault.WithSummary(fmt.Errorf("%s: %w", what, fault.ErrConflict), what)
 	}
 	if err != nil {
 		if x.Problem = fault.Summary(err); release.Unfit(err) {
