@@ -79,8 +79,8 @@ func (d *device) decidesBy(t *testing.T, version uint64) {
 	testenv.Eventually(t, tellLimit, fmt.Sprintf("version %d", version), func() error {
 		_, _ = d.sync(t.Context())
 		s, err := d.control.Status(t.Context())
-		if err == nil && s.Trust.Version != version {
-			err = fmt.Errorf("the device decides by version %d; problems %+v", s.Trust.Version, s.Problems)
+		if err == nil && (s.Trust == nil || s.Trust.Version != version) { // nil: the agent has just started
+			err = fmt.Errorf("the device decides by %+v; problems %+v", s.Trust, s.Problems)
 		}
 		return err
 	})
