@@ -36,6 +36,6 @@ func TestIsland(t *testing.T) {
 	})
 	cancel()
 	if err := attempt.Wait(); err == nil {
-		t.Error("an address of nobody answers")
+		t.Error("an address without a server answers")
 	}
 }

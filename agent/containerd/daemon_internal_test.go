@@ -44,7 +44,7 @@ func (d *daemon) runtime(t *testing.T) *Runtime {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	o := Options{Namespace: "n", Device: "press-07", DataDir: t.TempDir(), Networks: nobody{}, Now: time.Now}
+	o := Options{Namespace: "n", Device: "press-07", DataDir: t.TempDir(), Networks: noBackends{}, Now: time.Now}
 	return &Runtime{
 		o: o, client: c, log: log, silent: logrus.NewEntry(logrus.New()), ids: locks.New(), tasks: tasks.New(c.TaskService(), o.Namespace, o.DataDir, log),
 		records: records.New(c.ContainerService(), o.Device, o.Namespace, log),
@@ -61,10 +61,10 @@ func (freeDevice) Create(context.Context, ...leases.Opt) (leases.Lease, error) {
 }
 func (freeDevice) List(context.Context, ...string) ([]leases.Lease, error) { return nil, nil }
 
-// nobody answers for any service.
-type nobody struct{ Networks }
+// noBackends has no container behind any service.
+type noBackends struct{ Networks }
 
-func (nobody) ActiveBackends() map[string]bool { return nil }
+func (noBackends) ActiveBackends() map[string]bool { return nil }
 
 func (d *daemon) called(what string) {
 	d.mu.Lock()

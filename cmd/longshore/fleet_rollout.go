@@ -87,8 +87,8 @@ func rolloutUndoCommand() command {
 		name:  "undo",
 		usage: "roll devices back to what they had before a rollout",
 		about: "Publishes the previous content of each device that the newest rollout has reached, as a new generation, because devices " +
-			"refuse older generations. A device that has got another state since then is unchanged, and so is a device that had no " +
-			"state before. First the command checks everything that devices would load: if something is missing for a device, " +
+			"refuse older generations. Devices that have another state since then, or had none before, stay " +
+			"unchanged. First the command checks everything that devices would load: if something is missing for a device, " +
 			"nothing is published. Exit code 0 means that all other devices were rolled back.\n\nStates that need several signers by " +
 			"--policy are not undone in one step: propose the former ones with longshore fleet rollback --previous.",
 		examples: []string{"--key release.key plant", "--reason 'vision loses frames' --key release.key plant"},

@@ -28,7 +28,7 @@ const (
 	nightlyAttack = time.Minute
 	maxEndpoint   = 300 << 20   // bytes that the endpoint may take at its peak
 	served        = time.Second // in which half of the others' reports are answered,
-	busy          = 20          // or in so many times what half of those take at a server beside it that nobody attacks
+	busy          = 20          // or in so many times what half of those take at a server beside it that is not attacked
 	others        = 10
 	intruder      = "gateway-1"
 )

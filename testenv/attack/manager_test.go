@@ -95,7 +95,7 @@ func TestManagerAttack(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("beside %d idle connections, slow and huge bodies: answers in %v in the median, %v at worst, and in %v where nobody attacks; the manager took %d MiB at its peak",
+	t.Logf("beside %d idle connections, slow and huge bodies: answers in %v in the median, %v at worst, and in %v at a server that is not attacked; the manager took %d MiB at its peak",
 		idleConnections, median.Round(time.Millisecond), slices.Max(times).Round(time.Millisecond), middle(beside).Round(time.Millisecond), peak>>20)
 	if median > most || peak > mostManager {
 		t.Errorf("answers in %v in the median, at most %v are allowed; %d MiB, at most %d", median, most, peak>>20, mostManager>>20)
