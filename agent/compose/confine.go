@@ -15,8 +15,8 @@ import (
 // maxProfile bounds a seccomp profile; Docker's own is 12 KiB.
 const maxProfile = 256 << 10
 
-// capability is the name of a capability without CAP_.
-var capability = strict.Expression(`^[A-Z][A-Z_]{1,30}$`)
+// capability is the name of a capability of the kernel, without CAP_, or ALL.
+var capability = strict.Expression(`^(ALL|AUDIT_(CONTROL|READ|WRITE)|BLOCK_SUSPEND|BPF|CHECKPOINT_RESTORE|CHOWN|DAC_OVERRIDE|DAC_READ_SEARCH|FOWNER|FSETID|IPC_(LOCK|OWNER)|KILL|LEASE|LINUX_IMMUTABLE|MAC_(ADMIN|OVERRIDE)|MKNOD|NET_(ADMIN|BIND_SERVICE|BROADCAST|RAW)|PERFMON|SETFCAP|SETGID|SETPCAP|SETUID|SYSLOG|SYS_(ADMIN|BOOT|CHROOT|MODULE|NICE|PACCT|PTRACE|RAWIO|RESOURCE|TIME|TTY_CONFIG)|WAKE_ALARM)$`)
 
 func (t *translation) confine(n *composefile.Node, s *workload.Service) {
 	c := workload.Security{
@@ -232,7 +232,7 @@ func (t *translation) devices(n *composefile.Node, s *workload.Service) {
 	t.deviceRequests(n.Get("deploy", "resources", "reservations", "devices"), s)
 }
 
-var deviceRule = strict.Expression(`^[acb] (\d+|\*):(\d+|\*) [rwm]{1,3}$`)
+var deviceRule = strict.Expression(`^[acb] (\d{1,7}|\*):(\d{1,7}|\*) [rwm]{1,3}$`)
 
 func (t *translation) device(n *composefile.Node, s *workload.Service) {
 	var source, target, permissions string

@@ -63,6 +63,7 @@ func TestWild(t *testing.T) {
 		// confinement
 		{web("cap_add: [\"no such\"]"), s("cap_add[0]"), "no capability"},
 		{web("cap_drop: all things"), s("cap_drop"), "no capability"},
+		{web("cap_add: [NET_ADMINN]"), s("cap_add[0]"), "no capability"},
 		{web("privileged: sure"), s("privileged"), "true or false"},
 		{web("security_opt: [seccomp=gone.json]"), s("security_opt[0]"), "not in the archive"},
 		{web("security_opt: [seccomp=bad.json]"), s("security_opt[0]"), "not JSON"},
@@ -83,6 +84,7 @@ func TestWild(t *testing.T) {
 		{web("devices: /dev/a"), s("devices"), "must be a list"},
 		{web("devices: [{target: /dev/a}]"), s("devices[0]"), "no device"},
 		{web("device_cgroup_rules: [\"c 189 rmw\"]"), s("device_cgroup_rules[0]"), "no rule for devices"},
+		{web("device_cgroup_rules: [\"c 18446744073709551615:1 r\"]"), s("device_cgroup_rules[0]"), "no rule for devices"},
 		{web("gpus: 2"), s("gpus"), "must be \"all\" or a list"},
 		{web("gpus: [{count: 1, device_ids: [\"0\"]}]"), s("gpus[0].count"), "device_ids beside"},
 		{web("gpus: [{count: many}]"), s("gpus[0].count"), "must be \"all\" or a number"},

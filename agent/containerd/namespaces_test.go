@@ -100,13 +100,15 @@ func TestSharedMemoryAndNames(t *testing.T) {
 	s := server(img)
 	s.Resources.ShmBytes, s.Domainname = 2<<20, "plant.example"
 	none := server(img)
-	none.Name, none.Namespaces.IPC = "none", workload.NoNamespace
+	none.Name, none.Namespaces.IPC, none.Sysctls = "none", workload.NoNamespace, map[string]string{"kernel.domainname": "line.example"}
 	cs := r.up(project("shm", s, none))
 	if got := r.inside(cs[0].ID, "touch-mib", "/dev/shm/big", "3"); !strings.Contains(got, "no space") {
 		t.Errorf("3 MiB into 2 MiB of /dev/shm: %q", got)
 	}
-	if got := r.inside(cs[0].ID, "cat", "/proc/sys/kernel/domainname"); got != "plant.example\n" {
-		t.Errorf("domain name %q", got)
+	for n, want := range []string{"plant.example\n", "line.example\n"} {
+		if got := r.inside(cs[n].ID, "cat", "/proc/sys/kernel/domainname"); got != want {
+			t.Errorf("domain name %q, want %q", got, want)
+		}
 	}
 	if got := r.inside(cs[1].ID, "open", "/dev/shm"); !strings.Contains(got, "no such file") {
 		t.Errorf("/dev/shm of a container without shared memory: %q", got)

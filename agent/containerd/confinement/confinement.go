@@ -119,48 +119,25 @@ func capabilities(base, add, drop []string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	read := func(list []string) (names []string, everything bool, err error) {
-		for _, n := range list {
-			n = strings.ToUpper(strings.TrimSpace(n))
-			if n == "ALL" || n == "CAP_ALL" {
-				everything = true
-				continue
-			}
-			if !strings.HasPrefix(n, "CAP_") {
-				n = "CAP_" + n
-			}
-			if !slices.Contains(cap.Known(), n) {
-				return nil, false, fmt.Errorf("capability %q: there is none of this name: %w", n, fault.ErrInvalid)
-			}
-			names = append(names, n)
-		}
-		return names, everything, nil
-	}
-	adds, addAll, err := read(add)
-	if err != nil {
-		return nil, err
-	}
-	drops, dropAll, err := read(drop)
-	if err != nil {
-		return nil, err
-	}
 	out := slices.Clone(base)
-	if dropAll {
+	if slices.Contains(drop, "ALL") {
 		out = nil
 	}
-	if addAll {
+	if slices.Contains(add, "ALL") {
 		out = slices.Clone(all)
 	}
-	for _, n := range adds {
-		if !slices.Contains(all, n) {
-			return nil, fmt.Errorf("capability %s is not this device's to give: %w", n, fault.ErrUnfit)
+	for _, n := range add {
+		name := "CAP_" + n
+		if n != "ALL" && !slices.Contains(all, name) {
+			return nil, fmt.Errorf("capability %s is not this device's to give: %w", name, fault.ErrUnfit)
 		}
-		if !slices.Contains(out, n) {
-			out = append(out, n)
+		if n != "ALL" && !slices.Contains(out, name) {
+			out = append(out, name)
 		}
 	}
-	return slices.DeleteFunc(out, func(n string) bool {
-		return slices.Contains(drops, n) && !slices.Contains(adds, n) || !slices.Contains(all, n)
+	return slices.DeleteFunc(out, func(name string) bool {
+		n := strings.TrimPrefix(name, "CAP_")
+		return slices.Contains(drop, n) && !slices.Contains(add, n) || !slices.Contains(all, name)
 	}), nil
 }
 

@@ -33,11 +33,7 @@ func Nodes(s workload.Service) oci.SpecOpts {
 			}
 		}
 		for _, rule := range s.DeviceRules {
-			r, err := parseDeviceRule(rule)
-			if err != nil {
-				return err
-			}
-			spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, r)
+			spec.Linux.Resources.Devices = append(spec.Linux.Resources.Devices, deviceRule(rule))
 		}
 		return nil
 	}
@@ -45,12 +41,6 @@ func Nodes(s workload.Service) oci.SpecOpts {
 
 func device(ctx context.Context, client oci.Client, c *containers.Container, spec *oci.Spec, d workload.Device) error {
 	to, access := cmp.Or(d.ContainerPath, d.HostPath), cmp.Or(d.Permissions, allAccess)
-	if !filepath.IsAbs(d.HostPath) || !filepath.IsAbs(to) {
-		return fmt.Errorf("device %s at %s: paths must be absolute: %w", d.HostPath, to, fault.ErrInvalid)
-	}
-	if strings.Trim(access, allAccess) != "" {
-		return fmt.Errorf("device %s: permissions %q are not of \"rwm\": %w", d.HostPath, access, fault.ErrInvalid)
-	}
 	from, err := filepath.EvalSymlinks(d.HostPath) // /dev/serial/by-id and the like
 	if errors.Is(err, fs.ErrNotExist) {
 		return fault.WithHint(fmt.Errorf("this device has no %s: %w", d.HostPath, fault.ErrUnfit),
@@ -70,30 +60,15 @@ func device(ctx context.Context, client oci.Client, c *containers.Container, spe
 	return nil
 }
 
-// parseDeviceRule reads a rule in the format of the kernel's device controller: "c 189:* rmw".
-func parseDeviceRule(rule string) (specs.LinuxDeviceCgroup, error) {
-	bad := fmt.Errorf("device_cgroup_rules: %q is not like \"c 189:* rmw\": %w", rule, fault.ErrInvalid)
-	f := strings.Fields(rule)
-	if len(f) != 3 || len(f[0]) != 1 || !strings.Contains("abc", f[0]) || strings.Trim(f[2], allAccess) != "" {
-		return specs.LinuxDeviceCgroup{}, bad
-	}
-	out := specs.LinuxDeviceCgroup{Allow: true, Type: f[0], Access: f[2]}
-	major, minor, ok := strings.Cut(f[1], ":")
-	if !ok {
-		return out, bad
-	}
-	for _, n := range []struct {
-		text string
-		to   **int64
-	}{{major, &out.Major}, {minor, &out.Minor}} {
-		if n.text == "*" {
-			continue
+// deviceRule reads a rule in the format of the kernel's device controller: "c 189:* rmw". agent/compose has checked it.
+func deviceRule(rule string) specs.LinuxDeviceCgroup {
+	f := strings.FieldsFunc(rule, func(r rune) bool { return r == ' ' || r == ':' })
+	number := func(s string) *int64 {
+		n, err := strconv.ParseInt(s, 10, 64)
+		if err != nil { // "*"
+			return nil
 		}
-		v, err := strconv.ParseUint(n.text, 10, 32)
-		if err != nil {
-			return out, bad
-		}
-		*n.to = new(int64(v))
+		return &n
 	}
-	return out, nil
+	return specs.LinuxDeviceCgroup{Allow: true, Type: f[0], Major: number(f[1]), Minor: number(f[2]), Access: f[3]}
 }

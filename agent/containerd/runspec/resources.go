@@ -3,10 +3,9 @@ package runspec
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/containerd/containerd/v2/core/containers"
@@ -46,15 +45,10 @@ func resources(s workload.Service, f features.Features) oci.SpecOpts {
 			spec.Process.OOMScoreAdj = &w.OOMScoreAdj
 		}
 		if w.CgroupParent != "" {
-			if slices.Contains(strings.Split(w.CgroupParent, "/"), "..") {
-				return fmt.Errorf("cgroup_parent %q: %w", w.CgroupParent, fault.ErrInvalid)
-			}
 			spec.Linux.CgroupsPath = filepath.Join("/", w.CgroupParent, spec.Linux.CgroupsPath)
 		}
-		if spec.Process.Rlimits, err = rlimits(s.Ulimits); err != nil {
-			return err
-		}
-		return sysctls(s, spec)
+		spec.Process.Rlimits, spec.Linux.Sysctl = rlimits(s.Ulimits), sysctls(s)
+		return nil
 	}
 }
 
@@ -162,64 +156,21 @@ func blockDevice(name string) (major, minor int64, err error) {
 	return int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev)), nil
 }
 
-// limitNames are those of setrlimit(2).
-var limitNames = []string{
-	"as", "core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc", "rss", "rtprio",
-	"rttime", "sigpending", "stack",
-}
-
-// rlimits are only the service's own: containerd's default of 1024 files breaks servers.
-func rlimits(list []workload.Ulimit) ([]specs.POSIXRlimit, error) {
-	value := func(n int64) uint64 {
-		if n < 0 {
-			return math.MaxUint64
-		}
-		return uint64(n)
-	}
-	var out []specs.POSIXRlimit
+// rlimits are only the service's own: containerd's default of 1024 files breaks servers. No limit, -1, is the largest number.
+func rlimits(list []workload.Ulimit) (out []specs.POSIXRlimit) {
 	for _, u := range list {
-		name := strings.ToLower(strings.TrimPrefix(strings.ToUpper(u.Name), "RLIMIT_"))
-		if !slices.Contains(limitNames, name) {
-			return nil, fmt.Errorf("ulimit %q: %w", u.Name, fault.ErrInvalid)
-		}
-		l := specs.POSIXRlimit{Type: "RLIMIT_" + strings.ToUpper(name), Soft: value(u.Soft), Hard: value(u.Hard)}
-		if l.Soft > l.Hard {
-			return nil, fmt.Errorf("ulimit %s: soft limit %d is over the hard one, %d: %w", u.Name, u.Soft, u.Hard, fault.ErrInvalid)
-		}
-		out = append(out, l)
+		out = append(out, specs.POSIXRlimit{Type: "RLIMIT_" + strings.ToUpper(u.Name), Soft: uint64(u.Soft), Hard: uint64(u.Hard)})
 	}
-	return out, nil
+	return out
 }
 
-// ipcSysctls belong to the IPC namespace, beside fs.mqueue.
-var ipcSysctls = []string{
-	"kernel.msgmax", "kernel.msgmnb", "kernel.msgmni", "kernel.sem", "kernel.shmall", "kernel.shmmax", "kernel.shmmni",
-	"kernel.shm_rmid_forced",
-}
-
-// sysctls sets kernel parameters of the container's own namespaces; any other would change the device.
-func sysctls(s workload.Service, spec *oci.Spec) error {
-	spec.Linux.Sysctl = map[string]string{}
-	ns := s.Namespaces
-	if ns.Network == "" || ns.Network == workload.NoNamespace {
+// sysctls are kernel parameters of the container's own namespaces: agent/compose rejects all others, as runc does.
+func sysctls(s workload.Service) map[string]string {
+	out := map[string]string{}
+	if ns := s.Namespaces.Network; ns == "" || ns == workload.NoNamespace {
 		// Ports below 1024 need no privilege in a namespace of one container.
-		spec.Linux.Sysctl["net.ipv4.ip_unprivileged_port_start"] = "0"
+		out["net.ipv4.ip_unprivileged_port_start"] = "0"
 	}
-	for k, v := range s.Sysctls {
-		k = strings.ReplaceAll(k, "/", ".")
-		var shared workload.Namespace
-		switch {
-		case strings.HasPrefix(k, "net."):
-			shared = ns.Network
-		case slices.Contains(ipcSysctls, k), strings.HasPrefix(k, "fs.mqueue."):
-			shared = ns.IPC
-		default:
-			return fmt.Errorf("sysctl %s is the whole device's, not a container's: %w", strconv.Quote(k), fault.ErrInvalid)
-		}
-		if shared == workload.HostNamespace {
-			return fmt.Errorf("sysctl %s would change the device, whose namespace the service is in: %w", strconv.Quote(k), fault.ErrInvalid)
-		}
-		spec.Linux.Sysctl[k] = v
-	}
-	return nil
+	maps.Copy(out, s.Sysctls)
+	return out
 }

@@ -60,7 +60,7 @@ func SetNetSysctls(netns string, s workload.Service) error {
 	}
 	set := map[string]string{"net.ipv4.ip_unprivileged_port_start": "0"}
 	for k, v := range s.Sysctls {
-		if k = strings.ReplaceAll(k, "/", "."); strings.HasPrefix(k, "net.") {
+		if strings.HasPrefix(k, "net.") {
 			set[k] = v
 		}
 	}
