@@ -150,7 +150,8 @@ func TestInitAndTerminal(t *testing.T) {
 	plainTTY := workload.Service{Name: "plain", Image: img, Command: []string{"size"}, TTY: true}
 	input := workload.Service{Name: "input", Image: img, Command: []string{"reads"}, Stdin: true}
 	code := workload.Service{Name: "code", Image: img, Command: []string{"exit", "42"}, Init: true}
-	cs := r.up(project("init", child, tty, plainTTY, input, code))
+	own := workload.Service{Name: "own", Image: img, Command: []string{"reads"}, TTY: true, Stdin: true, Environment: []string{"TERM=linux"}}
+	cs := r.up(project("init", child, tty, plainTTY, input, code, own))
 	testenv.Eventually(t, time.Minute, "the first process takes up orphans", func() error {
 		return r.noZombies(cs[0].ID)
 	})
@@ -174,6 +175,9 @@ func TestInitAndTerminal(t *testing.T) {
 	}
 	if o := r.exited(cs[4].ID); o.ExitCode != 42 {
 		t.Errorf("exit code %d through the first process, want 42", o.ExitCode)
+	}
+	if env := r.inside(cs[5].ID, "cat", "/proc/1/environ"); !strings.Contains(env, "TERM=linux") || strings.Contains(env, "xterm") {
+		t.Errorf("the environment of a terminal that the service names: %q", env)
 	}
 }
 

@@ -102,9 +102,6 @@ func (m Maker) opts(b Blueprint) []oci.SpecOpts {
 	if s.ReadOnly {
 		opts = append(opts, oci.WithRootFSReadonly())
 	}
-	if s.TTY {
-		opts = append(opts, oci.WithTTY)
-	}
 	annotations := map[string]string{}
 	for k, v := range s.Annotations {
 		if !strings.HasPrefix(k, ownAnnotations) {
@@ -151,8 +148,12 @@ func processOpts(s workload.Service, config ocispec.ImageConfig, hostname string
 		if s.Init {
 			args = append([]string{InitTarget, InitCommand, "--"}, args...)
 		}
-		spec.Process.Args = args
-		spec.Process.Env = Environment([]string{defaultPath, "HOSTNAME=" + hostname}, telemetry, config.Env, s.Environment)
+		first := []string{defaultPath, "HOSTNAME=" + hostname}
+		if s.TTY {
+			first = append(first, "TERM=xterm")
+		}
+		spec.Process.Args, spec.Process.Terminal = args, s.TTY
+		spec.Process.Env = Environment(first, telemetry, config.Env, s.Environment)
 		spec.Process.Cwd = cmp.Or(s.WorkingDir, config.WorkingDir, "/")
 		spec.Process.User.Umask = s.Umask
 		return nil
