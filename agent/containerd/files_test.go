@@ -196,6 +196,57 @@ func TestVolumesOfEveryKind(t *testing.T) {
 	}
 }
 
+// A volume that services share is filled by the image that has files for it, whichever container is made first, and also while another one
+// runs; but not over what a container has written.
+func TestASharedVolumeIsFilledByTheImageWithItsFiles(t *testing.T) {
+	r := newRig(t)
+	mount := func(target string) []workload.Mount {
+		return []workload.Mount{{Kind: workload.MountVolume, Source: "data", Target: target}}
+	}
+	backup, web := server(r.pulled(nil)), server(r.pulled(nil, []testenv.File{
+		{Path: "data/", Mode: 0o750, UID: 33}, {Path: "data/seed.txt", Data: []byte("seed\n"), UID: 33}, {Path: "data/sub/part.txt", Data: []byte("part\n")},
+	}))
+	backup.Name, backup.Mounts, web.Mounts = "backup", mount("/backup"), mount("/data")
+	first, both := project("shared", backup), project("shared", backup, web)
+	for _, p := range []*workload.Project{first, both} {
+		p.Volumes = []workload.Volume{{Name: "data"}}
+	}
+	sidecar := r.up(first)[0].ID
+	app := r.up(both)[1].ID
+	for _, id := range []string{sidecar, app} {
+		dir := map[string]string{sidecar: "/backup", app: "/data"}[id]
+		if got := r.inside(id, "cat", dir+"/seed.txt", dir+"/sub/part.txt"); got != "seed\npart\n" {
+			t.Errorf("%s: %q, want what the image has", dir, got)
+		}
+	}
+	if got := r.inside(sidecar, "stat", "/backup"); got != "33 33 drwxr-x---\n" {
+		t.Errorf("the directory is %q, want that of the image", got)
+	}
+	for _, written := range []bool{true, false} { // and an emptied volume stays empty
+		if err := errors.Join(r.Remove(t.Context(), app), r.Remove(t.Context(), sidecar)); err != nil {
+			t.Fatal(err)
+		}
+		data := filepath.Join(r.o.DataDir, "volumes", "shared", "data", "_data")
+		for _, name := range []string{"seed.txt", "sub"} {
+			if err := os.RemoveAll(filepath.Join(data, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if written {
+			if err := os.WriteFile(filepath.Join(data, "own"), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := os.Remove(filepath.Join(data, "own")); err != nil {
+			t.Fatal(err)
+		}
+		sidecar = r.up(first)[0].ID
+		app = r.up(both)[1].ID
+		if got := r.inside(app, "open", "/data/seed.txt"); !strings.Contains(got, "no such file") {
+			t.Errorf("a volume that was filled before has %q again", got)
+		}
+	}
+}
+
 func TestVolumesSayWhyNot(t *testing.T) {
 	r := newRig(t, func(o *containerd.Options) { o.AllowPrivileged = true }) // else no driver but those of networks is asked
 	img := r.pulled(nil, []testenv.File{{Path: "v/out", Link: "/etc"}})
@@ -210,7 +261,6 @@ func TestVolumesSayWhyNot(t *testing.T) {
 		{"subpath", workload.Volume{Name: "v"}, workload.Mount{Subpath: "none"}, fault.ErrUnfit, "none"},
 		{"subpath that leads out", workload.Volume{Name: "v"}, workload.Mount{Subpath: "../../x"}, fault.ErrInvalid, "../../x"},
 		{"driver", workload.Volume{Name: "v", Options: map[string]string{"type": "nofs", "o": "password=hidden"}}, workload.Mount{}, fault.ErrTemporary, "nofs"},
-		{"propagation", workload.Volume{Name: "v"}, workload.Mount{Kind: workload.MountBind, Source: "/tmp", Propagation: "up"}, fault.ErrInvalid, "up"},
 		{"image", workload.Volume{Name: "v"}, workload.Mount{Kind: workload.MountImage}, fault.ErrInvalid, "no image"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

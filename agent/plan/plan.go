@@ -248,7 +248,7 @@ func (pl *planner) component(v *view) {
 			continue
 		case !x.there:
 			st.Verb, st.Ahead = Create, x.act == actCreate && !v.restartsWith(&x.c.Service)
-		case x.o.Status != workload.Created, !x.ended() && x.act != actSurge, !v.ready(x.c, pl.s), len(x.c.Service.Ports) > 0 && pl.going:
+		case x.o.Status != workload.Created, !x.ended() && x.act != actSurge, !v.ready(x.c, pl.s), len(x.c.Service.Ports) > 0 && pl.going, pl.fillsLater(v, &x.c.Service):
 			continue
 		default:
 			st.Verb, st.repeated = Start, pl.s.Containers[x.c.ID].ran

@@ -136,6 +136,14 @@ func (v *view) waitsForVolume(s *workload.Service) bool {
 	return false
 }
 
+// fillsLater reports whether a container that shares a volume with a service is still to be created, in a first installation: its image may
+// have files for the volume, which come before what programs write.
+func (pl *planner) fillsLater(v *view, s *workload.Service) bool {
+	return slices.ContainsFunc(v.slots, func(y slot) bool {
+		return !y.there && len(y.old) == 0 && !v.missing(&y.c.Service) && pl.creation(v, &y).Failures == 0 && shareVolume(s, &y.c.Service)
+	})
+}
+
 func shareVolume(a, b *workload.Service) bool {
 	for _, m := range a.Mounts {
 		if m.Kind == workload.MountVolume && m.Source != "" && slices.ContainsFunc(b.Mounts, func(o workload.Mount) bool { return o.Kind == m.Kind && o.Source == m.Source }) {

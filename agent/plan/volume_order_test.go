@@ -43,6 +43,36 @@ func TestVolumesAreFilledInOrder(t *testing.T) {
 	}
 }
 
+// TestVolumesAreFilledBeforeProgramsRun: a container that prepares a volume for another one finds what the other's image has for it.
+func TestVolumesAreFilledBeforeProgramsRun(t *testing.T) {
+	prepare, user := service("prepare", "p"), service("user", "u", workload.Dependency{Service: "prepare", Condition: workload.Started})
+	shared := workload.Mount{Kind: workload.MountVolume, Source: "data", Target: "/data"}
+	prepare.Mounts, user.Mounts = []workload.Mount{shared}, []workload.Mount{shared}
+	m, now, s := newModel(), t0, NewSupervision()
+	d := desired(1, deployment("d", component("d", "c", prepare, user)))
+	created, started := -1, -1
+	for n := range 10 { // the steps of one round are taken at the same time
+		m.log = nil
+		m.round(t, &now, d, s)
+		for _, k := range m.log {
+			switch {
+			case strings.HasPrefix(k, string(Create)):
+				created = n
+			case strings.HasPrefix(k, string(Start)) && started < 0:
+				started = n
+			}
+		}
+	}
+	if started <= created {
+		t.Errorf("round %d creates a container of a volume that a program uses since round %d", created, started)
+	}
+	for id, c := range m.containers {
+		if c.Status != workload.Running {
+			t.Errorf("%s is %s", id, c.Status)
+		}
+	}
+}
+
 // TestANewVolumeIsFilledInOrder: the containers of the revision before, which does not have the volume, do not fill it.
 func TestANewVolumeIsFilledInOrder(t *testing.T) {
 	for _, condition := range []workload.Condition{workload.Started, workload.Completed} {

@@ -37,9 +37,6 @@ func (r *Store) fileMounts(c workload.Container) ([]specs.Mount, error) {
 		return nil, err
 	}
 	for n, f := range c.Service.Files {
-		if !filepath.IsAbs(f.Target) || filepath.Clean(f.Target) == "/" {
-			return nil, fmt.Errorf("%s: target %q: %w", fileName(f), f.Target, fault.ErrInvalid)
-		}
 		top, rest := memoryName(c.Service.Files, n)
 		if rest != "" && (n > 0 && sameTree(c.Service.Files[n-1], f)) {
 			continue // mounted with the first of its directory

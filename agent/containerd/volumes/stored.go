@@ -180,8 +180,10 @@ func (r *Store) freeVolume(ctx context.Context, dir string) error {
 	if _, err := os.Stat(filepath.Join(dir, volumeData)); err == nil || !errors.Is(err, fs.ErrNotExist) {
 		return err // created again
 	}
-	if err := paths.Remove(filepath.Join(dir, volumeOwner)); err != nil {
-		return err
+	for _, name := range []string{volumeOwner, volumeEmpty, volumeCopy, volumeFiller} {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			return err
+		}
 	}
 	for _, d := range []string{dir, filepath.Dir(dir)} {
 		if err := paths.Remove(d); err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) {

@@ -1,8 +1,8 @@
 // Package volumes creates the mounts of containers: volumes of this device, filled from images; paths of the device; files of other
 // images; mounts of a volume's driver; shared memory; configs and secrets in files in memory.
 //
-// Persistent data is below DataDir, mounts of a container are below RunDir. A volume is complete or does not exist, also after a power
-// cut, and no update removes one.
+// Persistent data is below DataDir, mounts of a container are below RunDir. What an image fills a volume with is complete before a
+// container starts, also after a power cut, and no update removes a volume.
 package volumes
 
 import (
@@ -37,8 +37,10 @@ import (
 )
 
 const (
-	volumeData    = "_data" // what is mounted
-	volumeFilling = "_new"  // becomes volumeData when it is complete
+	volumeData   = "_data"     // what is mounted
+	volumeEmpty  = "_unfilled" // a file: no image has filled it yet
+	volumeCopy   = "_new"      // an image's files while they are copied
+	volumeFiller = "_full"     // all of them, while they are moved to volumeData
 )
 
 // Options of a store. All are needed.
@@ -126,9 +128,6 @@ func effective(s workload.Service, image ocispec.ImageConfig) []workload.Mount {
 func (r *Store) Mounts(ctx context.Context, p *workload.Project, c workload.Container, image ocispec.ImageConfig, layer []mount.Mount) ([]specs.Mount, error) {
 	var out []specs.Mount
 	for n, m := range effective(c.Service, image) {
-		if !filepath.IsAbs(m.Target) || filepath.Clean(m.Target) == "/" {
-			return nil, fmt.Errorf("mount target %q: %w", m.Target, fault.ErrInvalid)
-		}
 		s, err := r.mount(ctx, p, c, n, m, layer)
 		if err != nil {
 			return nil, fmt.Errorf("mount at %s: %w", m.Target, err)
@@ -178,13 +177,6 @@ func (r *Store) mount(ctx context.Context, p *workload.Project, c workload.Conta
 
 // bind is a mount of the device. Its source is checked, and created if missing, at each start: see bindSource.
 func bind(m workload.Mount) (specs.Mount, error) {
-	if !filepath.IsAbs(m.Source) {
-		return specs.Mount{}, fmt.Errorf("source %q is not an absolute path: %w", m.Source, fault.ErrInvalid)
-	}
-	propagation := cmp.Or(m.Propagation, "rprivate")
-	if !slices.Contains([]string{"private", "rprivate", "shared", "rshared", "slave", "rslave"}, propagation) {
-		return specs.Mount{}, fmt.Errorf("propagation %q: %w", propagation, fault.ErrInvalid)
-	}
 	if err := makeSource(m); err != nil {
 		return specs.Mount{}, err
 	}
@@ -192,7 +184,7 @@ func bind(m workload.Mount) (specs.Mount, error) {
 	if m.Recursive == "disabled" {
 		how = "bind"
 	}
-	return specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{how, propagation}}, nil
+	return specs.Mount{Destination: m.Target, Type: "bind", Source: m.Source, Options: []string{how, cmp.Or(m.Propagation, "rprivate")}}, nil
 }
 
 // passesOut reports whether mounts of a container below a mount appear on the device: then the mount is the device's own and no copy.
@@ -208,9 +200,8 @@ func tmpfs(m workload.Mount) specs.Mount {
 	return specs.Mount{Destination: m.Target, Type: "tmpfs", Source: "tmpfs", Options: append(opts, m.Options...)} // the last option counts
 }
 
-// volume creates a mount's volume unless it exists, and returns its folder. A new one gets the image's files at the target, with owners
-// and modes, unless the mount has nocopy. The volume is complete or does not exist, also after a power cut. Mounts of a driver are
-// neither created nor filled here.
+// volume creates a mount's volume unless it exists, and returns its folder. It is filled from the first image that has a directory at the
+// target of a mount without nocopy. Mounts of a driver are neither created nor filled here.
 func (r *Store) volume(ctx context.Context, p *workload.Project, c workload.Container, m workload.Mount, layer []mount.Mount) (string, error) {
 	var (
 		dir string
@@ -235,32 +226,81 @@ func (r *Store) volume(ctx context.Context, p *workload.Project, c workload.Cont
 		return "", err
 	}
 	defer unlock()
-	if _, err := os.Stat(data); err == nil || !errors.Is(err, fs.ErrNotExist) {
-		return data, err
+	if _, err = os.Stat(data); errors.Is(err, fs.ErrNotExist) {
+		err = createVolume(dir)
 	}
-	fresh := filepath.Join(dir, volumeFilling)
-	if err := os.RemoveAll(fresh); err != nil {
+	if err != nil {
 		return "", err
 	}
-	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return "", err
-	}
-	if err := os.Mkdir(fresh, 0o755); err != nil {
-		return "", err
-	}
-	if !m.NoCopy && m.Subpath == "" { // only for the whole volume
-		err = r.withRootfs(c.ID, layer, func(root string) error { return copyUp(root, m.Target, fresh) })
-		if err != nil {
+	if !m.NoCopy && m.Subpath == "" && paths.Exists(filepath.Join(dir, volumeEmpty)) { // only for the whole volume
+		if err := r.fill(c.ID, layer, m.Target, dir); err != nil {
 			return "", fmt.Errorf("fill volume %q from the image: %w", m.Source, err)
 		}
 	}
-	if err := syncDir(fresh, unix.Syncfs); err != nil {
-		return "", err
+	return data, nil
+}
+
+func createVolume(dir string) error {
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return err
 	}
-	if err := os.Rename(fresh, data); err != nil {
-		return "", err
+	if err := os.RemoveAll(filepath.Join(dir, volumeFiller)); err != nil { // of one that was removed
+		return err
 	}
-	return data, syncDir(dir, unix.Fsync)
+	if err := os.WriteFile(filepath.Join(dir, volumeEmpty), nil, 0o600); err != nil {
+		return err
+	}
+	if err := os.Mkdir(filepath.Join(dir, volumeData), 0o755); err != nil {
+		return err
+	}
+	return syncDir(dir, unix.Syncfs)
+}
+
+// fill moves an image's files at a target into a volume, with owners and modes, unless a container has written to it. It begins to move them
+// when all are on the disk: after a kill or a power cut the next call moves the rest.
+func (r *Store) fill(id string, layer []mount.Mount, target, dir string) error {
+	data, empty, fresh, full := filepath.Join(dir, volumeData), filepath.Join(dir, volumeEmpty), filepath.Join(dir, volumeCopy), filepath.Join(dir, volumeFiller)
+	if !paths.Exists(full) {
+		written, err := entries(data)
+		if err != nil {
+			return err
+		}
+		if len(written) > 0 {
+			return os.Remove(empty)
+		}
+		if err := os.RemoveAll(fresh); err != nil {
+			return err
+		}
+		err = r.withRootfs(id, layer, func(root string) error { return copyUp(root, target, fresh) })
+		if err != nil || !paths.Exists(fresh) {
+			return err
+		}
+		if err := syncDir(fresh, unix.Syncfs); err != nil {
+			return err
+		}
+		if err := os.Rename(fresh, full); err != nil {
+			return err
+		}
+	}
+	files, err := entries(full)
+	for _, name := range files {
+		from, to := filepath.Join(full, name), filepath.Join(data, name)
+		if _, there := os.Lstat(to); there == nil { // a container has written it since
+			err = errors.Join(err, os.RemoveAll(from))
+		} else {
+			err = errors.Join(err, os.Rename(from, to))
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := copyfs.CopyDir(data, full); err != nil { // the owner and the mode of the directory itself: it has no more files
+		return err
+	}
+	if err := syncDir(data, unix.Fsync); err != nil {
+		return err
+	}
+	return errors.Join(os.Remove(full), os.Remove(empty), syncDir(dir, unix.Fsync))
 }
 
 // withRootfs mounts a container's layer during do. After a kill the next attempt finds the mount.

@@ -1,0 +1,64 @@
+package volumes
+
+import (
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/longshore-dev/longshore/agent/workload"
+)
+
+// A filling that was cut off while it moved files is ended by the next container of the volume: nothing of the image is missing, and what a
+// container wrote meanwhile stays.
+func TestAFillingIsEnded(t *testing.T) {
+	r := New(Options{DataDir: t.TempDir()})
+	p := &workload.Project{Name: "line-1", Volumes: []workload.Volume{{Name: "v"}}}
+	dir, err := r.rootOf(p.Name, p.Volumes[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := createVolume(dir); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		volumeData + "/moved": "image", volumeData + "/both": "container", volumeData + "/own": "container",
+		volumeFiller + "/both": "image", volumeFiller + "/rest/file": "image",
+	} {
+		file := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	full := filepath.Join(dir, volumeFiller)
+	if err := os.Chown(full, 33, 44); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(full, 0o750|os.ModeSetgid); err != nil {
+		t.Fatal(err)
+	}
+	mount := workload.Mount{Kind: workload.MountVolume, Source: "v", Target: "/data"}
+	data, err := r.volume(t.Context(), p, workload.Container{ID: "c"}, mount, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"moved": "image", "both": "container", "own": "container", "rest/file": "image"} {
+		if got, err := os.ReadFile(filepath.Join(data, name)); err != nil || string(got) != want {
+			t.Errorf("%s: %q, %v; want that of the %s", name, got, err, want)
+		}
+	}
+	info, err := os.Stat(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, ok := info.Sys().(*syscall.Stat_t); !ok || st.Uid != 33 || st.Gid != 44 || info.Mode() != os.ModeDir|os.ModeSetgid|0o750 {
+		t.Errorf("the directory is of %v, %v", info.Sys(), info.Mode())
+	}
+	names, err := entries(dir)
+	if err != nil || len(names) != 1 {
+		t.Errorf("%v, %v are left, want the data alone", names, err)
+	}
+}
