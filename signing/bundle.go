@@ -8,6 +8,7 @@ import (
 	"github.com/secure-systems-lab/go-securesystemslib/dsse"
 	bundlev1 "github.com/sigstore/protobuf-specs/gen/pb-go/bundle/v1"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 )
 
 const (
@@ -30,6 +31,10 @@ const (
 	// SBOM megabytes.
 	MaxStatementBytes = 8 << 20
 	maxBundleBytes    = 1 << 20 // of a signature
+
+	// maxMaterialBytes bounds what proves a signature: a certificate, log entries and timestamps have 10 KiB. They are read before anyone is known to
+	// have made them: checking an RSA key of a megabit takes minutes, and reading deeply nested timestamps as long.
+	maxMaterialBytes = 32 << 10
 )
 
 // isBundleType reports whether a layer is a sigstore bundle of any version.
@@ -51,6 +56,9 @@ func openBundle(data []byte, subject digest.Digest) (*Evidence, *payload, error)
 	envelope, material := b.GetDsseEnvelope(), b.GetVerificationMaterial()
 	if envelope == nil || material == nil {
 		return nil, nil, fmt.Errorf("bundle: without envelope or verification material")
+	}
+	if n := proto.Size(material); n > maxMaterialBytes {
+		return nil, nil, fmt.Errorf("bundle: certificates, log entries and timestamps of %d bytes, where at most %d can be", n, maxMaterialBytes)
 	}
 	if t := envelope.GetPayloadType(); t != PayloadType {
 		return nil, nil, fmt.Errorf("a bundle with payload %.100q: %w", t, errNoSignature)

@@ -28,7 +28,7 @@ const (
 
 	mediaTypeBundle01 = "application/vnd.dev.sigstore.bundle+json;version=0.1"
 
-	maxAnnotationBytes = 256 << 10 // a chain has 3 KiB, a log entry 2
+	maxAnnotationBytes = 16 << 10 // a chain has 3 KiB, a log entry 2; more is slow to check
 )
 
 // entity is evidence in the form of sigstore's verifier.
