@@ -468,7 +468,7 @@ func (e *examination) verifyEvidence(ctx context.Context, where string, evidence
 			default:
 				good.Predicate = nil
 			}
-			if !slices.ContainsFunc(e.Good, func(o Signature) bool { return o.By == s.By && o.Format == s.Format && o.Digest == s.Digest }) {
+			if !slices.ContainsFunc(e.Good, func(o Signature) bool { return o.By == s.By && signerOf(o) == signerOf(s) }) {
 				e.Good = append(e.Good, good)
 			}
 			continue

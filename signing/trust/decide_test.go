@@ -113,6 +113,19 @@ func TestCount(t *testing.T) {
 	}
 }
 
+// In cosign's older format people sign the same bytes: one who fits two names must not hide the other.
+func TestCountOfTheSameBytes(t *testing.T) {
+	st := signingtest.NewMemory()
+	subject := st.Artifact(t, "hello")
+	for _, k := range []int{1, 0} { // the newest is read first
+		signNo(t, k, sign.Options{Format: signing.FormatLegacy}, st, subject)
+	}
+	q := Quorum{[]*Signer{pattern("any", keyNo(t, 0, ""), keyNo(t, 1, "")), KeySigner(keyNo(t, 0, "a"))}, 2}
+	if tally := (&Policy{}).Count(t.Context(), st, subject, signing.PredicateSign, q, now); tally.Err != nil {
+		t.Errorf("Count = %v", tally.Err)
+	}
+}
+
 // pattern is an identity that many fit.
 func pattern(name string, keys ...signing.Key) *Signer {
 	return &Signer{Name: name, Kind: SignerIdentity, about: name, at: func(time.Time) signing.Verifier { return crowd{name, keys} }}
