@@ -1,7 +1,6 @@
 package keyless
 
 import (
-	"bytes"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -12,8 +11,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/sigstore/sigstore-go/pkg/root"
 	"github.com/sigstore/sigstore-go/pkg/verify"
-	"github.com/sigstore/sigstore/pkg/signature"
-	"github.com/sigstore/sigstore/pkg/signature/options"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/signing"
@@ -61,8 +58,8 @@ func NewAuthority(o AuthorityOptions) (*Authority, error) {
 			err := fmt.Errorf("authority %s: %w: %.200q is the certificate of no authority", o.Name, fault.ErrInvalid, c.Subject.String())
 			return nil, fault.WithHint(err, "give the certificate that signs others; who may sign is told by subject")
 		}
-		if err := checkKey(c.PublicKey); err != nil {
-			return nil, fmt.Errorf("authority %s: %.200q: %w", o.Name, c.Subject.String(), err)
+		if _, err := signing.NewKey(c.Subject.String(), c.PublicKey); err != nil {
+			return nil, fmt.Errorf("authority %s: %w", o.Name, err)
 		}
 		a.anchors.AddCert(c)
 	}
@@ -87,11 +84,11 @@ type authorityAt struct {
 func (a authorityAt) VerifierName() string { return a.options.Name }
 
 // Verify verifies a signature with the authority.
-func (a authorityAt) Verify(_ context.Context, e *signing.Evidence) (signing.Verification, error) {
-	return guarded(func() (signing.Verification, error) { return a.verify(e) })
+func (a authorityAt) Verify(ctx context.Context, e *signing.Evidence) (signing.Verification, error) {
+	return guarded(func() (signing.Verification, error) { return a.verify(ctx, e) })
 }
 
-func (a authorityAt) verify(e *signing.Evidence) (signing.Verification, error) {
+func (a authorityAt) verify(ctx context.Context, e *signing.Evidence) (signing.Verification, error) {
 	leaf, err := signer(e)
 	if err != nil {
 		return signing.Verification{}, err
@@ -101,8 +98,9 @@ func (a authorityAt) verify(e *signing.Evidence) (signing.Verification, error) {
 		return signing.Verification{}, fmt.Errorf("certificate of %.200q, where %s is asked for: %w", subjects(leaf), a.options.Subject, signing.ErrOtherSigner)
 	}
 	subject := subjects(leaf)[named]
-	if err := checkKey(leaf.PublicKey); err != nil {
-		return signing.Verification{}, fmt.Errorf("certificate of %.200q: %w", subject, err)
+	key, err := signing.NewKey(subject, leaf.PublicKey)
+	if err != nil {
+		return signing.Verification{}, err
 	}
 	found, err := open(e, leaf)
 	if err != nil {
@@ -112,7 +110,7 @@ func (a authorityAt) verify(e *signing.Evidence) (signing.Verification, error) {
 	if err != nil {
 		return signing.Verification{}, err
 	}
-	v := signing.Verification{Fingerprint: fingerprint(leaf), Algorithm: algorithm(leaf.PublicKey), Identity: subject, Issuer: leaf.Issuer.String()}
+	v := signing.Verification{Fingerprint: key.Fingerprint, Algorithm: key.Algorithm, Identity: subject, Issuer: leaf.Issuer.String()}
 	v.Checked = []string{"certificate chain"}
 	for _, t := range times {
 		if err := a.chain(found, t.Timestamp); err != nil {
@@ -127,7 +125,7 @@ func (a authorityAt) verify(e *signing.Evidence) (signing.Verification, error) {
 		}
 		v.Checked = append(v.Checked, "time "+t.Timestamp.UTC().Format(timeFormat)+" by "+by(t))
 	}
-	if err := checkSignature(leaf, e); err != nil {
+	if _, err := key.Verify(ctx, &signing.Evidence{Signed: e.Signed, Signature: e.Signature, Hint: key.Hint()}); err != nil {
 		return signing.Verification{}, err
 	}
 	if err := found.same(e); err != nil {
@@ -187,19 +185,4 @@ func (a authorityAt) chain(found *entity, at time.Time) error {
 		return fmt.Errorf("certificate of %.200q is not for signatures", subjects(found.leaf))
 	}
 	return nil
-}
-
-// checkSignature verifies the bytes with the certificate's key, with the signature schemes of cosign's versions for its kind.
-func checkSignature(leaf *x509.Certificate, e *signing.Evidence) error {
-	ways := [][]signature.LoadOption{nil, {options.WithED25519ph()}}
-	for _, o := range ways {
-		v, err := signature.LoadDefaultVerifier(leaf.PublicKey, o...)
-		if err != nil {
-			continue
-		}
-		if v.VerifySignature(bytes.NewReader(e.Signature), bytes.NewReader(e.Signed)) == nil {
-			return nil
-		}
-	}
-	return errors.New("signature does not match")
 }

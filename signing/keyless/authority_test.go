@@ -1,6 +1,11 @@
 package keyless_test
 
 import (
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"strings"
 	"testing"
@@ -104,6 +109,33 @@ func TestAuthorityInRotationKnowsOnePerson(t *testing.T) {
 	for _, other := range []signing.Verification{vouch(both, before, "other@acme.example"), vouch(before.Authority(), before, person)} {
 		if other.Principal == first.Principal {
 			t.Errorf("%q is two", other.Principal)
+		}
+	}
+}
+
+// Older versions of cosign sign the SHA-256 of a payload, whatever the size of the key.
+func TestAuthorityOfLargerCurves(t *testing.T) {
+	instance := keylesstest.New(t)
+	trustee := newAuthority(t, keyless.AuthorityOptions{Certificates: instance.Authority()}).At(time.Now())
+	key, err := ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, chain := instance.Certificate(t, person, key.Public())
+	payload := legacyPayload(digest.FromString("hello"))
+	for _, hash := range []crypto.Hash{crypto.SHA256, crypto.SHA384} {
+		h := hash.New()
+		h.Write(payload)
+		sig, err := key.Sign(rand.Reader, h.Sum(nil), hash)
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := trustee.Verify(t.Context(), legacyEvidence(t, payload, map[string]string{
+			"dev.cosignproject.cosign/signature": base64.StdEncoding.EncodeToString(sig),
+			"dev.sigstore.cosign/certificate":    string(leaf), "dev.sigstore.cosign/chain": string(chain),
+		}))
+		if err != nil || v.Algorithm != "ECDSA P-384" {
+			t.Errorf("%s: Verify = %+v, %v", hash, v, err)
 		}
 	}
 }

@@ -2,10 +2,6 @@ package keyless
 
 import (
 	"bytes"
-	"crypto"
-	"crypto/ecdsa"
-	"crypto/ed25519"
-	"crypto/rsa"
 	"crypto/x509"
 	"encoding/hex"
 	"encoding/pem"
@@ -13,16 +9,12 @@ import (
 	"time"
 
 	"github.com/google/certificate-transparency-go/x509util"
-	"github.com/opencontainers/go-digest"
 	"github.com/sigstore/sigstore-go/pkg/root"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-const (
-	maxCertificates = 16 // of one chain, and of one file of authorities
-	minRSABits      = 2048
-)
+const maxCertificates = 16 // of one chain, and of one file of authorities
 
 // inTime reports whether a certificate was valid at t.
 func inTime(c *x509.Certificate, t time.Time) error {
@@ -83,41 +75,6 @@ func certLogs(c *x509.Certificate) ([][]byte, error) {
 }
 
 func hexID(id string) string { return hex.EncodeToString([]byte(id)) }
-
-func fingerprint(c *x509.Certificate) digest.Digest {
-	return digest.FromBytes(c.RawSubjectPublicKeyInfo)
-}
-
-// algorithm names a public key, as signing does.
-func algorithm(pub crypto.PublicKey) string {
-	switch p := pub.(type) {
-	case *ecdsa.PublicKey:
-		return "ECDSA " + p.Curve.Params().Name
-	case ed25519.PublicKey:
-		return "Ed25519"
-	case *rsa.PublicKey:
-		return fmt.Sprintf("RSA %d", p.N.BitLen())
-	}
-	return fmt.Sprintf("%T", pub)
-}
-
-// checkKey rejects keys that are too weak.
-func checkKey(pub crypto.PublicKey) error {
-	switch p := pub.(type) {
-	case *ecdsa.PublicKey:
-		if bits := p.Curve.Params().BitSize; bits < 256 {
-			return fmt.Errorf("%w: key %s", fault.ErrUnsupported, algorithm(pub))
-		}
-	case ed25519.PublicKey:
-	case *rsa.PublicKey:
-		if p.N.BitLen() < minRSABits {
-			return fmt.Errorf("%w: key %s is shorter than %d bits", fault.ErrUnsupported, algorithm(pub), minRSABits)
-		}
-	default:
-		return fmt.Errorf("%w: key type %T", fault.ErrUnsupported, pub)
-	}
-	return nil
-}
 
 // parsePEM reads the certificates of a PEM file, and rejects any other content.
 func parsePEM(data []byte) ([]*x509.Certificate, error) {

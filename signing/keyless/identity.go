@@ -94,6 +94,10 @@ func (i *Identity) verify(e *signing.Evidence) (signing.Verification, error) {
 		return signing.Verification{}, fmt.Errorf("certificate of %.200q by issuer %.200q, where %s by %s is asked for: %w",
 			subject, issuer, i.options.Subject, i.options.Issuer, signing.ErrOtherSigner)
 	}
+	key, err := signing.NewKey(subject, leaf.PublicKey)
+	if err != nil {
+		return signing.Verification{}, err
+	}
 	found, err := open(e, leaf)
 	if err != nil {
 		return signing.Verification{}, err
@@ -111,7 +115,7 @@ func (i *Identity) verify(e *signing.Evidence) (signing.Verification, error) {
 		return signing.Verification{}, err
 	}
 	v := signing.Verification{
-		Principal: "identity " + issuer + " " + subject, Fingerprint: fingerprint(leaf), Algorithm: algorithm(leaf.PublicKey),
+		Principal: "identity " + issuer + " " + subject, Fingerprint: key.Fingerprint, Algorithm: key.Algorithm,
 		Identity: subject, Issuer: issuer,
 	}
 	if i.options.Unlogged {
