@@ -82,9 +82,12 @@ func orAlways(window string) string {
 	return window
 }
 
-// window says when the signer is trusted; "": always.
+// window says when the signer is trusted, and without what; "": always.
 func (s *Signer) window() string {
 	text := ""
+	if s.unlogged {
+		text = " without a log entry"
+	}
 	if !s.NotBefore.IsZero() {
 		text += " from " + s.NotBefore.Format(time.RFC3339)
 	}

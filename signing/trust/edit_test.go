@@ -89,6 +89,22 @@ func TestEdit(t *testing.T) {
 	}
 }
 
+// Whoever signs the next version, or approves it on a device, sees that an identity needs no log any more.
+func TestDifferenceOfIdentities(t *testing.T) {
+	identity := func(more string) *Policy {
+		p, err := Parse("trust.yaml", []byte("trustedRoot: {file: root.json}\nidentities: [{name: ci, issuer: https://i.example, subject: s"+more+"}]\nrules: [{scope: a/b, signers: [ci]}]\n"),
+			func(string) ([]byte, error) { return trustedRoot(), nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	told := strings.Join(Difference(identity(""), identity(", unlogged: true")), "\n")
+	if told != "ci is trusted without a log entry (before: always)" {
+		t.Errorf("Difference = %s", told)
+	}
+}
+
 // What would leave too few signers, or means nothing, is refused with what to do.
 func TestEditRefuses(t *testing.T) {
 	two := plain(1)

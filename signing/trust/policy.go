@@ -126,8 +126,9 @@ type Signer struct {
 	NotBefore time.Time   // not trusted before; zero: always was
 	NotAfter  time.Time   // not trusted from then on; zero: for ever
 
-	at    func(now time.Time) signing.Verifier
-	about string // who it is, for people and for comparison: equal means the same
+	at       func(now time.Time) signing.Verifier
+	unlogged bool   // of a SignerIdentity
+	about    string // who it is, for people and for comparison: equal means the same
 }
 
 // KeySigner is a signer with a key, called as the key is.

@@ -192,7 +192,7 @@ func (r *reader) identity(n *strict.Node) {
 		return
 	}
 	r.add(n, &Signer{
-		Name: name, Kind: SignerIdentity, NotBefore: from, NotAfter: until,
+		Name: name, Kind: SignerIdentity, NotBefore: from, NotAfter: until, unlogged: o.Unlogged,
 		at: func(time.Time) signing.Verifier { return identity }, about: o.Subject.String() + " by " + o.Issuer.String(),
 	})
 }
