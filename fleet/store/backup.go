@@ -32,6 +32,9 @@ func Backup(ctx context.Context, database, file string, now time.Time) (err erro
 	if file, err = filepath.Abs(file); err != nil {
 		return fmt.Errorf("back up: %w", err)
 	}
+	if err := errors.Join(other(file, database), ours(ctx, database)); err != nil {
+		return fmt.Errorf("back up: %w", err)
+	}
 	dir, err := os.MkdirTemp(filepath.Dir(file), ".backup-*") // mode 0700: the copy holds hashes of tokens
 	if err != nil {
 		return fmt.Errorf("back up: %w", err)
@@ -61,6 +64,16 @@ func Backup(ctx context.Context, database, file string, now time.Time) (err erro
 	return nil
 }
 
+// other is an error if a backup and a database are the same file: it would be replaced by a copy of itself, under the server that has it open.
+func other(file, database string) error {
+	a, err := os.Stat(file)
+	b, failed := os.Stat(database)
+	if err == nil && failed == nil && os.SameFile(a, b) {
+		return fault.WithHint(fmt.Errorf("%s is the database itself: %w", file, fault.ErrInvalid), "name another file")
+	}
+	return nil // what else is wrong shows when they are opened
+}
+
 // date writes into a copy when it was made: the file's own times change when it is copied.
 func date(ctx context.Context, copied string, now time.Time) error {
 	db, err := connect(copied, 1, "mode=rw")
@@ -87,7 +100,7 @@ func Restore(ctx context.Context, file, database string) (r Restored, err error)
 	if database, err = filepath.Abs(database); err != nil {
 		return fail(err)
 	}
-	if err := unused(database); err != nil {
+	if err := errors.Join(other(file, database), ours(ctx, database), unused(database)); err != nil {
 		return fail(err)
 	}
 	dir, err := os.MkdirTemp(filepath.Dir(database), ".restore-*")
@@ -189,12 +202,9 @@ func unused(database string) error {
 // settle merges the log of the database that is replaced into its file: it must not be applied to another one. Of a damaged one
 // nothing is left to keep.
 func settle(ctx context.Context, database string) error {
-	if _, err := os.Stat(database); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
 	db, err := connect(database, 1, "mode=rw")
 	if err == nil {
-		_, _ = db.ExecContext(ctx, "PRAGMA journal_mode=DELETE") // fails if the database is damaged
+		_, _ = db.ExecContext(ctx, "PRAGMA journal_mode=DELETE") // fails if the database is damaged, or only its log is left
 		err = db.Close()
 	}
 	for _, end := range []string{"-wal", "-shm"} {

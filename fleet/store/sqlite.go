@@ -58,6 +58,9 @@ func Open(ctx context.Context, path string, log *slog.Logger) (*SQLite, error) {
 	if err := f.Close(); err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
+	if err := ours(ctx, path); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
 	s := &SQLite{}
 	if s.file, err = connect(path, 1, "_txlock=immediate"); err != nil {
 		return nil, err
@@ -100,6 +103,23 @@ func connect(path string, conns int, more string) (*sql.DB, error) {
 	db.SetMaxOpenConns(conns)
 	db.SetMaxIdleConns(conns)
 	return db, nil
+}
+
+// ours is an error for an SQLite database of another program. It changes nothing in the file, as connect would; what else is wrong with it shows later.
+func ours(ctx context.Context, path string) error {
+	u := url.URL{Scheme: "file", Path: path, RawQuery: fmt.Sprintf("mode=rw&_pragma=busy_timeout(%d)", busyTimeout.Milliseconds())}
+	db, err := sql.Open("sqlite", u.String())
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	var all, known int
+	err = db.QueryRowContext(ctx, `SELECT count(*), count(*) FILTER (WHERE name IN ('devices', 'deployments', 'tokens')) FROM sqlite_master
+		WHERE type = 'table' AND name <> 'goose_db_version' AND name NOT LIKE 'sqlite@_%' ESCAPE '@'`).Scan(&all, &known)
+	if err == nil && all > 0 && known < 3 {
+		return fault.WithHint(fmt.Errorf("%s is a database of another program: %w", path, fault.ErrInvalid), "name the server's file with --database")
+	}
+	return nil
 }
 
 func migrate(ctx context.Context, db *sql.DB, path string) error {
