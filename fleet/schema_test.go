@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/fstest"
 	_ "time/tzdata"
@@ -119,6 +121,14 @@ func TestSchema(t *testing.T) {
 		}
 		if bySchema == nil {
 			valid++
+		}
+	}
+	for _, duration := range []string{"90s", "1d12h", "1d0s", "0", "1.5h", "1d0", "1d+2h", "+2h", ".5h", "1d.5h", "-2h"} {
+		text := strings.Replace(complete, `"1h30m"`, strconv.Quote(duration), 1)
+		doc, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
+		bySchema, faults := schema.Validate(doc), fleet.Structure(fstest.MapFS{fleet.File: {Data: []byte(text)}})
+		if err != nil || (bySchema == nil) != (len(faults) == 0) {
+			t.Errorf("soak %s: schema: %v\nparser: %v; %v", duration, bySchema, faults, err)
 		}
 	}
 	if valid < 20 {

@@ -18,7 +18,7 @@ func ParseDuration(text string) (time.Duration, error) {
 		return d, nil
 	}
 	more, err := time.ParseDuration(rest)
-	if more < 0 || d+more < 0 {
+	if rest == "0" || !strings.ContainsAny(rest[:1], "0123456789") || d+more < 0 {
 		return 0, strconv.ErrRange
 	}
 	return d + more, err

@@ -11,7 +11,7 @@ import (
 func TestParseDuration(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"90s": 90 * time.Second, "3d": 72 * time.Hour, "1d12h": 36 * time.Hour, "0": 0, "-5m": -5 * time.Minute,
-		"": -1, "d": -1, "1.5d": -1, "-3d": -1, "3d-1h": -1, "3days": -1, "70000d": -1, "65535d1000000h": -1,
+		"": -1, "d": -1, "1.5d": -1, "-3d": -1, "3d-1h": -1, "3days": -1, "1d0": -1, "1d+2h": -1, "1d.5h": -1, "1d0s": 24 * time.Hour, "70000d": -1, "65535d1000000h": -1,
 	} {
 		if got, err := strict.ParseDuration(text); (err == nil) != (want != -1) || err == nil && got != want {
 			t.Errorf("%q: %v, %v", text, got, err)

@@ -374,7 +374,7 @@ func (n *Node) Duration() time.Duration {
 		return 0
 	}
 	d, err := ParseDuration(s)
-	if err != nil || d < 0 {
+	if err != nil || d < 0 || s[0] == '+' || s[0] == '.' {
 		n.HintFaultf(`write it like "90s", "1m30s" or "7d"`, "%s is no duration", quoted(s))
 		return 0
 	}
