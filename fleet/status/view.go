@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -87,15 +88,28 @@ type Viewer struct {
 	// OfflineAfter is when a device counts as offline that has not said how often it reports; 0: never.
 	OfflineAfter time.Duration
 	Logger       *slog.Logger
+
+	mu    sync.Mutex
+	since time.Time // see began
 }
 
 // Silence is how long devices may be silent, now.
 func (v *Viewer) Silence() store.Silence {
 	s := store.Silence{Now: v.Now(), After: v.OfflineAfter}
 	if v.Up != nil {
-		s.Since = s.Now.Add(-v.Up())
+		s.Since = v.began(s.Now.Add(-v.Up()))
 	}
 	return s
+}
+
+// began is the same time at each read, unless the clock was set: the argument is computed from two clocks.
+func (v *Viewer) began(at time.Time) time.Time {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if at.Sub(v.since).Abs() > time.Second {
+		v.since = at.Round(time.Second)
+	}
+	return v.since
 }
 
 // Views handles /fleet/v1/. It does not authenticate: that is done before it. What it holds in memory for one answer
@@ -295,7 +309,7 @@ func (v *Viewer) device(d store.Device, counts map[margo.State]int) Device {
 	if silence.Offline(d) {
 		out.OfflineSince = d.LastHeard
 		if out.OfflineSince.After(silence.Now) { // the clock was ahead then
-			out.OfflineSince = silence.Since.Round(time.Second) // it is computed at each read, from two clocks
+			out.OfflineSince = silence.Since
 		}
 	}
 	if out.Insecure == nil {
