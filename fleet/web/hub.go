@@ -92,22 +92,19 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if err := out.Flush(); err != nil {
 			return
 		}
-		if !wait(r, time.After(coalesce), nil, nil, closed) || !wait(r, nil, changes, beat.C, closed) {
-			return
+		for pause, news := time.After(coalesce), false; pause != nil || !news; {
+			select {
+			case <-pause:
+				pause = nil
+			case <-changes:
+				news = true
+			case <-beat.C:
+				news = true
+			case <-closed:
+				return
+			case <-r.Context().Done():
+				return
+			}
 		}
 	}
-}
-
-// wait returns false when the stream has to end.
-func wait(r *http.Request, pause <-chan time.Time, changes <-chan struct{}, beat <-chan time.Time, closed <-chan struct{}) bool {
-	select {
-	case <-pause:
-	case <-changes:
-	case <-beat:
-	case <-closed:
-		return false
-	case <-r.Context().Done():
-		return false
-	}
-	return true
 }

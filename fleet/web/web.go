@@ -116,6 +116,15 @@ type content struct {
 	Unshown  int    // of Problems
 }
 
+// Link leads to a device, which may be on another page.
+func (c *content) Link(id string) string {
+	if slices.ContainsFunc(c.Devices, func(d device) bool { return d.ID == id }) {
+		return "#" + id
+	}
+	last := len(id) - 1
+	return "?" + url.Values{"after": {id[:last] + string(rune(id[last]-1)) + "~"}}.Encode() + "#" + id // hardly any id is between these two
+}
+
 type device struct {
 	status.Device
 	List    []status.Deployment

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -219,7 +220,15 @@ func TestPages(t *testing.T) {
 	for i := range 130 {
 		fill(t, s, fmt.Sprintf("dev-%03d", i), "", false)
 	}
+	fill(t, s, "dev-129", `,"x-longshore-extensions":{"refused":{"code":"expired"}}`, true)
 	_, body := get(t, srv, "/")
+	link := regexp.MustCompile(`<li><b><a href="(\?after=.*)#dev-129">`).FindStringSubmatch(body)
+	if link == nil {
+		t.Fatalf("no link leads to a problem on another page:\n%s", body)
+	}
+	if _, there := get(t, srv, "/"+link[1]); !strings.Contains(there, `<article class="device bad" id="dev-129">`) || !strings.Contains(there, `<li><b><a href="#dev-129">`) {
+		t.Errorf("%s does not lead to the device", link[1])
+	}
 	if n := strings.Count(body, "<article"); n != 100 || !strings.Contains(body, `href="?after=dev-099"`) {
 		t.Errorf("first page has %d devices", n)
 	}
