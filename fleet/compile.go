@@ -95,7 +95,15 @@ func (a *Assignment) Documents(f *Fleet) ([][]byte, error) {
 	return out, nil
 }
 
-// Sum is all documents of the device in one digest, as in [DevicePlan.Documents]; "" if the device cannot run them.
+func digestsOf(documents [][]byte) []digest.Digest {
+	out := make([]digest.Digest, len(documents))
+	for i, doc := range documents {
+		out[i] = digest.FromBytes(doc)
+	}
+	return out
+}
+
+// Sum is all documents of the device, and its windows, in one digest; "" if the device cannot run them.
 func (a *Assignment) Sum(f *Fleet) (digest.Digest, error) {
 	if len(a.Unfit) > 0 {
 		return "", nil
@@ -104,11 +112,7 @@ func (a *Assignment) Sum(f *Fleet) (digest.Digest, error) {
 	if err != nil {
 		return "", err
 	}
-	digests := make([]digest.Digest, len(documents))
-	for i, doc := range documents {
-		digests[i] = digest.FromBytes(doc)
-	}
-	return contentOf(digests, a.Windows), nil
+	return contentOf(digestsOf(documents), a.Windows), nil
 }
 
 // some names a few and counts the rest.

@@ -90,7 +90,6 @@ type DevicePlan struct {
 	Previous         digest.Digest // its predecessor; "": none
 	Digest           digest.Digest // of the state that is published, or is there
 	Content          digest.Digest // what Digest would be if the state did not say of which commit it is
-	Documents        digest.Digest // of the documents that the files make, whatever is published; "": they make none
 	Origin           Origin        // of the state that the device has; zero: it does not say
 	Changes          []Change
 	WindowsChange    *WindowsChange // nil: none
@@ -195,11 +194,7 @@ func (p *planner) device(ctx context.Context, a *Assignment) (*DevicePlan, error
 	if err != nil {
 		return nil, err
 	}
-	digests := make([]digest.Digest, len(documents))
-	for i, doc := range documents {
-		digests[i] = digest.FromBytes(doc)
-	}
-	d.Documents = contentOf(digests, a.Windows)
+	digests := digestsOf(documents)
 	switch {
 	case s.Refused != nil:
 		d.Action, d.Reasons, d.err = Cannot, []string{fault.Summary(s.Refused)}, s.Refused

@@ -44,8 +44,7 @@ type Run struct {
 	record *Record
 	blind  time.Time // since when the endpoint does not answer; zero: it does
 	said   map[string]string
-	size   int64 // bytes of the states that were published
-	kept   int   // devices that could not go back
+	kept   int // devices that could not go back
 }
 
 // Rollout is the rollout as it was kept last.
@@ -53,9 +52,6 @@ func (r *Run) Rollout() *artifacts.Rollout { return r.record.Rollout }
 
 // Record is the revision that was kept last.
 func (r *Run) Record() *Record { return r.record }
-
-// Bytes is how much was published, manifests and blobs of states.
-func (r *Run) Bytes() int64 { return r.size }
 
 // Start is what a rollout may be begun or taken up with.
 type Start struct {
@@ -104,7 +100,8 @@ func Begin(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options, 
 	number := uint64(1)
 	if old := rec.Rollout; old != nil {
 		number = old.Number + 1
-		if !s.Again && old.Phase != artifacts.RolloutDone && planned(plan, old.Targets) == old.Content { // also if every device has it already
+		content, err := filed(c, old, o.Devices)
+		if err == nil && !s.Again && old.Phase != artifacts.RolloutDone && content != "" && content == old.Content { // also if every device has it already
 			return nil, nil, sameAgain(old)
 		}
 	}
@@ -112,8 +109,11 @@ func Begin(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options, 
 		return nil, plan, nil
 	}
 	run := &Run{cfg: cfg, plan: plan, record: rec, said: map[string]string{}}
-	next := document(plan, o, number, now(cfg))
-	if err := outlived(next, now(cfg), false); err != nil {
+	next, err := document(c, plan, o, number, now(cfg))
+	if err == nil {
+		err = outlived(next, now(cfg), false)
+	}
+	if err != nil {
 		return nil, nil, err
 	}
 	if err := run.keep(ctx, next); err != nil {
@@ -159,7 +159,7 @@ func takeUp(ctx context.Context, c *fleet.Compiled, cfg Config, o fleet.Options,
 	}
 	// Also when it has published all that it will: what the files say now would pass for published.
 	if r.Phase == artifacts.RolloutRunning && r.Content != "" {
-		content, err := filed(c, r)
+		content, err := filed(c, r, nil)
 		if err != nil {
 			return nil, nil, err
 		}

@@ -184,7 +184,6 @@ func (r *Run) publishWave(ctx context.Context, wave int) error {
 	}
 	some := r.plan.Only(func(d *fleet.DevicePlan) bool { return in[d.Device] })
 	report, err := some.Publish(ctx, &guard{Publisher: r.cfg.Store.To, run: r, looked: r.cfg.Now()}, nil)
-	r.size += report.Bytes
 	for _, d := range report.Published {
 		d.Action = fleet.Same // so that a repetition of the step leaves it alone
 	}

@@ -139,7 +139,7 @@ func (r *Run) restoreAll(ctx context.Context, todo []artifacts.RolloutTarget, do
 			break
 		}
 		g.Go(func() error {
-			why, size, err := store.restore(inner, t, now(r.cfg), r.Rollout().States, compressors)
+			why, err := store.restore(inner, t, now(r.cfg), r.Rollout().States, compressors)
 			never := errors.Is(err, errUntouched)
 			if err != nil && !never && inner.Err() == nil && release.Unfit(err) { // what is wrong with one keeps no other one
 				why, err = err.Error(), nil
@@ -149,7 +149,7 @@ func (r *Run) restoreAll(ctx context.Context, todo []artifacts.RolloutTarget, do
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			switch r.size += size; {
+			switch {
 			case never:
 				untouched = append(untouched, t)
 			case why != "":
@@ -171,32 +171,32 @@ var errUntouched = errors.New("the rollout has not come to it")
 
 // restore publishes, as the next generation of a device, what its tag named before a rollout. Why says why the device keeps
 // what it has; "" when it has its former content. One that never got another one is errUntouched.
-func (s Store) restore(ctx context.Context, t artifacts.RolloutTarget, at time.Time, states artifacts.RolloutStates, c *artifacts.Compressors) (why string, size int64, err error) {
+func (s Store) restore(ctx context.Context, t artifacts.RolloutTarget, at time.Time, states artifacts.RolloutStates, c *artifacts.Compressors) (why string, err error) {
 	why, err = s.way(ctx, t)
 	if err != nil || why != "" {
 		if why == again {
 			why = ""
 		}
-		return why, 0, err
+		return why, err
 	}
 	tag := t.Device.Tag()
 	next := artifacts.HistoryTag(tag, t.Generation+1)
 	switch there, err := s.From.Resolve(ctx, t.Repository, next); {
 	case errors.Is(err, fault.ErrNotFound), errors.Is(err, fault.ErrInvalid):
 	case err != nil:
-		return "", 0, err
+		return "", err
 	default:
 		other, err := s.restored(ctx, t, there.Digest)
 		if err != nil {
-			return "", 0, err
+			return "", err
 		}
 		if other != "" { // else it was cut off before the tag moved
-			return fmt.Sprintf("%s names %s already: give it a state with longshore state rollback", next, there.Digest), 0, nil
+			return fmt.Sprintf("%s names %s already: give it a state with longshore state rollback", next, there.Digest), nil
 		}
 	}
 	former, deployments, err := s.former(ctx, t)
 	if err != nil {
-		return "", 0, err
+		return "", err
 	}
 	documents := make([][]byte, 0, len(deployments))
 	for _, x := range deployments {
@@ -206,10 +206,10 @@ func (s Store) restore(ctx context.Context, t artifacts.RolloutTarget, at time.T
 	if fleet.Overdue(windows, at) != "" { // those of the rollout may still open
 		x, err := s.index(ctx, t.Repository, t.Digest)
 		if err != nil {
-			return "", 0, err
+			return "", err
 		}
 		if windows = x.Windows; fleet.Overdue(windows, at) != "" {
-			return fleet.Overdue(windows, at), 0, nil
+			return fleet.Overdue(windows, at), nil
 		}
 	}
 	a, err := artifacts.PackState(artifacts.StateOptions{
@@ -217,9 +217,9 @@ func (s Store) restore(ctx context.Context, t artifacts.RolloutTarget, at time.T
 		Windows: windows, Created: states.Created, Annotations: fleet.Notes(former), Applications: former.Applications, Compressors: c,
 	})
 	if err != nil {
-		return "", 0, err
+		return "", err
 	}
-	return "", a.Size(), s.To.Publish(ctx, t.Repository, a, fleet.Publication{
+	return "", s.To.Publish(ctx, t.Repository, a, fleet.Publication{
 		Tag: tag, HistoryTag: next, Precondition: release.Precondition{Tagged: t.Digest, Verify: fleet.VerifyAt(t.Repository, s.Verify)},
 	})
 }
