@@ -413,7 +413,7 @@ func keeps(t *testing.T, d *newcomer) {
 	later = 3 * time.Hour // the certificate is valid for one
 	p.Skew(later)
 	renew("renew after it expired")
-	if _, err := p.RemoveEnrollment(t.Context(), "press-07", true, time.Now()); err != nil {
+	if _, err := p.RemoveDevice(t.Context(), "press-07", true, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	a, err := k.ask(t.Context(), false)

@@ -78,7 +78,9 @@ func (p *program) devicesCommand() *cli.Command {
 				Name: "remove", Usage: "remove a device from the fleet", ArgsUsage: "ID",
 				Description: "The manager rejects the device's certificate and tokens at once, serves it no desired state and deletes its reports. A pull\n" +
 					"credential that the server created is deleted. With --wipe the device is asked to delete its applications, data and\n" +
-					"credentials; it does so only if its own configuration permits that (enrollment.allowWipe). Its state in the registry stays.\n\n" +
+					"credentials; it does so only if its own configuration permits that (enrollment.allowWipe). Its state in the registry stays.\n" +
+					"A device with a token that is not enrolled is removed too. If --clients accepts its certificate, change that file first:\n" +
+					"otherwise its next report adds it again.\n\n" +
 					"   longshore-fleet devices remove press-07\n   longshore-fleet devices remove press-07 --wipe\n\n" + exitCodes,
 				Flags: []cli.Flag{
 					&cli.BoolFlag{Name: "wipe", Usage: "ask the device to delete its applications, data and credentials", EnvVars: env("wipe")}, databaseFlag(),
@@ -194,25 +196,23 @@ func (p *program) removeDevice(c *cli.Context, db *store.SQLite) error {
 	if c.NArg() != 1 {
 		return outcome.Usagef("devices remove", "name one ID")
 	}
-	tokens, err := db.ListTokens(c.Context, c.Args().First())
+	device := c.Args().First()
+	tokens, err := db.ListTokens(c.Context, device)
 	if err != nil {
 		return err
 	}
-	e, err := db.RemoveEnrollment(c.Context, c.Args().First(), c.Bool("wipe"), p.now())
+	e, err := db.RemoveDevice(c.Context, device, c.Bool("wipe"), p.now())
 	if err != nil {
-		return err
-	}
-	if err := db.DeleteDevice(c.Context, e.Device); err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return err
 	}
 	for _, t := range tokens {
 		if len(t.Devices) > 1 && t.Revoked.IsZero() {
-			fmt.Fprintf(p.stderr, "token %s is valid for its other devices; if %s may still have it, create another one and revoke it\n", t.ID, e.Device)
+			fmt.Fprintf(p.stderr, "token %s is valid for its other devices; if %s may still have it, create another one and revoke it\n", t.ID, device)
 		}
 	}
 	if e.Credential != "" {
 		fmt.Fprintf(p.stderr, "the server deletes its pull credential %s; see longshore-fleet devices list --state removed -o json\n", e.Credential)
 	}
-	_, err = fmt.Fprintf(p.stdout, "removed %s\n", e.Device)
+	_, err = fmt.Fprintf(p.stdout, "removed %s\n", device)
 	return err
 }

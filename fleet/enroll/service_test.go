@@ -141,7 +141,7 @@ func TestEnroll(t *testing.T) {
 		t.Errorf("a grant right after the last one: %v", err)
 	}
 	h.Down(true)
-	if _, err := p.RemoveEnrollment(t.Context(), "press-07", true, time.Now()); err != nil {
+	if _, err := p.RemoveDevice(t.Context(), "press-07", true, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the removed device is known", func() bool { _, err := p.Service.Look("press-07", c); return errors.Is(err, fault.ErrDenied) })

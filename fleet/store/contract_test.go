@@ -47,6 +47,7 @@ func holdToContract(t *testing.T, open opener) {
 		{"manifests", manifests},
 		{"enrollments", enrollments},
 		{"expected keys", expected},
+		{"removals", removals},
 		{"bounded requests", pendingBound},
 		{"join tokens", joinTokens},
 		{"changes of enrollments", enrollmentChanges},

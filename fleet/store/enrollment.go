@@ -18,9 +18,10 @@ type Enrollments interface {
 	ApproveEnrollment(ctx context.Context, a Approval) (Enrollment, error)
 	// DenyEnrollment denies a key that is not enrolled.
 	DenyEnrollment(ctx context.Context, key, reason string, at time.Time) error
-	// RemoveEnrollment ends the enrollment of a device and its bearer tokens, and forgets which State Manifest it was given. Its key
-	// stays known as removed.
-	RemoveEnrollment(ctx context.Context, device string, wipe bool, at time.Time) (Enrollment, error)
+	// RemoveDevice ends the enrollment of a device, if it has one, and its bearer tokens, and forgets its reports, those of the devices
+	// behind it, and which State Manifest it was given. Its key stays known as removed. fault.ErrNotFound: there is nothing of it; or, with
+	// wipe, it is not enrolled.
+	RemoveDevice(ctx context.Context, device string, wipe bool, at time.Time) (Enrollment, error)
 	// NoteGrant records what a key is about to get. fault.ErrConflict: it is not approved any more.
 	NoteGrant(ctx context.Context, key, credential string, until time.Time) error
 	// NoteWithdrawal records that the credential of a removed key is withdrawn.

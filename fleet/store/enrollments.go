@@ -162,15 +162,15 @@ func (s *SQLite) DenyEnrollment(ctx context.Context, key, reason string, when ti
 	})
 }
 
-// RemoveEnrollment implements [Enrollments].
-func (s *SQLite) RemoveEnrollment(ctx context.Context, device string, wipe bool, when time.Time) (Enrollment, error) {
+// RemoveDevice implements [Enrollments].
+func (s *SQLite) RemoveDevice(ctx context.Context, device string, wipe bool, when time.Time) (Enrollment, error) {
 	return answer(ctx, s.writer, func(ctx context.Context, w *writer) (e Enrollment, err error) {
 		var key string
-		known, err := w.row(ctx, "SELECT key FROM enrollments WHERE device = ? AND state IN ('approved', 'expected')", []any{device}, &key)
-		if err != nil {
+		enrolled, err := w.row(ctx, "SELECT key FROM enrollments WHERE device = ? AND state IN ('approved', 'expected')", []any{device}, &key)
+		switch {
+		case err != nil:
 			return e, broken("find device", err)
-		}
-		if !known {
+		case wipe && !enrolled:
 			return e, fmt.Errorf("%s is not enrolled: %w", device, fault.ErrNotFound)
 		}
 		if e, _, err = w.enrollment(ctx, key); err != nil {
@@ -178,16 +178,27 @@ func (s *SQLite) RemoveEnrollment(ctx context.Context, device string, wipe bool,
 		}
 		asked := e.State == EnrollmentApproved
 		e.State, e.Wipe, e.Decided = EnrollmentRemoved, wipe, when
-		if !asked { // nothing was given to it
-			return e, broken("remove approval", w.exec(ctx, "DELETE FROM enrollments WHERE key = ?", key))
+		if asked {
+			err = w.putEnrollment(ctx, e)
+		} else { // nothing was given to it
+			err = broken("remove approval", w.exec(ctx, "DELETE FROM enrollments WHERE key = ?", key))
 		}
-		if err := w.exec(ctx, "DELETE FROM manifests WHERE client = ?", device); err != nil {
-			return e, broken("remove manifest", err)
-		}
-		if err := w.withdrawTokens(ctx, device, when); err != nil {
+		if err != nil {
 			return e, err
 		}
-		return e, w.putEnrollment(ctx, e)
+		given, err := w.change(ctx, "DELETE FROM manifests WHERE client = ?", device)
+		if err != nil {
+			return e, broken("remove manifest", err)
+		}
+		tokens, err := w.withdrawTokens(ctx, device, when)
+		if err != nil {
+			return e, err
+		}
+		heard, err := w.deleteDevice(ctx, device)
+		if err == nil && !enrolled && !heard && given+tokens == 0 {
+			err = fmt.Errorf("there is no device %s: %w", device, fault.ErrNotFound)
+		}
+		return e, err
 	})
 }
 

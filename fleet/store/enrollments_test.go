@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
@@ -86,10 +87,10 @@ func removal(t *testing.T, s store.Store) {
 	if err := s.AddTokens(ctx, append(shared, store.Token{ID: "x", Devices: []string{"press-07"}, Hash: []byte{1}, Created: minute(0)})...); err != nil {
 		t.Fatal(err)
 	}
-	_, err := s.RemoveEnrollment(ctx, "press-08", false, minute(8))
+	_, err := s.RemoveDevice(ctx, "press-08", false, minute(8))
 	wantErr(t, "remove a device that is not enrolled", err, fault.ErrNotFound)
-	if e, err := s.RemoveEnrollment(ctx, "press-07", true, minute(8)); err != nil || e.Key != "a" || e.Credential != "harbor:x" {
-		t.Fatalf("RemoveEnrollment = %+v, %v", e, err)
+	if e, err := s.RemoveDevice(ctx, "press-07", true, minute(8)); err != nil || e.Key != "a" || e.Credential != "harbor:x" {
+		t.Fatalf("RemoveDevice = %+v, %v", e, err)
 	}
 	if e := request(t, s, asks("a", 9), store.EnrollmentRemoved); !e.Wipe {
 		t.Error("a removed key is not asked to wipe")
@@ -142,10 +143,48 @@ func expected(t *testing.T, s store.Store) {
 	if err := approve(t, s, store.Approval{Key: "b", Device: "press-08", Ahead: true, Expires: minute(20)}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.RemoveEnrollment(t.Context(), "press-08", false, minute(14)); err != nil {
+	if _, err := s.RemoveDevice(t.Context(), "press-08", false, minute(14)); err != nil {
 		t.Fatal(err)
 	}
 	request(t, s, asks("b", 15), store.EnrollmentPending)
+}
+
+// A device that has a token, or has reported, need not be enrolled to be removed.
+func removals(t *testing.T, s store.Store) {
+	ctx := t.Context()
+	if err := s.AddTokens(ctx, store.Token{ID: "x", Devices: []string{"quiet"}, Hash: []byte{1}, Created: minute(0)}); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, caps("gw"), store.Created)
+	put(t, s, caps("gw/a"), store.Created)
+	put(t, s, status("gw/a", "d", margo.StateFailed), store.Created)
+	put(t, s, status("strange", "d", margo.StateFailed), store.Created) // it reports no capabilities
+	_, err := s.RemoveDevice(ctx, "gw", true, minute(1))
+	wantErr(t, "ask a device that is not enrolled to delete its data", err, fault.ErrNotFound)
+	for _, device := range []string{"quiet", "gw", "strange"} {
+		if e, err := s.RemoveDevice(ctx, device, false, minute(1)); err != nil || e.Key != "" {
+			t.Errorf("remove %s: %+v, %v", device, e, err)
+		}
+		_, err := s.RemoveDevice(ctx, device, false, minute(1))
+		wantErr(t, "remove "+device+" again", err, fault.ErrNotFound)
+	}
+	_, err = s.Token(ctx, "x")
+	wantErr(t, "token of a removed device", err, fault.ErrNotFound)
+	left, _, err := s.Devices(ctx, store.DeviceQuery{Limit: 9})
+	failed, _, failure := s.Deployments(ctx, store.DeploymentQuery{Limit: 9})
+	if err := errors.Join(err, failure); err != nil || len(left)+len(failed) > 0 {
+		t.Errorf("reports of removed devices: %v, %v, %v", left, failed, err)
+	}
+	request(t, s, asks("a", 0), store.EnrollmentPending)
+	if err := approve(t, s, store.Approval{Key: "a", Device: "press-07"}); err != nil {
+		t.Fatal(err)
+	}
+	put(t, s, caps("press-07"), store.Created)
+	if e, err := s.RemoveDevice(ctx, "press-07", true, minute(6)); err != nil || e.Key != "a" {
+		t.Errorf("remove an enrolled device: %+v, %v", e, err)
+	}
+	_, err = s.Device(ctx, "press-07")
+	wantErr(t, "reports of a removed device", err, fault.ErrNotFound)
 }
 
 func pendingBound(t *testing.T, s store.Store) {
@@ -247,7 +286,7 @@ func enrollmentChanges(t *testing.T, s store.Store) {
 	changed("an approval", true)
 	request(t, s, asks("a", 7), store.EnrollmentApproved)
 	changed("a request of an enrolled key", false)
-	if _, err := s.RemoveEnrollment(t.Context(), "press-07", false, minute(8)); err != nil {
+	if _, err := s.RemoveDevice(t.Context(), "press-07", false, minute(8)); err != nil {
 		t.Fatal(err)
 	}
 	changed("a removal", true)

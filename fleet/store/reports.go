@@ -229,8 +229,7 @@ func (w *writer) registered(ctx context.Context, id string) (bool, error) {
 	return w.row(ctx, "SELECT 1 FROM devices WHERE id = ? AND capabilities IS NOT NULL", []any{id}, &one)
 }
 
-// DeleteDevice implements [Reports]. The epochs of a device without a gateway stay, so that an old report does not
-// bring it back as new. Those of devices behind a gateway go: it could have any number of them remembered.
+// DeleteDevice implements [Reports].
 func (s *SQLite) DeleteDevice(ctx context.Context, id string) error {
 	return s.write(ctx, func(ctx context.Context, w *writer) error {
 		known, err := w.registered(ctx, id)
@@ -240,23 +239,32 @@ func (s *SQLite) DeleteDevice(ctx context.Context, id string) error {
 		if !known {
 			return fmt.Errorf("remove device %s: %w", id, fault.ErrNotFound)
 		}
-		from, to := id+"/", id+"0" // "0" follows "/": everything that begins with id/
-		if err := w.exec(ctx, "DELETE FROM deployments WHERE device = ? OR device > ? AND device < ?", id, from, to); err != nil {
-			return broken("remove deployments", err)
-		}
-		if _, child := parentOf(id); child {
-			if err := w.exec(ctx, "DELETE FROM epochs WHERE device = ?", id); err != nil {
-				return broken("forget epochs", err)
-			}
-		}
-		if err := w.exec(ctx, "DELETE FROM epochs WHERE device > ? AND device < ?", from, to); err != nil {
-			return broken("forget epochs", err)
-		}
-		if err := w.exec(ctx, "DELETE FROM devices WHERE id = ? OR id > ? AND id < ?", id, from, to); err != nil {
-			return broken("remove device", err)
-		}
-		return w.recount(ctx, id)
+		_, err = w.deleteDevice(ctx, id)
+		return err
 	})
+}
+
+// deleteDevice forgets the reports of a device and of those behind it; known reports whether there were any. The epochs of a device without
+// a gateway stay, so that an old report does not bring it back as new. Those of devices behind a gateway go: it could have any number of them
+// remembered.
+func (w *writer) deleteDevice(ctx context.Context, id string) (known bool, err error) {
+	from, to := id+"/", id+"0" // "0" follows "/": everything that begins with id/
+	if err := w.exec(ctx, "DELETE FROM deployments WHERE device = ? OR device > ? AND device < ?", id, from, to); err != nil {
+		return false, broken("remove deployments", err)
+	}
+	if _, child := parentOf(id); child {
+		if err := w.exec(ctx, "DELETE FROM epochs WHERE device = ?", id); err != nil {
+			return false, broken("forget epochs", err)
+		}
+	}
+	if err := w.exec(ctx, "DELETE FROM epochs WHERE device > ? AND device < ?", from, to); err != nil {
+		return false, broken("forget epochs", err)
+	}
+	n, err := w.change(ctx, "DELETE FROM devices WHERE id = ? OR id > ? AND id < ?", id, from, to)
+	if err != nil {
+		return false, broken("remove device", err)
+	}
+	return n > 0, w.recount(ctx, id)
 }
 
 func parentOf(id string) (string, bool) {

@@ -70,13 +70,15 @@ func (s *SQLite) TokenChanges(ctx context.Context) (n int64, err error) {
 	return n, broken("read changes of tokens", err)
 }
 
-// withdrawTokens ends the tokens of a device that leaves. It is taken out of those of several devices.
-func (w *writer) withdrawTokens(ctx context.Context, device string, when time.Time) error {
-	if err := w.exec(ctx, "UPDATE tokens SET revoked = ? WHERE device = ? AND revoked = 0", millis(when), device); err != nil {
-		return broken("revoke tokens", err)
+// withdrawTokens ends the tokens of a device that leaves, and returns of how many. It is taken out of those of several devices.
+func (w *writer) withdrawTokens(ctx context.Context, device string, when time.Time) (int64, error) {
+	own, err := w.change(ctx, "UPDATE tokens SET revoked = ? WHERE device = ? AND revoked = 0", millis(when), device)
+	if err != nil {
+		return 0, broken("revoke tokens", err)
 	}
-	return broken("change tokens", w.exec(ctx, "UPDATE tokens SET device = trim(replace(' ' || device || ' ', ' ' || ? || ' ', ' ')) "+
-		"WHERE revoked = 0 AND instr(' ' || device || ' ', ' ' || ? || ' ') > 0", device, device))
+	shared, err := w.change(ctx, "UPDATE tokens SET device = trim(replace(' ' || device || ' ', ' ' || ? || ' ', ' ')) "+
+		"WHERE revoked = 0 AND instr(' ' || device || ' ', ' ' || ? || ' ') > 0", device, device)
+	return own + shared, broken("change tokens", err)
 }
 
 func scanToken(r scanner) (Token, error) {
