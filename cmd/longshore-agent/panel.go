@@ -48,12 +48,12 @@ func servePanel(ctx context.Context, cfg config.Panel, d panel.Device, log *slog
 		}
 		scheme := "http"
 		if cfg.CertFile != "" {
-			pair, err := serving.NewCertificate(cfg.CertFile, cfg.KeyFile)
-			if err != nil {
+			var err error
+			if srv.TLSConfig, err = serving.Certificate(cfg.CertFile, cfg.KeyFile, log); err != nil {
 				_ = l.Close() // the first error says it
 				return err
 			}
-			scheme, srv.TLSConfig = "https", pair.Config()
+			scheme = "https"
 		}
 		serving.Bound(srv, maxPanelBrowsers)
 		log.Info("the panel is served", "url", scheme+"://"+l.Addr().String()+"/")
@@ -72,7 +72,7 @@ func checkPanel(cfg config.Panel, check func(key string, err error)) {
 		check("panel.translations", err)
 	}
 	if cfg.CertFile != "" && cfg.KeyFile != "" {
-		_, err := serving.NewCertificate(cfg.CertFile, cfg.KeyFile)
+		_, err := serving.Certificate(cfg.CertFile, cfg.KeyFile, nil)
 		check("panel.certFile", err)
 	}
 }

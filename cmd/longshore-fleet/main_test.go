@@ -311,7 +311,7 @@ func TestTLS(t *testing.T) {
 	pair := pem.TLS.Certificates[0]
 	pem.Close()
 	cert, key := writePair(t, dir, pair)
-	url, _, _ := serve(t, "--database", filepath.Join(dir, "fleet.db"), "--tls-cert", cert, "--tls-key", key)
+	url, out, _ := serve(t, "--database", filepath.Join(dir, "fleet.db"), "--tls-cert", cert, "--tls-key", key)
 	if !strings.HasPrefix(url, "https://") {
 		t.Fatalf("url = %s", url)
 	}
@@ -319,9 +319,19 @@ func TestTLS(t *testing.T) {
 	pool.AddCert(pair.Leaf)
 	tr := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}}
 	defer tr.CloseIdleConnections()
-	if code, body := do(t, &http.Client{Transport: tr}, "GET", url+"/healthz", "", ""); code != 200 {
-		t.Errorf("GET /healthz = %d %s", code, body)
+	healthy := func() {
+		t.Helper()
+		tr.CloseIdleConnections()
+		if code, body := do(t, &http.Client{Transport: tr}, "GET", url+"/healthz", "", ""); code != 200 {
+			t.Errorf("GET /healthz = %d %s", code, body)
+		}
 	}
+	healthy()
+	if err := os.WriteFile(key, []byte("half of a k"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	healthy()
+	out.says(t, regexp.MustCompile(`new files cannot be used.*load certificate `+regexp.QuoteMeta(cert)))
 }
 
 func TestWrongUse(t *testing.T) {

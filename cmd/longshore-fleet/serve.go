@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -67,7 +68,7 @@ func (p *program) serveCommand() *cli.Command {
 
 func (p *program) serve(c *cli.Context) (err error) {
 	log := slog.New(slog.NewTextHandler(p.stderr, nil))
-	certificate, err := p.transport(c)
+	certificate, err := p.transport(c, log)
 	if err != nil {
 		return err
 	}
@@ -122,8 +123,8 @@ func (p *program) serve(c *cli.Context) (err error) {
 	serving.Bound(srv, mutual.most)
 	srv.RegisterOnShutdown(hub.Close)
 	scheme := "http"
-	if certificate != nil {
-		srv.TLSConfig, scheme = certificate.Config(), "https"
+	if srv.TLSConfig = certificate; certificate != nil {
+		scheme = "https"
 	}
 	log.Info("listening", "url", scheme+"://"+l.Addr().String(), "database", c.String("database"), "version", build.Version())
 	return states.during(c.Context, func(ctx context.Context) error {
@@ -132,13 +133,13 @@ func (p *program) serve(c *cli.Context) (err error) {
 }
 
 // transport decides how the connection is protected. Plain HTTP beyond this machine has to be asked for.
-func (p *program) transport(c *cli.Context) (*serving.Certificate, error) {
+func (p *program) transport(c *cli.Context, log *slog.Logger) (*tls.Config, error) {
 	cert, key := c.String("tls-cert"), c.String("tls-key")
 	switch {
 	case (cert == "") != (key == ""):
 		return nil, outcome.Usagef("", "--tls-cert and --tls-key belong together")
 	case cert != "":
-		return serving.NewCertificate(cert, key)
+		return serving.Certificate(cert, key, log)
 	case !serving.Loopback(c.String("listen")) && !c.Bool("plain-http"):
 		err := outcome.Usagef("", "%s is reached by others, and without TLS tokens can be read on the way", c.String("listen"))
 		return nil, fault.WithHint(err, "give --tls-cert and --tls-key, or --plain-http when something in front of it speaks TLS")

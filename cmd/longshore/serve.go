@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
@@ -69,7 +70,8 @@ func (r serveResult) text(w io.Writer) {
 }
 
 func (c *call) serve(args []string) error {
-	certificate, err := c.serveTransport()
+	log := c.logger(slog.LevelInfo)
+	certificate, err := c.serveTransport(log)
 	if err != nil {
 		return err
 	}
@@ -86,7 +88,6 @@ func (c *call) serve(args []string) error {
 		return err
 	}
 	defer e.Close()
-	log := c.logger(slog.LevelInfo)
 	s, err := serve.New(c.Context, client, e.Path, serve.Options{Files: e.Files, HostPaths: c.Bool("host-paths"), Logger: log})
 	if err != nil {
 		return err
@@ -96,7 +97,7 @@ func (c *call) serve(args []string) error {
 		return err
 	}
 	srv := &http.Server{
-		Handler: serving.Watched(s, log), TLSConfig: certificate.Config(), ReadHeaderTimeout: serveHeaders, ReadTimeout: serveHeaders, IdleTimeout: serveIdle,
+		Handler: serving.Watched(s, log), TLSConfig: certificate, ReadHeaderTimeout: serveHeaders, ReadTimeout: serveHeaders, IdleTimeout: serveIdle,
 		MaxHeaderBytes: maxServeHeaders, ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelWarn),
 	}
 	scheme := "http://"
@@ -114,13 +115,13 @@ func (c *call) serve(args []string) error {
 }
 
 // serveTransport returns the certificate; nil means plain HTTP.
-func (c *call) serveTransport() (*serving.Certificate, error) {
+func (c *call) serveTransport(log *slog.Logger) (*tls.Config, error) {
 	cert, key := c.String("tls-cert"), c.String("tls-key")
 	switch {
 	case (cert == "") != (key == ""):
 		return nil, c.misused("--tls-cert needs --tls-key, and the other way round")
 	case cert != "":
-		return serving.NewCertificate(cert, key)
+		return serving.Certificate(cert, key, log)
 	case !serving.Loopback(c.String("listen")) && !c.Bool("plain-http"):
 		err := outcome.Usagef("serve", "serve: other machines can reach %s, and without TLS an attacker can change what they receive", c.String("listen"))
 		return nil, fault.WithHint(err, "give --tls-cert and --tls-key, or --plain-http: devices verify signatures in any case")
