@@ -1,6 +1,7 @@
 package containerd_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -8,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/workload"
-
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -20,6 +21,36 @@ func TestUmask(t *testing.T) {
 	s.Umask, s.User = &mask, "1000"
 	if got := of(t, r.seen(r.up(project("umask", s))[0].ID).PID, "Umask"); got != "0027" {
 		t.Errorf("umask %s, want 0027", got)
+	}
+}
+
+// A path that is missing where containers may only read, as /etc/timezone is on many devices, is an empty directory in the container, and
+// nothing is created on the device; once it is there, the next container has it.
+func TestMissingPathsWhereContainersOnlyRead(t *testing.T) {
+	etc := t.TempDir()
+	r := newRig(t, func(o *containerd.Options) {
+		o.Places = append(o.Places, workload.Place{Path: etc, Access: workload.ReadOnly, Holds: "configuration of the device"})
+	})
+	file := filepath.Join(etc, "timezone")
+	s := server(r.pulled(nil))
+	s.User = "1000"
+	s.Mounts = []workload.Mount{{Kind: workload.MountBind, Source: file, Target: "/etc/timezone", ReadOnly: true, Create: true}}
+	c := r.up(project("missing", s))[0]
+	if left, err := os.ReadDir(etc); err != nil || len(left) > 0 {
+		t.Errorf("the device has %v, %v, want nothing new", left, err)
+	}
+	if got := r.inside(c.ID, "stat", "/etc/timezone"); got != "0 0 drwxr-xr-x\n" {
+		t.Errorf("in the container it is %q", got)
+	}
+	if err := os.WriteFile(file, []byte("Europe/Berlin\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(r.Stop(t.Context(), c.ID), r.start(c)); err != nil {
+		t.Fatal(err)
+	}
+	s.Environment = []string{"REVISION=2"}
+	if got := r.inside(r.up(project("missing", s))[0].ID, "cat", "/etc/timezone"); got != "Europe/Berlin\n" {
+		t.Errorf("the next container has %q", got)
 	}
 }
 

@@ -123,7 +123,7 @@ func bindFile(f *os.File, to string, dir, whole bool) error {
 
 // bindSource mounts a path of the device at the source path of the container's specification, and creates it when it is missing.
 func (r *Store) bindSource(ctx context.Context, id string, n int, m workload.Mount) error {
-	if err := makeSource(m); err != nil || passesOut(m) {
+	if there, err := r.makeSource(ctx, m); err != nil || !there || passesOut(m) {
 		return err
 	}
 	f, whole, err := r.o.Guard.Open(ctx, m.Source, m.ReadOnly)
@@ -163,15 +163,24 @@ func (r *Store) UnmountSources(c workload.Container) error {
 	return nil
 }
 
-func makeSource(m workload.Mount) error {
+// makeSource creates a missing directory of the device, and reports whether there is a source then. A mount that only reads creates nothing
+// where containers may not write.
+func (r *Store) makeSource(ctx context.Context, m workload.Mount) (there bool, err error) {
 	if _, err := os.Stat(m.Source); !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return true, err
 	}
 	if !m.Create || workload.NamesSocket(m.Source) {
-		return fault.WithHint(fmt.Errorf("there is no %s on this device: %w", m.Source, fault.ErrUnfit),
+		return false, fault.WithHint(fmt.Errorf("there is no %s on this device: %w", m.Source, fault.ErrUnfit),
 			"make it, or let it be made with create_host_path")
 	}
-	return os.MkdirAll(m.Source, 0o755)
+	g, err := r.o.Guard.Now(ctx)
+	if err != nil {
+		return false, err
+	}
+	if at, _ := g.Access(g.Real(m.Source)); m.ReadOnly && at.Access == workload.ReadOnly && !passesOut(m) {
+		return false, nil
+	}
+	return true, os.MkdirAll(m.Source, 0o755)
 }
 
 // mountPoint creates an empty file or folder to mount at.

@@ -164,8 +164,8 @@ func (r *Store) mount(ctx context.Context, p *workload.Project, c workload.Conta
 		source, err := r.place(c.ID, n)
 		return specs.Mount{Destination: m.Target, Type: "bind", Source: source, Options: []string{"rbind", "rprivate"}}, err
 	case workload.MountBind:
-		out, err := bind(m)
-		if err == nil && !passesOut(m) {
+		out, err := r.bind(ctx, m)
+		if err == nil && out.Type == "bind" && !passesOut(m) {
 			out.Source, err = r.place(c.ID, n)
 		}
 		return out, err
@@ -175,10 +175,15 @@ func (r *Store) mount(ctx context.Context, p *workload.Project, c workload.Conta
 	return specs.Mount{}, fmt.Errorf("mount of kind %q: %w", m.Kind, fault.ErrUnsupported)
 }
 
-// bind is a mount of the device. Its source is checked, and created if missing, at each start: see bindSource.
-func bind(m workload.Mount) (specs.Mount, error) {
-	if err := makeSource(m); err != nil {
+// bind is a mount of the device. Its source is checked, and created if missing, at each start: see bindSource. In place of one that is not
+// created the container has an empty directory, as long as it exists: a file could not be mounted there later.
+func (r *Store) bind(ctx context.Context, m workload.Mount) (specs.Mount, error) {
+	there, err := r.makeSource(ctx, m)
+	if err != nil {
 		return specs.Mount{}, err
+	}
+	if !there {
+		return tmpfs(workload.Mount{Target: m.Target, TmpfsPerm: 0o755}), nil
 	}
 	how := "rbind"
 	if m.Recursive == "disabled" {
