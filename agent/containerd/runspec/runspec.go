@@ -92,7 +92,10 @@ func (m Maker) opts(b Blueprint) []oci.SpecOpts {
 		opts = append(opts, oci.WithDomainname(s.Domainname))
 	}
 	if user := cmp.Or(s.User, config.User); user != "" {
-		opts = append(opts, asUser(user), supplementaryGroups)
+		opts = append(opts, asUser(user))
+		if !strings.Contains(user, ":") { // as with Docker, a group in its place is the only one
+			opts = append(opts, supplementaryGroups)
+		}
 	} else {
 		opts = append(opts, oci.WithAdditionalGIDs("root"))
 	}
