@@ -183,8 +183,7 @@ func (k *Keeper) Usage(ctx context.Context) ([]workload.LogUsage, error) {
 	}
 	sum := map[string]int64{}
 	for _, l := range slices.Concat(current, old) {
-		base, _, _ := strings.Cut(filepath.Base(l.file), logSuffix)
-		sum[filepath.Join(filepath.Dir(l.file), base)] += l.size
+		sum[l.file[:max(0, strings.LastIndex(l.file, logSuffix))]] += l.size
 	}
 	var out []workload.LogUsage
 	for at, size := range sum {

@@ -100,7 +100,7 @@ func (k *Keeper) list(ctx context.Context) (current, old []logOnDisk, err error)
 			return ignoreMissing(err) // removed meanwhile
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !d.Type().IsRegular(), strings.Contains(d.Name(), timesSuffix):
+		case !d.Type().IsRegular(), strings.HasSuffix(strings.TrimSuffix(d.Name(), copySuffix), timesSuffix):
 			return nil
 		}
 		info, err := d.Info()

@@ -78,6 +78,30 @@ func TestRotationOnAFullDiskGivesSpace(t *testing.T) {
 	}
 }
 
+// The log of a service is rotated and counted, whatever its name is.
+func TestRotationOfEveryName(t *testing.T) {
+	k := NewKeeper(t.TempDir(), Limits{MaxSize: 8 << 10, MaxFiles: 1, Budget: 1 << 30}, time.Now, nil)
+	for _, service := range []string{"a.times", "b.log", "c.times.new", "d.log.1"} {
+		file, err := k.Create(Replica{"p", service, "1"})
+		if err == nil {
+			err = os.WriteFile(file, make([]byte, 100<<10), 0o640)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := k.Rotate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := sizeOf(t, file); n > 8<<10 {
+			t.Errorf("the log of service %s has %d bytes after a rotation", service, n)
+		}
+	}
+	used, err := k.Usage(t.Context())
+	if err != nil || len(used) != 4 || used[1].Service != "b.log" || used[3].Service != "d.log.1" {
+		t.Errorf("usage %+v, %v", used, err)
+	}
+}
+
 // A copy that does not get through changes nothing else.
 func TestRotationMovesNothingBeforeItsCopyIsMade(t *testing.T) {
 	r, file := logRig(t, t.TempDir(), Limits{MaxSize: 8 << 10, MaxFiles: 2, Budget: 1 << 30})
