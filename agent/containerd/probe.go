@@ -3,7 +3,6 @@ package containerd
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/containerd/containerd/v2/core/containers"
 	"github.com/containerd/containerd/v2/pkg/oci"
@@ -17,15 +16,10 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// probeWait bounds a probe if the caller's context has no deadline.
-const probeWait = time.Minute
-
-// Probe probes a running container once. HTTP and TCP probes are sent from inside its network namespace, to the loopback addresses first
+// Probe probes a running container once; the caller's context bounds it. HTTP and TCP probes are sent from inside its network namespace, to the loopback addresses first
 // and then to its others; the image needs no tools for them.
 func (r *Runtime) Probe(ctx context.Context, id string, p workload.Probe) error {
-	ctx, cancel := context.WithTimeout(r.in(ctx), probeWait)
-	defer cancel()
-	if err := r.probe(ctx, id, p); err != nil {
+	if err := r.probe(r.in(ctx), id, p); err != nil {
 		return fmt.Errorf("probe container %s: %w", id, failure.Classify(err))
 	}
 	return nil
