@@ -21,8 +21,11 @@ const (
 	maxProjectFiles = 8 << 20 // bytes of all that services mount
 )
 
-// inArchive is the hint for a missing file.
-const inArchive = "files are read from the archive: put it beside compose.yaml before the component is packed"
+// Hints for files that are missing or too large.
+const (
+	inArchive  = "files are read from the archive: put it beside compose.yaml before the component is packed"
+	largeFiles = "put large files into an image, or mount a directory of the device by its absolute path"
+)
 
 // read reads a file of the archive. It succeeds without data if there is no archive. Errors never contain the file's content: it may be
 // a secret.
@@ -55,7 +58,7 @@ func (t *translation) open(n *composefile.Node, name string, most int64, what st
 		t.Fault(n, "", "read %s: %v", clean, err)
 		return nil, false, nil
 	case int64(len(data)) > most:
-		t.Fault(n, "", "%s is larger than %d bytes", clean, most)
+		t.Fault(n, largeFiles, "%s is larger than %d bytes", clean, most)
 		return nil, false, nil
 	}
 	return data, true, nil
@@ -141,7 +144,7 @@ func (t *translation) checkMemory(n *composefile.Node, added int) {
 		total += len(c)
 	}
 	if total > maxProjectFiles && total-added <= maxProjectFiles {
-		t.Fault(n, "put large files into an image", "configs, secrets and mounted files are larger than %d bytes", maxProjectFiles)
+		t.Fault(n, largeFiles, "configs, secrets and mounted files are larger than %d bytes", maxProjectFiles)
 	}
 }
 

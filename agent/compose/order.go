@@ -82,6 +82,8 @@ func (t *translation) dependency(s *workload.Service, at *composefile.Node, name
 	case d.Condition == workload.Healthy && on.NoHealth:
 		t.Fault(at, "", "service %s has its healthcheck off and never becomes healthy", name)
 		return
+	case d.Condition == workload.Healthy && on.Health == nil && t.publisher && !t.isOmitted("services."+name+".healthcheck"):
+		t.Notice(at, "service %s has no healthcheck here: if its image has none either, it counts as healthy when it has started", name)
 	case d.Condition == workload.Completed && (on.Restart.Policy == workload.RestartAlways || on.Restart.Policy == workload.RestartUnlessStopped):
 		t.Notice(at, "service %s is restarted whenever it ends: what waits for its end starts after the first time it ended well", name)
 	case slices.ContainsFunc(s.DependsOn, func(d workload.Dependency) bool { return d.Service == name }):

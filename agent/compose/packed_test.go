@@ -127,7 +127,7 @@ func TestMountsOfTheArchiveRefused(t *testing.T) {
 		"empty":                    {`"./a:/x:ro"`, map[string]string{"a/": ""}, "a holds no file"},
 		"many":                     {`"./many:/x:ro"`, many, "many holds more than 256 files"},
 		"large":                    {`"./a:/x:ro"`, map[string]string{"a": strings.Repeat("a", 1<<20+1)}, "a is larger than 1048576 bytes"},
-		"large together":           {`"./a:/x:ro"`, large(9), "larger than 8388608 bytes (put large files into an image)"},
+		"large together":           {`"./a:/x:ro"`, large(9), "larger than 8388608 bytes (put large files into an image, or mount a directory of the device by its absolute path)"},
 		"propagation":              {`"./a:/x:ro,rshared"`, map[string]string{"a": ""}, "rshared is for directories of the device"},
 		"twice on one place":       {`"./a:/x:ro", "./b:/x:ro"`, map[string]string{"a/1": "", "b/2": ""}, `two files or mounts on "/x"`},
 		"the same twice":           {`"./a:/x:ro", "./a:/x:ro"`, map[string]string{"a/1": ""}, `two files or mounts on "/x"`},

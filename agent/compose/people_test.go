@@ -187,6 +187,19 @@ func TestTargetsOfRuntimes(t *testing.T) {
 	}
 }
 
+// A service that others wait for until it is healthy needs something that says so.
+func TestHealthyWithoutAHealthCheckIsNoticed(t *testing.T) {
+	notices, err := compose.CheckFile(t.Context(), "f", []byte(`services:
+  a: {image: x}
+  b: {image: x, healthcheck: {test: "true"}}
+  c: {image: x, healthcheck: {test: "${T}"}}
+  d: {image: x, depends_on: {a: {condition: service_healthy}, b: {condition: service_healthy}, c: {condition: service_healthy}}}
+`), nil)
+	if err != nil || len(notices) != 1 || notices[0].Path != "services.d.depends_on.a" || !strings.Contains(notices[0].Message, "no healthcheck") {
+		t.Errorf("notices %v, %v; want one of a", notices, err)
+	}
+}
+
 // What a device allows only with its owner's permission is told at the desk, where it stands.
 func TestPrivilegesAreNoticed(t *testing.T) {
 	notices, err := compose.CheckFile(t.Context(), "f", []byte("services:\n  a:\n    image: x\n    pid: host\n    volumes: [/opt/plant:/p, /etc:/e]\n    cap_add: [SYS_ADMIN]\n"), nil)
