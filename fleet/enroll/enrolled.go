@@ -129,12 +129,14 @@ func (s *Service) withdraw(ctx context.Context) bool {
 		return err == nil
 	}
 	policy, err := s.o.Policy()
-	if err == nil && policy.Pull == nil {
-		err = fault.WithHint(fmt.Errorf("the settings name no registry that gives credentials: %w", fault.ErrConfig), "delete the accounts there by hand")
-	}
+	complete := true
 	for _, e := range due {
 		done := err
-		if done == nil {
+		switch {
+		case err != nil:
+		case policy.Pull == nil:
+			done = Shared{}.Withdraw(ctx, e.Credential)
+		default:
 			done = policy.Pull.Withdraw(ctx, e.Credential)
 		}
 		if done == nil {
@@ -145,8 +147,11 @@ func (s *Service) withdraw(ctx context.Context) bool {
 			s.o.Logger.Info("pull credential withdrawn", "device", e.Device, "credential", e.Credential)
 		case !errors.Is(done, context.Canceled):
 			s.o.Logger.Warn("a pull credential of a removed device is not withdrawn yet", "device", e.Device, "credential", e.Credential, "error", done, "hint", fault.Hint(done))
-			err = done
+			complete = false
+			if errors.Is(done, fault.ErrTemporary) { // nor the others: each would wait for the registry
+				err = done
+			}
 		}
 	}
-	return err == nil
+	return complete
 }

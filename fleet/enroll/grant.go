@@ -144,5 +144,8 @@ func (s Shared) Give(context.Context, string, string) (enroll.Login, error) {
 // Handle implements [Credentials].
 func (s Shared) Handle(digest.Digest) string { return "" }
 
-// Withdraw implements [Credentials].
-func (s Shared) Withdraw(context.Context, string) error { return nil }
+// Withdraw implements [Credentials]: a credential with a handle was made with other settings.
+func (s Shared) Withdraw(_ context.Context, handle string) error {
+	return fault.WithHint(fmt.Errorf("the settings name no registry that gives credentials of devices, as %s: %w", handle, fault.ErrConfig),
+		"delete that account by hand, or restore the settings that it was made with")
+}

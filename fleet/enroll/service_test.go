@@ -2,6 +2,7 @@ package enroll_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/rand"
@@ -156,6 +157,99 @@ func TestEnroll(t *testing.T) {
 		due, err := p.ListEnrollments(t.Context(), store.EnrollmentQuery{Withdraw: true})
 		return err == nil && len(due) == 0
 	})
+}
+
+// The account that Harbor made for a device is withdrawn with the device, also if its devices get another credential meanwhile: until the settings of
+// Harbor are back, that it is still to be withdrawn stays known.
+func TestAccountOfEarlierSettings(t *testing.T) {
+	h := harbortest.Start(t)
+	pull, err := harbor.New(harbor.Options{URL: h.URL, Host: "harbor.acme.example", Name: harbortest.Project, Username: harbortest.Username, Password: harbortest.Password})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := enrolltest.Start(t, pull)
+	var all []*device
+	for _, id := range []string{"press-07", "press-08"} {
+		d := newDevice(t, p, id)
+		d.is(t, protocol.Pending)
+		if err := d.approve(t, id); err != nil {
+			t.Fatal(err)
+		}
+		d.is(t, protocol.Approved)
+		all = append(all, d)
+	}
+	p.Registry(enroll.Shared{Host: "harbor.acme.example", Username: "robot$edge", Password: "x"}, "")
+	p.Skew(10 * time.Second)
+	all[0].is(t, protocol.Approved) // it renews its certificate
+	var leaves []*x509.Certificate
+	for _, d := range all {
+		if _, err := p.RemoveDevice(t.Context(), d.id, false, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		leaves = append(leaves, &x509.Certificate{RawSubjectPublicKeyInfo: public(t, d)})
+	}
+	until(t, "the removals are known", func() bool {
+		_, first := p.Service.Look(all[0].id, leaves[0])
+		_, second := p.Service.Look(all[1].id, leaves[1])
+		return errors.Is(first, fault.ErrDenied) && errors.Is(second, fault.ErrDenied)
+	})
+	p.Registry(pull, "")
+	p.Skew(2 * time.Minute)
+	until(t, "their accounts are deleted", func() bool { return len(h.Robots()) == 0 })
+}
+
+// An account that cannot be deleted keeps no other one from being deleted.
+func TestOneAccountThatStays(t *testing.T) {
+	pull := &stubborn{}
+	p := enrolltest.Start(t, pull)
+	for _, id := range []string{"press-07", "press-08"} {
+		d := newDevice(t, p, id)
+		d.is(t, protocol.Pending)
+		if err := d.approve(t, id); err != nil {
+			t.Fatal(err)
+		}
+		d.is(t, protocol.Approved)
+		pull.mu.Lock()
+		pull.stays = cmp.Or(pull.stays, d.print) // the first, by name
+		pull.mu.Unlock()
+	}
+	for _, id := range []string{"press-07", "press-08"} {
+		if _, err := p.RemoveDevice(t.Context(), id, false, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	until(t, "one is withdrawn", func() bool {
+		due, err := p.ListEnrollments(t.Context(), store.EnrollmentQuery{Withdraw: true})
+		return err == nil && len(due) == 1 && due[0].Device == "press-07"
+	})
+}
+
+// stubborn is a registry with an account that cannot be deleted.
+type stubborn struct {
+	mu    sync.Mutex
+	stays string
+}
+
+func (*stubborn) Give(context.Context, string, string) (protocol.Login, error) {
+	return protocol.Login{Host: "harbor.acme.example"}, nil
+}
+func (*stubborn) Handle(key digest.Digest) string { return key.String() }
+func (s *stubborn) Withdraw(_ context.Context, handle string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if handle == s.stays {
+		return fault.ErrConfig
+	}
+	return nil
+}
+
+func public(t *testing.T, d *device) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKIXPublicKey(d.key.Public())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
 }
 
 // A registry that gives no credential is a fault of the manager: the device tries again, and does not learn what the manager may do there.

@@ -22,7 +22,8 @@ type Enrollments interface {
 	// behind it, and which State Manifest it was given. Its key stays known as removed. fault.ErrNotFound: there is nothing of it; or, with
 	// wipe, it is not enrolled.
 	RemoveDevice(ctx context.Context, device string, wipe bool, at time.Time) (Enrollment, error)
-	// NoteGrant records what a key is about to get. fault.ErrConflict: it is not approved any more.
+	// NoteGrant records what a key is about to get. If credential is "", one that it got before stays recorded. fault.ErrConflict: it is not
+	// approved any more.
 	NoteGrant(ctx context.Context, key, credential string, until time.Time) error
 	// NoteWithdrawal records that the credential of a removed key is withdrawn.
 	NoteWithdrawal(ctx context.Context, key string) error

@@ -205,7 +205,7 @@ func (s *SQLite) RemoveDevice(ctx context.Context, device string, wipe bool, whe
 // NoteGrant implements [Enrollments].
 func (s *SQLite) NoteGrant(ctx context.Context, key, credential string, until time.Time) error {
 	return s.write(ctx, func(ctx context.Context, w *writer) error {
-		n, err := w.change(ctx, "UPDATE enrollments SET certified = ?, credential = ? WHERE key = ? AND state = 'approved'", millis(until), credential, key)
+		n, err := w.change(ctx, "UPDATE enrollments SET certified = ?, credential = coalesce(nullif(?, ''), credential) WHERE key = ? AND state = 'approved'", millis(until), credential, key)
 		if err == nil && n == 0 {
 			return fmt.Errorf("the key %s is not approved any more: %w", key, fault.ErrConflict)
 		}
