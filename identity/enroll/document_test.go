@@ -2,8 +2,13 @@ package enroll_test
 
 import (
 	"bytes"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/json"
 	"errors"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,6 +63,46 @@ func TestParseRequest(t *testing.T) {
 	}
 	if _, err := enroll.ParseRequest([]byte(`{"check":true}`), key.Public()); err != nil {
 		t.Errorf("a check: %v", err)
+	}
+}
+
+// A certificate request of a key that is slow to check, by a client whose connection has another one, costs the manager nothing.
+func TestRequestOfAHugeKey(t *testing.T) {
+	const size = 18 << 10 // bytes: seconds
+	modulus := bytes.Repeat([]byte{0xab}, size)
+	public, err := x509.MarshalPKIXPublicKey(&rsa.PublicKey{N: new(big.Int).SetBytes(modulus), E: 1<<31 - 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	signature := bytes.Repeat([]byte{0x55}, size)
+	csr, err := asn1.Marshal(struct {
+		Info struct {
+			Version    int
+			Subject    pkix.RDNSequence
+			Key        asn1.RawValue
+			Attributes asn1.RawValue
+		}
+		Algorithm pkix.AlgorithmIdentifier
+		Signature asn1.BitString
+	}{
+		Info: struct {
+			Version    int
+			Subject    pkix.RDNSequence
+			Key        asn1.RawValue
+			Attributes asn1.RawValue
+		}{Key: asn1.RawValue{FullBytes: public}, Attributes: asn1.RawValue{Class: asn1.ClassContextSpecific, IsCompound: true}},
+		Algorithm: pkix.AlgorithmIdentifier{Algorithm: asn1.ObjectIdentifier{1, 2, 840, 113549, 1, 1, 11}, Parameters: asn1.NullRawValue},
+		Signature: asn1.BitString{Bytes: signature, BitLength: 8 * size},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(enroll.Request{CSR: csr})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := enroll.ParseRequest(data, identitytest.NewKey(t).Public()); !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "another key") {
+		t.Errorf("ParseRequest = %v", err)
 	}
 }
 
