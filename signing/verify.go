@@ -49,14 +49,7 @@ type Signature struct {
 // An error wraps fault.ErrUnsigned when there is none, fault.ErrBadSignature when there are some and none is good, and
 // what the store said, or fault.ErrTemporary, when something could not be read that might have been a good one.
 func Verify(ctx context.Context, st Source, subject ocispec.Descriptor, trustees []Verifier) ([]Signature, error) {
-	found, err := Examine(ctx, st, subject, Query{PredicateType: PredicateSign, Verifiers: trustees})
-	if err != nil {
-		return nil, err
-	}
-	if len(found.Good) > 0 {
-		return found.Good, nil
-	}
-	return nil, found.Of(st, subject)
+	return Statements(ctx, st, subject, PredicateSign, trustees)
 }
 
 // Found is what an examination found out about one subject.

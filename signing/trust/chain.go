@@ -142,25 +142,33 @@ func (p *Policy) Follow(ctx context.Context, now time.Time, src signing.Source, 
 	if err := c.read(ctx, src); err != nil {
 		return nil, err
 	}
-	if s.Policy, err = c.Parse(); err != nil {
+	if err := s.holds(ctx, now, src); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	if err := p.resets(s.Policy); err != nil {
 		return fail(ErrNotNext, err)
 	}
-	if err := s.Policy.Sound(now, src.Name()); err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	if s.New, err = s.Policy.endorsed(ctx, now, src, c.Descriptor); err != nil {
-		return nil, fmt.Errorf("%s: its own signers: %w", what, err)
-	}
 	if err := p.admits(ctx, now, src, c.Descriptor); err != nil {
 		return nil, fmt.Errorf("%s: rules of version %d: %w", what, p.Version, kindOf(err, ErrNotNext))
 	}
-	if err := s.Policy.admits(ctx, now, src, c.Descriptor); err != nil {
-		return nil, fmt.Errorf("%s: its own rules: %w", what, kindOf(err, ErrUnusable))
-	}
 	return s, nil
+}
+
+// holds reports what is wrong with a version by itself: its form, its use, its own signers and rules.
+func (s *Step) holds(ctx context.Context, now time.Time, src signing.Source) (err error) {
+	if s.Policy, err = s.Parse(); err != nil {
+		return err
+	}
+	if err := s.Policy.Sound(now, src.Name()); err != nil {
+		return err
+	}
+	if s.New, err = s.Policy.endorsed(ctx, now, src, s.Descriptor); err != nil {
+		return fmt.Errorf("its own signers: %w", err)
+	}
+	if err := s.Policy.admits(ctx, now, src, s.Descriptor); err != nil {
+		return fmt.Errorf("its own rules: %w", kindOf(err, ErrUnusable))
+	}
+	return nil
 }
 
 // resets refuses a reset of generations in the name of a version that has passed without it: a version acts once.
@@ -182,17 +190,8 @@ func Begin(ctx context.Context, now time.Time, src signing.Source, d digest.Dige
 		return nil, err
 	}
 	s := &Step{Candidate: c}
-	if s.Policy, err = c.Parse(); err != nil {
+	if err := s.holds(ctx, now, src); err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	if err := s.Policy.Sound(now, src.Name()); err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	if s.New, err = s.Policy.endorsed(ctx, now, src, c.Descriptor); err != nil {
-		return nil, fmt.Errorf("%s: its own signers: %w", what, err)
-	}
-	if err := s.Policy.admits(ctx, now, src, c.Descriptor); err != nil {
-		return nil, fmt.Errorf("%s: its own rules: %w", what, kindOf(err, ErrUnusable))
 	}
 	return s, nil
 }

@@ -80,7 +80,7 @@ func (p *Policy) decide(ctx context.Context, q VerifyRequest, d *Decision) error
 
 // unspoken decides where no rule matches.
 func (p *Policy) unspoken(q VerifyRequest, d *Decision) error {
-	spoken := slices.ContainsFunc(p.Rules, func(r Rule) bool { return slices.Contains(r.kinds(), q.Kind) })
+	spoken := slices.ContainsFunc(p.Rules, func(r Rule) bool { return slices.Contains(r.Kinds(), q.Kind) })
 	if q.Kind != KindState && !spoken {
 		return nil // what names it by digest vouches for it
 	}
@@ -151,9 +151,9 @@ func unattested(a Attestation, err error) error {
 
 // choice tells which rule decides, over which others.
 func (p *Policy) choice(kind, repository string, rule Rule) *Choice {
-	c := &Choice{Path: rule.path, Scope: rule.Scope, Artifacts: rule.kinds(), Says: rule.says()}
+	c := &Choice{Path: rule.path, Scope: rule.Scope, Artifacts: rule.Kinds(), Says: rule.Says()}
 	for _, r := range p.Rules {
-		if r.Scope != rule.Scope && r.reach(repository) > 0 && slices.Contains(r.kinds(), kind) {
+		if r.Scope != rule.Scope && r.reach(repository) > 0 && slices.Contains(r.Kinds(), kind) {
 			c.Over = append(c.Over, fmt.Sprintf("%s (%s)", r.path, r.Scope))
 		}
 	}

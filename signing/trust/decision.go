@@ -197,8 +197,8 @@ func (d *Decision) Statements() []signing.Signature {
 	return out
 }
 
-// says puts a rule into a few words.
-func (r *Rule) says() string {
+// Says puts the rule into a few words: "2 of release-a, release-b", "reject".
+func (r *Rule) Says() string {
 	var parts []string
 	switch {
 	case r.Reject:
@@ -220,12 +220,8 @@ func (r *Rule) says() string {
 
 // String is "2 of a, b, c".
 func (q Quorum) String() string {
-	names := make([]string, len(q.Signers))
-	for i, s := range q.Signers {
-		names[i] = s.Name
+	if len(q.Signers) == 1 {
+		return q.Signers[0].Name
 	}
-	if len(names) == 1 {
-		return names[0]
-	}
-	return fmt.Sprintf("%d of %s", q.Need(), strings.Join(names, ", "))
+	return fmt.Sprintf("%d of %s", q.Need(), strings.Join(names(q.Signers), ", "))
 }

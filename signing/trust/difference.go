@@ -126,11 +126,11 @@ func (p *Policy) says() sayings {
 		s.rules[about] = needs
 	}
 	for _, r := range p.Rules {
-		needs := r.says()
+		needs := r.Says()
 		if r.Signatures != "" {
 			needs += ", with signatures in " + r.Signatures
 		}
-		for _, k := range r.kinds() {
+		for _, k := range r.Kinds() {
 			if r.Reject {
 				add("every "+k+" in "+r.Scope, "rejected")
 			} else {

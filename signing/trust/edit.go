@@ -173,10 +173,7 @@ func (e *Edit) declare(root *strict.Node, t *strict.Tree, k NamedPEM) error {
 
 // unknown says which names there are.
 func (e *Edit) unknown(name string) error {
-	known := make([]string, len(e.Before.Signers))
-	for i, s := range e.Before.Signers {
-		known[i] = s.Name
-	}
+	known := names(e.Before.Signers)
 	hint := "the policy names " + strings.Join(known, ", ")
 	if near := strict.Nearest(name, known); near != "" {
 		hint = "did you mean " + near + "? T" + hint[1:]

@@ -31,12 +31,11 @@ func (p *Policy) Freshness(ctx context.Context, q VerifyRequest, tag string, gen
 	if !found || rule.Freshness == nil {
 		return Fresh{}, nil
 	}
-	out := Fresh{Required: true}
+	out := Fresh{Required: true, Signers: names(rule.Freshness.Signers)}
 	c := count{policy: p, quorum: *rule.Freshness, now: q.Now}
 	trustees := make([]signing.Verifier, len(c.quorum.Signers))
 	for i, s := range c.quorum.Signers {
 		trustees[i] = numbered{s.at(q.Now), i}
-		out.Signers = append(out.Signers, s.Name)
 	}
 	st, err := q.place(ctx, rule)
 	if err != nil {
@@ -91,17 +90,17 @@ func (p *Policy) Freshness(ctx context.Context, q VerifyRequest, tag string, gen
 		}
 		return out, err
 	}
-	names := strings.Join(out.Signers, ", ")
+	by := strings.Join(out.Signers, ", ")
 	switch {
 	case err == nil && ahead != nil:
 		return out, fmt.Errorf("freshness: %w: statement %s is dated %s, and it is %s", fault.ErrRejected, ahead.Digest,
 			ahead.IssuedAt.UTC().Format(time.RFC3339), q.Now.UTC().Format(time.RFC3339))
 	case err == nil:
-		return out, fmt.Errorf("freshness: %w: %d of %s are needed, and count now", fault.ErrUnsigned, c.quorum.Need(), names)
+		return out, fmt.Errorf("freshness: %w: %d of %s are needed, and count now", fault.ErrUnsigned, c.quorum.Need(), by)
 	case errors.Is(err, fault.ErrTemporary), !errors.Is(err, fault.ErrUnsigned) && !errors.Is(err, fault.ErrBadSignature):
 		return out, err
 	case errors.Is(err, fault.ErrBadSignature):
-		return out, fmt.Errorf("%w: no good freshness statement by %s", fault.ErrBadSignature, names)
+		return out, fmt.Errorf("%w: no good freshness statement by %s", fault.ErrBadSignature, by)
 	}
-	return out, fmt.Errorf("%w: no freshness statement by %s", fault.ErrUnsigned, names)
+	return out, fmt.Errorf("%w: no freshness statement by %s", fault.ErrUnsigned, by)
 }

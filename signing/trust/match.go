@@ -9,7 +9,8 @@ import (
 
 const everywhere = "**"
 
-func (r *Rule) kinds() []string {
+// Kinds are what the rule speaks about.
+func (r *Rule) Kinds() []string {
 	if len(r.Artifacts) == 0 {
 		return []string{KindState}
 	}
@@ -45,7 +46,7 @@ func (r *Rule) reach(repository string) int {
 func (p *Policy) Match(kind, repository string) (Rule, bool) {
 	best, reach := Rule{}, 0
 	for _, r := range p.Rules {
-		if n := r.reach(repository); n > reach && slices.Contains(r.kinds(), kind) {
+		if n := r.reach(repository); n > reach && slices.Contains(r.Kinds(), kind) {
 			best, reach = r, n
 		}
 	}

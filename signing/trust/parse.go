@@ -189,12 +189,12 @@ func (r *reader) rule(n *strict.Node) Rule {
 		q := r.quorum(f, false)
 		rule.Freshness = &q
 		f.Close()
-		if !slices.Contains(rule.kinds(), KindState) {
+		if !slices.Contains(rule.Kinds(), KindState) {
 			f.Faultf("is about states, and the rule is not")
 		}
 	}
 	switch {
-	case margo.IsManager(rule.Scope) && (asks || rule.Threshold > 0 || len(rule.Attestations) > 0 || rule.Freshness != nil || rule.Signatures != "" || !slices.Equal(rule.kinds(), []string{KindState})):
+	case margo.IsManager(rule.Scope) && (asks || rule.Threshold > 0 || len(rule.Attestations) > 0 || rule.Freshness != nil || rule.Signatures != "" || !slices.Equal(rule.Kinds(), []string{KindState})):
 		n.HintFaultf("write allowUnsigned: true or reject: true and nothing else", "the State Manifests of a manager are not signed")
 	case rule.Reject && (asks || rule.AllowUnsigned || rule.Threshold > 0 || len(rule.Attestations) > 0 || rule.Freshness != nil || rule.Signatures != ""):
 		n.Faultf("reject stands alone, without signers, allowUnsigned and what else may be asked for")
@@ -203,7 +203,7 @@ func (r *reader) rule(n *strict.Node) Rule {
 	case rule.Threshold > 0 && !asks:
 		n.Get("threshold").Faultf("of whom? list signers")
 	}
-	for _, kind := range rule.kinds() {
+	for _, kind := range rule.Kinds() {
 		if kind == "" || rule.Scope == "" {
 			continue
 		}

@@ -155,20 +155,17 @@ func (s *Signer) stateAt(now time.Time) State {
 
 // KeyRevoked finds the revocation of a key; nil: it is not revoked.
 func (p *Policy) KeyRevoked(fingerprint digest.Digest) *Revocation {
-	for i := range p.Revoked {
-		if r := &p.Revoked[i]; fingerprint != "" && r.Key == fingerprint {
-			return r
-		}
-	}
-	return nil
+	return p.revocation(func(r Revocation) bool { return fingerprint != "" && r.Key == fingerprint })
 }
 
 // DigestRevoked finds the revocation of an artifact; nil: it is not revoked.
 func (p *Policy) DigestRevoked(d digest.Digest) *Revocation {
-	for i := range p.Revoked {
-		if r := &p.Revoked[i]; d != "" && r.Digest == d {
-			return r
-		}
+	return p.revocation(func(r Revocation) bool { return d != "" && r.Digest == d })
+}
+
+func (p *Policy) revocation(is func(Revocation) bool) *Revocation {
+	if i := slices.IndexFunc(p.Revoked, is); i >= 0 {
+		return &p.Revoked[i]
 	}
 	return nil
 }

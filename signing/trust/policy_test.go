@@ -215,7 +215,7 @@ func FuzzPolicy(f *testing.F) {
 			}
 			if name, below := strings.CutSuffix(r.Scope, "/**"); below {
 				name = filepath.ToSlash(name) + "/x"
-				if m, found := p.Match(r.kinds()[0], name); !found || m.reach(name) < r.reach(name) || r.reach(name) == 0 {
+				if m, found := p.Match(r.Kinds()[0], name); !found || m.reach(name) < r.reach(name) || r.reach(name) == 0 {
 					t.Errorf("scope %q does not reach %q", r.Scope, name)
 				}
 			}

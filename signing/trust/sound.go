@@ -54,7 +54,7 @@ func (p *Policy) Doubts(now time.Time) []string {
 	doubt := func(r Rule, what string, q Quorum) {
 		if n := len(p.lasting(q, now)); len(q.Signers) > 0 && n < q.Need() {
 			out = append(out, fmt.Sprintf("%s%s (%s): %s: %d must sign, and only %d of %s are neither revoked nor expired",
-				r.at, r.path, r.Scope, what, q.Need(), n, names(q.Signers)))
+				r.at, r.path, r.Scope, what, q.Need(), n, strings.Join(names(q.Signers), ", ")))
 		}
 	}
 	for _, r := range p.Rules {
@@ -69,12 +69,12 @@ func (p *Policy) Doubts(now time.Time) []string {
 	return out
 }
 
-func names(all []*Signer) string {
+func names(all []*Signer) []string {
 	out := make([]string, len(all))
 	for i, s := range all {
 		out[i] = s.Name
 	}
-	return strings.Join(out, ", ")
+	return out
 }
 
 // Expired reports whether the policy's own date has passed.
@@ -130,9 +130,3 @@ func (p *Policy) passed(now time.Time) int {
 	}
 	return n
 }
-
-// Kinds are what the rule speaks about.
-func (r *Rule) Kinds() []string { return slices.Clone(r.kinds()) }
-
-// Says puts the rule into a few words: "2 of release-a, release-b", "reject".
-func (r *Rule) Says() string { return r.says() }

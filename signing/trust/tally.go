@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -62,7 +63,7 @@ type numbered struct {
 	place int
 }
 
-func (n numbered) VerifierName() string { return fmt.Sprint(n.place) }
+func (n numbered) VerifierName() string { return strconv.Itoa(n.place) }
 
 // count counts the signers of one quorum.
 type count struct {
@@ -71,12 +72,10 @@ type count struct {
 	now    time.Time
 }
 
-// place is which signer of the quorum made s.
+// place is which signer of the quorum is called so by [numbered]; -1: none.
 func (c *count) place(by string) int {
-	for i := range c.quorum.Signers {
-		if fmt.Sprint(i) == by {
-			return i
-		}
+	if at, err := strconv.Atoi(by); err == nil && at < len(c.quorum.Signers) {
+		return at
 	}
 	return -1
 }
@@ -284,16 +283,13 @@ func (c *count) lacking(t *Tally, by map[State][]string) string {
 func (c *count) none(found *signing.Found) error {
 	err := found.Err()
 	if errors.Is(err, fault.ErrBadSignature) {
-		names := make([]string, len(c.quorum.Signers))
-		for i, s := range c.quorum.Signers {
-			names[i] = s.Name
-		}
+		by := strings.Join(names(c.quorum.Signers), ", ")
 		for _, r := range found.Other { // one that was revoked and replaced is no signer any more
 			if v := c.policy.KeyRevoked(r.Key); v != nil {
-				return fmt.Errorf("%w: not signed by %s, but, as it says, by key %s (%s)", fault.ErrKeyRevoked, strings.Join(names, ", "), r.Key, v)
+				return fmt.Errorf("%w: not signed by %s, but, as it says, by key %s (%s)", fault.ErrKeyRevoked, by, r.Key, v)
 			}
 		}
-		return fmt.Errorf("%w: not signed by %s: %s", fault.ErrBadSignature, strings.Join(names, ", "), signing.Reasons(slices.Concat(found.Bad, found.Other)))
+		return fmt.Errorf("%w: not signed by %s: %s", fault.ErrBadSignature, by, signing.Reasons(slices.Concat(found.Bad, found.Other)))
 	}
 	return err
 }
