@@ -132,7 +132,7 @@ func TestApproval(t *testing.T) {
 			}
 			b.w.Wait(t, "the report says so", func() bool {
 				x := b.w.Extra(t)
-				return len(x.Waiting) == 1 && x.Waiting[0].Code == codes.ApprovalNeeded && x.AcceptedGeneration == 2 && x.RunningGeneration == 1 && x.CommittedGeneration == 1
+				return len(x.Waiting) == 1 && x.Waiting[0].Code == string(codes.ApprovalNeeded) && x.AcceptedGeneration == 2 && x.RunningGeneration == 1 && x.CommittedGeneration == 1
 			})
 			if states := b.w.States(t, anApp(1, "").DeploymentID()); states[len(states)-1] != string(margo.StatePending)+"@2" {
 				t.Errorf("reported %v, want pending last", states)

@@ -77,13 +77,13 @@ func (l *loop) capabilitiesBody(tx *store.Tx, transitions *artifacts.CurrentTran
 	x.Hold = status.NewHold(l.hold)
 	for _, id := range slices.Sorted(maps.Keys(l.gate.waits)) {
 		w := l.gate.waits[id]
-		x.Waiting = append(x.Waiting, status.ExtraWait{Deployment: id, Name: status.NameOf(l.told.statuses, id), Code: w.Code, Message: w.Message, Until: w.Until})
+		x.Waiting = append(x.Waiting, artifacts.CurrentWait{Deployment: id, Name: status.NameOf(l.told.statuses, id), Code: string(w.Code), Message: w.Message, Until: w.Until})
 	}
 	if w := l.trustWaits(); w != nil {
-		x.Waiting = append(x.Waiting, status.ExtraWait{Deployment: status.TrustPolicyName, Name: status.TrustPolicyName, Code: w.Code, Message: w.Message, Until: w.Until})
+		x.Waiting = append(x.Waiting, artifacts.CurrentWait{Deployment: status.TrustPolicyName, Name: status.TrustPolicyName, Code: string(w.Code), Message: w.Message, Until: w.Until})
 	}
 	if r := l.refused; r != nil {
-		x.Refused = &status.ExtraRefused{Digest: r.Digest.String(), Generation: r.Generation, Code: r.Code, Message: r.Message, Since: r.Since.UTC()}
+		x.Refused = &artifacts.CurrentRefusal{Digest: r.Digest, Generation: r.Generation, Code: r.Code, Message: r.Message, Since: r.Since.UTC()}
 	}
 	gap, err := tx.Gap()
 	if err != nil {

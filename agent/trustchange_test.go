@@ -64,7 +64,7 @@ func TestTrustPolicyIsApproved(t *testing.T) {
 			}
 			b.w.Wait(t, "the report says so", func() bool {
 				x := b.w.Extra(t)
-				return x.TrustVersion == 1 && len(x.Waiting) == 1 && x.Waiting[0].Code == codes.ApprovalNeeded && x.Waiting[0].Name == status.TrustPolicyName
+				return x.TrustVersion == 1 && len(x.Waiting) == 1 && x.Waiting[0].Code == string(codes.ApprovalNeeded) && x.Waiting[0].Name == status.TrustPolicyName
 			})
 			b.w.Publish(t, 2, anApp(1, "web:2"))
 			b.w.Committed(t, b.r, 2)

@@ -341,7 +341,7 @@ func refused(t *testing.T, w *World) {
 		t.Errorf("status %+v", st)
 	}
 	w.Wait(t, "reports", func() bool { return r.Status().Outbox.Depth == 0 })
-	if x := w.Extra(t); x.Refused == nil || x.Refused.Code != string(codes.SignatureMissing) || x.Refused.Digest != d.String() || x.AcceptedGeneration != 1 {
+	if x := w.Extra(t); x.Refused == nil || x.Refused.Code != string(codes.SignatureMissing) || x.Refused.Digest != d || x.AcceptedGeneration != 1 {
 		t.Errorf("extension %+v", x)
 	}
 	w.Verifier.Sign(d)

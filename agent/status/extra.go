@@ -3,7 +3,6 @@ package status
 import (
 	"time"
 
-	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/artifacts"
 )
 
@@ -12,14 +11,14 @@ const Extension = "x-longshore-extensions"
 
 // Extra is what a device reports of itself beyond Margo, in its capabilities report under [Extension].
 type Extra struct {
-	AgentVersion        string        `json:"agentVersion"`
-	AcceptedGeneration  uint64        `json:"acceptedGeneration"` // 0: none
-	Digest              string        `json:"digest,omitempty"`   // of the accepted state
-	RunningGeneration   uint64        `json:"runningGeneration"`  // that it runs or changes to: not one whose changes all wait
-	CommittedGeneration uint64        `json:"committedGeneration"`
-	Refused             *ExtraRefused `json:"refused,omitempty"`
-	Hold                *Hold         `json:"hold,omitempty"`    // a person at the device keeps it at an earlier generation
-	Waiting             []ExtraWait   `json:"waiting,omitempty"` // changes that are not made yet
+	AgentVersion        string                    `json:"agentVersion"`
+	AcceptedGeneration  uint64                    `json:"acceptedGeneration"` // 0: none
+	Digest              string                    `json:"digest,omitempty"`   // of the accepted state
+	RunningGeneration   uint64                    `json:"runningGeneration"`  // that it runs or changes to: not one whose changes all wait
+	CommittedGeneration uint64                    `json:"committedGeneration"`
+	Refused             *artifacts.CurrentRefusal `json:"refused,omitempty"`
+	Hold                *Hold                     `json:"hold,omitempty"`    // a person at the device keeps it at an earlier generation
+	Waiting             []artifacts.CurrentWait   `json:"waiting,omitempty"` // changes that are not made yet
 
 	Decisions   []artifacts.CurrentDecision   `json:"decisions,omitempty"`   // of people at the device, the newest few, the last at the end
 	Transitions *artifacts.CurrentTransitions `json:"transitions,omitempty"` // in a current state
@@ -35,22 +34,4 @@ type Extra struct {
 	FullIntervalSeconds   int64 `json:"fullIntervalSeconds,omitempty"`   // and at least so often everything; 0: only what changes
 
 	Security []SecurityEvent `json:"security,omitempty"` // the newest few, the last at the end
-}
-
-// ExtraRefused is the state that the tag points at and that this device does not take.
-type ExtraRefused struct {
-	Digest     string    `json:"digest"`
-	Generation uint64    `json:"generation"` // 0: not known
-	Code       string    `json:"code"`
-	Message    string    `json:"message"`
-	Since      time.Time `json:"since"`
-}
-
-// ExtraWait is a change that is not made yet.
-type ExtraWait struct {
-	Deployment string     `json:"deployment"` // id
-	Name       string     `json:"name"`
-	Code       codes.Code `json:"code"`
-	Message    string     `json:"message"`
-	Until      time.Time  `json:"until,omitzero"`
 }

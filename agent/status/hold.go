@@ -1,24 +1,17 @@
 package status
 
 import (
-	"time"
-
 	"github.com/longshore-dev/longshore/agent/store"
+	"github.com/longshore-dev/longshore/artifacts"
 )
 
-// Hold keeps the device at an earlier generation because somebody at the device chose it.
-type Hold struct {
-	Generation uint64    `json:"generation"`
-	By         string    `json:"by"`
-	Via        string    `json:"via"`
-	Reason     string    `json:"reason,omitempty"`
-	At         time.Time `json:"at"`
-}
+// Hold keeps the device at an earlier generation because a person at the device chose it.
+type Hold = artifacts.CurrentHold
 
 // NewHold shows a saved hold; nil: none.
 func NewHold(h *store.Hold) *Hold {
 	if h == nil {
 		return nil
 	}
-	return &Hold{h.Generation, h.By, h.Via, h.Reason, h.At}
+	return &Hold{Generation: h.Generation, By: h.By, Via: h.Via, Reason: h.Reason, At: h.At}
 }

@@ -45,23 +45,9 @@ type DeviceReport struct {
 
 // Waits are the changes that wait for people, locks and windows at a device, as devices report them.
 type Waits struct {
-	Hold      *Hold                      `json:"hold"`
-	Waiting   []Wait                     `json:"waiting"`
+	Hold      *artifacts.CurrentHold     `json:"hold"`
+	Waiting   []artifacts.CurrentWait    `json:"waiting"`
 	Decisions artifacts.CurrentDecisions `json:"decisions"` // of people at the device, the last at the end
-}
-
-// Hold is a rollback by hand.
-type Hold struct {
-	Generation uint64 `json:"generation"`
-	By         string `json:"by"`
-	Reason     string `json:"reason"`
-}
-
-// Wait is a change that waits.
-type Wait struct {
-	Name    string `json:"name"`
-	Code    string `json:"code"`
-	Message string `json:"message"`
 }
 
 // words says it in one sentence; "": nothing waits.

@@ -17,8 +17,8 @@ type Extra struct {
 	RunningGeneration   uint64                     `json:"runningGeneration"`
 	CommittedGeneration uint64                     `json:"committedGeneration"` // newest that ran completely
 	Refused             *ExtraRefused              `json:"refused"`             // null: the device accepts its published state
-	Hold                *ExtraHold                 `json:"hold,omitempty"`      // somebody at the device keeps it at an earlier generation; null: nobody does
-	Waiting             []ExtraWait                `json:"waiting,omitempty"`   // changes that wait at the device
+	Hold                *artifacts.CurrentHold     `json:"hold,omitempty"`      // null: the accepted state is applied
+	Waiting             []artifacts.CurrentWait    `json:"waiting,omitempty"`   // changes that wait at the device
 	Decisions           artifacts.CurrentDecisions `json:"decisions,omitempty"` // of people at the device, the newest few, the last at the end
 	Progress            *artifacts.CurrentProgress `json:"progress,omitempty"`  // of the change to the newest state; null: it does not say
 	Stale               bool                       `json:"stale"`               // the running state has expired
@@ -58,21 +58,4 @@ type ExtraRefused struct {
 	Code       string    `json:"code"`
 	Message    string    `json:"message"`
 	Since      time.Time `json:"since"`
-}
-
-// ExtraHold is a rollback that somebody at the device made by hand.
-type ExtraHold struct {
-	Generation uint64    `json:"generation"`
-	By         string    `json:"by"`
-	Reason     string    `json:"reason,omitempty"`
-	At         time.Time `json:"at"`
-}
-
-// ExtraWait is a change of a deployment that waits for an approval, a lock or a window.
-type ExtraWait struct {
-	Deployment string    `json:"deployment"` // id
-	Name       string    `json:"name"`
-	Code       string    `json:"code"`
-	Message    string    `json:"message"`
-	Until      time.Time `json:"until,omitzero"` // when that ends by itself; zero: it does not, or it is not known
 }

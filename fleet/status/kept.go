@@ -11,6 +11,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
+	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
@@ -71,9 +72,9 @@ func readable(data []byte) (x Extra) {
 		case err == nil && json.Unmarshal(one, &with) == nil:
 			x = with
 		case name == "hold":
-			x.Hold = &ExtraHold{By: "somebody (the report of it cannot be read)"}
+			x.Hold = &artifacts.CurrentHold{By: "somebody (the report of it cannot be read)"}
 		case name == "waiting":
-			x.Waiting = []ExtraWait{{Name: "changes", Code: unreadable, Message: "the report of them cannot be read"}}
+			x.Waiting = []artifacts.CurrentWait{{Name: "changes", Code: unreadable, Message: "the report of them cannot be read"}}
 		default:
 			x.Unreadable = append(x.Unreadable, name)
 		}
@@ -98,7 +99,7 @@ func (x *Extra) clip() {
 		r.Digest, r.Code, r.Message = cut(r.Digest, maxWord), cut(r.Code, maxWord), cut(r.Message, maxMessage)
 	}
 	if h := x.Hold; h != nil {
-		h.By, h.Reason = cut(h.By, maxWord), cut(h.Reason, maxMessage/2)
+		h.By, h.Via, h.Reason = cut(h.By, maxWord), cut(h.Via, maxWord), cut(h.Reason, maxMessage/2)
 	}
 	x.Waiting = x.Waiting[:min(len(x.Waiting), maxWaiting)]
 	for i := range x.Waiting {
