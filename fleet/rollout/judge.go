@@ -135,7 +135,7 @@ func (s *DeviceReport) reported(t artifacts.RolloutTarget) (DeviceState, string)
 
 // foreign is Of for agents that report a generation only with their deployments.
 func (s *DeviceReport) foreign(t artifacts.RolloutTarget) (DeviceState, string) {
-	seen, installed := 0, 0
+	seen, installed, removed := 0, 0, 0
 	for _, d := range s.Deployments {
 		switch {
 		case d.Generation > t.Generation:
@@ -146,13 +146,15 @@ func (s *DeviceReport) foreign(t artifacts.RolloutTarget) (DeviceState, string) 
 			return Failed, d.words()
 		case d.State == margo.StateInstalled:
 			installed++
+		case d.State == margo.StateRemoved:
+			removed++
 		}
 		seen++
 	}
 	switch {
 	case seen == 0:
 		return Silent, ""
-	case seen == installed && installed >= t.Deployments:
+	case seen == installed+removed && installed >= t.Deployments:
 		return Well, ""
 	}
 	return Working, ""

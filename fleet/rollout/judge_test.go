@@ -59,6 +59,12 @@ func TestFate(t *testing.T) {
 			*s = rollout.DeviceReport{Deployments: s.Deployments}
 			s.Deployments[0].State = margo.StateInstalling
 		}), rollout.Working},
+		"foreign, one removed": {ours(func(s *rollout.DeviceReport) {
+			*s = rollout.DeviceReport{Deployments: append(s.Deployments, rollout.DeploymentReport{ID: "c", Generation: 4, State: margo.StateRemoved})}
+		}), rollout.Well},
+		"foreign, one on its way off": {ours(func(s *rollout.DeviceReport) {
+			*s = rollout.DeviceReport{Deployments: append(s.Deployments, rollout.DeploymentReport{ID: "c", Generation: 4, State: margo.StateRemoving})}
+		}), rollout.Working},
 		"foreign, failed": {ours(func(s *rollout.DeviceReport) {
 			*s = rollout.DeviceReport{Deployments: s.Deployments}
 			s.Deployments[0].State = margo.StateFailed
