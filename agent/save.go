@@ -63,7 +63,9 @@ func (l *loop) capabilities(tx *store.Tx, now time.Time) error {
 // capabilitiesBody is what the device reports of itself. transitions are for a current state only: an endpoint gets each as a report.
 func (l *loop) capabilitiesBody(tx *store.Tx, transitions *artifacts.CurrentTransitions) ([]byte, error) {
 	x := status.Extra{AgentVersion: l.o.Version, Stale: l.told.stale, StaleSince: l.staleSince().UTC(), Insecure: l.insecure(), TrustVersion: l.trust.version}
-	x.ReportIntervalSeconds, x.FullIntervalSeconds = int64(l.o.ReportInterval/time.Second), int64(l.o.FullInterval/time.Second)
+	if l.o.Reporter != nil {
+		x.ReportIntervalSeconds, x.FullIntervalSeconds = int64(l.o.ReportInterval/time.Second), int64(l.o.FullInterval/time.Second)
+	}
 	if l.accepted != nil {
 		x.AcceptedGeneration, x.Digest = l.accepted.Generation, l.accepted.Digest.String()
 	}

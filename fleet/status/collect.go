@@ -25,13 +25,13 @@ func Collect(ctx context.Context, s store.Store, c *artifacts.CurrentState, now 
 	stamp := store.Stamp{Epoch: c.Epoch, Sequence: c.Sequence}
 	r := store.Capabilities{Device: string(c.Device), Body: c.Capabilities, Stamp: stamp, By: string(c.Device), At: at, Now: now}
 	Summarize(&r)
-	r.Interval = time.Duration(min(c.Every, maxInterval)) * time.Second
 	known, err := s.Device(ctx, r.Device)
 	if err != nil && !errors.Is(err, fault.ErrNotFound) {
 		return false, "", err
 	}
-	if known.Interval > 0 && (known.Interval < r.Interval || r.Interval == 0) { // it posts reports, too, and more often
-		r.Interval = known.Interval
+	// An older agent says how often it posts even if it does not; if it does, that is stored.
+	if every := time.Duration(min(c.Every, maxInterval)) * time.Second; r.Interval == 0 || r.Interval != known.Interval || every > 0 && every < r.Interval {
+		r.Interval = every
 	}
 	out, err := s.PutCapabilities(ctx, r)
 	transitions := c.Transitions()

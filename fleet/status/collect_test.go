@@ -51,6 +51,40 @@ func TestSilenceOfADeviceThatReportsThroughTheRegistry(t *testing.T) {
 	}
 }
 
+// The interval of a device is that of its last report, which may be longer than before; the shorter one where it posts reports, too. An older
+// agent says in its capabilities how often it would post.
+func TestIntervalOfADeviceThatReportsThroughTheRegistry(t *testing.T) {
+	for name, tc := range map[string]struct {
+		body   string
+		posted bool
+		want   []time.Duration // after a report each hour, one each six hours, and one each minute
+	}{
+		"an agent that does not post":       {"", false, []time.Duration{time.Hour, 6 * time.Hour, time.Minute}},
+		"an older agent":                    {`,"x-longshore-extensions":{"reportIntervalSeconds":300}`, false, []time.Duration{time.Hour, 6 * time.Hour, time.Minute}},
+		"a device that posts, too":          {`,"x-longshore-extensions":{"reportIntervalSeconds":300}`, true, []time.Duration{5 * time.Minute, 5 * time.Minute, time.Minute}},
+		"a device that does not post again": {"", true, []time.Duration{time.Hour, 6 * time.Hour, time.Minute}},
+	} {
+		s := start(t, nil)
+		noon := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+		if tc.posted {
+			s.want(put(press, caps(press, `,"x-longshore-extensions":{"reportIntervalSeconds":300}`)).with(status.HeaderEpoch, epoch, status.HeaderSequence, "1"), 201)
+		}
+		for i, every := range []uint64{3600, 6 * 3600, 60} {
+			n := uint64(i + 2)
+			c := &artifacts.CurrentState{
+				Device: press, Epoch: epoch, Counter: n, Sequence: n, Time: noon, Every: every, Repository: "r.example/state",
+				Deployments: []artifacts.CurrentDeployment{}, Capabilities: json.RawMessage(caps(press, tc.body)),
+			}
+			if changed, note, err := status.Collect(t.Context(), s.store, c, noon); err != nil || !changed {
+				t.Fatalf("%s: %v, %q, %v", name, changed, note, err)
+			}
+			if d, err := s.store.Device(t.Context(), press); err != nil || d.Interval != tc.want[i] {
+				t.Errorf("%s, a report each %d s: interval %v, %v, want %v", name, every, d.Interval, err, tc.want[i])
+			}
+		}
+	}
+}
+
 // full is a store that takes no more than some statuses.
 type full struct {
 	store.Store
