@@ -42,6 +42,9 @@ func newMetrics(o Options) *metrics {
 			m.reports.WithLabelValues(kind, outcomeName(out))
 		}
 	}
+	for _, kind := range []string{"unchanged", "manifest", "deployment", "bundle"} {
+		m.desired.WithLabelValues(kind)
+	}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(m.reports, m.problems, m.seconds)
 	}
