@@ -283,11 +283,9 @@ func (c *call) rolloutShow(args []string) error {
 		}
 		if e != nil {
 			defer e.Close()
-			if tallies, err = rollout.CountWaves(c.Context, e, rec.Rollout, c.now()); err != nil {
-				return err
-			}
+			tallies, err = rollout.CountWaves(c.Context, e, rec.Rollout, c.now()) // without reports the rest is shown, too
 		}
-		if err := c.show(describeRollout(k.Store, rec, tallies)); err != nil {
+		if err := cmp.Or(c.show(describeRollout(k.Store, rec, tallies)), err); err != nil {
 			return err
 		}
 		switch rec.Rollout.Phase {

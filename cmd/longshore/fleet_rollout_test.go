@@ -190,6 +190,7 @@ func TestFleetRollout(t *testing.T) {
 	command(outcome.NotFound, "", "there is no rollout in", "fleet", "rollout", "show")
 	command(outcome.Differs, "wave canary: 1 device, then 1 of them well\nwave rest: 5 devices, then 4 of them well\n", "", "fleet", "plan")
 	command(outcome.Temporary, "", "read device reports", "fleet", "publish", key, "--no-wait", "--endpoint=http://127.0.0.1:1")
+	command(outcome.Temporary, "canary        1  published", "read device reports", "fleet", "rollout", "show", "--endpoint=http://127.0.0.1:1")
 	command(outcome.Misused, "", "use --key, --keyless", "fleet", "rollout", "halt")
 	command(outcome.OK, "rollout 1 of acme-plant: halted: lunch", "", "fleet", "rollout", "halt", key, "--reason", "lunch")
 	command(outcome.Refused, "", "there is nothing to halt", "fleet", "rollout", "halt", key)
@@ -207,6 +208,7 @@ func TestFleetRollout(t *testing.T) {
 	command(outcome.Refused, "", "there is nothing to continue", "fleet", "rollout", "continue", key, at)
 	command(outcome.OK, "6 devices up to date", "", "fleet", "publish", key, at)
 	command(outcome.OK, "press-0003  current            1  well\n", "", "fleet", "status", at)
+	command(outcome.Temporary, "press-0003  current            1\n", "read device reports", "fleet", "status", "--endpoint=http://127.0.0.1:1")
 
 	s.change("waves/fleet.yaml", "POLL_SECONDS: 5", "POLL_SECONDS: 666")
 	command(outcome.Refused, "canary        1  failed", "rollout 2 of acme-plant is halted: wave canary: 1 of 1 devices failed (limit 0): press-0000: ", "fleet", "publish", key, at, "--look-every=100ms")

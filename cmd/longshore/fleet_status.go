@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"slices"
@@ -146,11 +147,10 @@ func (c *call) fleetStatus(args []string) error {
 		return err
 	}
 	var reports map[artifacts.DeviceID]rollout.DeviceStatus
+	var unread error // without reports the rest is shown, too
 	if e != nil {
 		defer e.Close()
-		if reports, err = rollout.DeviceStatuses(c.Context, plan, e); err != nil {
-			return err
-		}
+		reports, unread = rollout.DeviceStatuses(c.Context, plan, e)
 	}
 	r, differs := fleetStatusResult{Fleet: plan.Fleet, Devices: []deviceStatus{}}, plan.Count(fleet.Same) < len(plan.Devices)
 	for _, d := range plan.Devices {
@@ -191,7 +191,7 @@ func (c *call) fleetStatus(args []string) error {
 		}
 		r.Devices = append(r.Devices, s)
 	}
-	err = c.show(r)
+	err = cmp.Or(c.show(r), unread)
 	if err == nil && differs {
 		err = outcome.Told(outcome.Differs)
 	}
