@@ -67,20 +67,20 @@ func (c *check) service(p *workload.Project, s *workload.Service) {
 	if s.Init && c.m.NoProgram != "" {
 		c.conflict(p, s.Name, "init", fault.ErrUnfit, c.m.ProgramHint, "%s", c.m.NoProgram)
 	}
-	for n, d := range s.Devices {
+	for _, d := range s.Devices {
 		if !c.m.Exists(d.HostPath) {
-			c.conflict(p, s.Name, fmt.Sprintf("devices[%d]", n), fault.ErrUnfit,
+			c.conflict(p, s.Name, fmt.Sprintf("devices[%d]", d.At), fault.ErrUnfit,
 				"attach the device, or ask for what may appear later with \"device_cgroup_rules:\"", "this device has no %s", d.HostPath)
 		}
 	}
-	for n, mt := range s.Mounts {
+	for _, mt := range s.Mounts {
 		switch {
 		case mt.Kind != workload.MountBind || c.m.Exists(mt.Source):
 		case workload.NamesSocket(mt.Source):
-			c.conflict(p, s.Name, fmt.Sprintf("volumes[%d]", n), fault.ErrUnfit,
+			c.conflict(p, s.Name, fmt.Sprintf("volumes[%d]", mt.At), fault.ErrUnfit,
 				"start the program that makes it on the device", "there is no socket %s on this device", mt.Source)
 		case !mt.Create:
-			c.conflict(p, s.Name, fmt.Sprintf("volumes[%d]", n), fault.ErrUnfit,
+			c.conflict(p, s.Name, fmt.Sprintf("volumes[%d]", mt.At), fault.ErrUnfit,
 				"make it on the device, or let it be made with \"create_host_path: true\"", "there is no %s on this device", mt.Source)
 		}
 	}

@@ -56,7 +56,7 @@ func TestCheck(t *testing.T) {
 		},
 		{
 			"one serial port", nil,
-			two(workload.Service{Devices: []workload.Device{{HostPath: "/dev/ttyS0"}}}, workload.Service{Devices: []workload.Device{{HostPath: "/dev/null"}, {HostPath: "/dev/ttyS0"}}}),
+			two(workload.Service{Devices: []workload.Device{{HostPath: "/dev/ttyS0"}}}, workload.Service{Devices: []workload.Device{{HostPath: "/dev/null"}, {HostPath: "/dev/ttyS0", At: 1}}}),
 			[]string{"two: services.b.devices[1]: /dev/ttyS0 is also wanted by service a of component one of deployment d1"},
 			fault.ErrConflict,
 		},
@@ -68,7 +68,7 @@ func TestCheck(t *testing.T) {
 		{
 			"missing directory", nil,
 			service(func(s *workload.Service) {
-				s.Mounts = []workload.Mount{{Kind: workload.MountBind, Source: "/nowhere", Create: true}, {Kind: workload.MountBind, Source: "/gone"}}
+				s.Mounts = []workload.Mount{{Kind: workload.MountBind, Source: "/nowhere", Create: true}, {Kind: workload.MountBind, Source: "/gone", At: 1}}
 			}),
 			[]string{"app: services.web.volumes[1]: there is no /gone on this device"},
 			fault.ErrUnfit,

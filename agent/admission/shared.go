@@ -21,7 +21,7 @@ func (c *check) lines(projects []*workload.Project) {
 	first := map[string]claim{}
 	for _, p := range projects {
 		for _, s := range p.Services {
-			for n, d := range s.Devices {
+			for _, d := range s.Devices {
 				if !d.SerialPort() {
 					continue
 				}
@@ -33,7 +33,7 @@ func (c *check) lines(projects []*workload.Project) {
 				if before.p == p && before.service == s.Name {
 					continue
 				}
-				c.conflict(p, s.Name, fmt.Sprintf("devices[%d]", n), fault.ErrConflict, "a serial port serves one reader: let one service read it and pass on what it reads",
+				c.conflict(p, s.Name, fmt.Sprintf("devices[%d]", d.At), fault.ErrConflict, "a serial port serves one reader: let one service read it and pass on what it reads",
 					"%s is also wanted by %s", d.HostPath, ownerOf(before.p, before.service))
 			}
 		}

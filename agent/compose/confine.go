@@ -208,8 +208,8 @@ func (t *translation) namespace(n *composefile.Node, own []string, words ...stri
 var cdiName = strict.Expression(`^[a-zA-Z0-9][a-zA-Z0-9_.-]*[a-zA-Z0-9]/[a-zA-Z0-9_.-]+=[a-zA-Z0-9]([a-zA-Z0-9_.:-]*[a-zA-Z0-9])?$`)
 
 func (t *translation) devices(n *composefile.Node, s *workload.Service) {
-	for _, item := range t.List(n.Get("devices"), composefile.MaxList) {
-		t.device(item, s)
+	for at, item := range t.List(n.Get("devices"), composefile.MaxList) {
+		t.device(item, at, s)
 	}
 	for _, r := range t.Elements(n.Get("device_cgroup_rules")) {
 		if !deviceRule.MatchString(r.Text()) {
@@ -234,7 +234,7 @@ func (t *translation) devices(n *composefile.Node, s *workload.Service) {
 
 var deviceRule = strict.Expression(`^[acb] (\d{1,7}|\*):(\d{1,7}|\*) [rwm]{1,3}$`)
 
-func (t *translation) device(n *composefile.Node, s *workload.Service) {
+func (t *translation) device(n *composefile.Node, at int, s *workload.Service) {
 	var source, target, permissions string
 	if n.Kind == composefile.Map {
 		source, target, permissions = t.Text(n.Get("source")), t.Text(n.Get("target")), t.Text(n.Get("permissions"))
@@ -277,7 +277,7 @@ func (t *translation) device(n *composefile.Node, s *workload.Service) {
 	if permissions == "rwm" {
 		permissions = ""
 	}
-	s.Devices = append(s.Devices, workload.Device{HostPath: source, ContainerPath: target, Permissions: permissions})
+	s.Devices = append(s.Devices, workload.Device{HostPath: source, ContainerPath: target, Permissions: permissions, At: at})
 }
 
 var devicePermissions = strict.Expression(`^[rwm]{1,3}$`)

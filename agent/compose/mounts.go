@@ -22,7 +22,7 @@ const (
 
 // serviceMounts are a service's mounts, and the files of the archive among them.
 func (t *translation) serviceMounts(n *composefile.Node) (out []workload.Mount, packed []workload.File) {
-	for _, item := range t.List(n, maxMounts) {
+	for at, item := range t.List(n, maxMounts) {
 		m, ok := workload.Mount{}, false
 		if item.Kind == composefile.Map {
 			m, ok = t.longMount(item)
@@ -36,6 +36,7 @@ func (t *translation) serviceMounts(n *composefile.Node) (out []workload.Mount, 
 			}
 			packed = append(packed, t.packedMount(item, m)...)
 		case ok:
+			m.At = at
 			out = append(out, m)
 		}
 	}

@@ -202,7 +202,9 @@ func TestHealthyWithoutAHealthCheckIsNoticed(t *testing.T) {
 
 // What a device allows only with its owner's permission is told at the desk, where it stands.
 func TestPrivilegesAreNoticed(t *testing.T) {
-	notices, err := compose.CheckFile(t.Context(), "f", []byte("services:\n  a:\n    image: x\n    pid: host\n    volumes: [/opt/plant:/p, /etc:/e]\n    cap_add: [SYS_ADMIN]\n"), nil)
+	files := fstest.MapFS{"conf": {Data: []byte("x")}}
+	notices, err := compose.CheckFile(t.Context(), "f", []byte("services:\n  a:\n    image: x\n    pid: host\n    volumes: [\"./conf:/c:ro\", /opt/plant:/p, /etc:/e]\n"+
+		"    cap_add: [SYS_ADMIN]\n    devices: [vendor.com/class=x, /dev]\n"), files)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +215,7 @@ func TestPrivilegesAreNoticed(t *testing.T) {
 			t.Errorf("%v", n)
 		}
 	}
-	if diff := cmp.Diff([]string{"services.a.pid", "services.a.volumes[1]", "services.a.cap_add"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"services.a.pid", "services.a.volumes[2]", "services.a.cap_add", "services.a.devices[1]"}, got); diff != "" {
 		t.Errorf("notices (-want +got):\n%s", diff)
 	}
 }

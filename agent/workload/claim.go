@@ -47,9 +47,9 @@ func (p *Project) Claims() []Claim {
 			c.Service, c.Path = s.Name, "services."+s.Name+".ports"
 			out = append(out, c)
 		}
-		for n, d := range s.Devices {
+		for _, d := range s.Devices {
 			if d.SerialPort() {
-				out = append(out, Claim{Service: s.Name, Path: fmt.Sprintf("services.%s.devices[%d]", s.Name, n), What: "serial port " + d.HostPath})
+				out = append(out, Claim{Service: s.Name, Path: fmt.Sprintf("services.%s.devices[%d]", s.Name, d.At), What: "serial port " + d.HostPath})
 			}
 		}
 	}

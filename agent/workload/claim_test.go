@@ -13,7 +13,7 @@ func TestClaims(t *testing.T) {
 	p := &workload.Project{
 		Services: []workload.Service{
 			{Name: "web", Ports: []workload.Port{{HostPort: 80, ContainerPort: 8080, Protocol: "tcp"}, {HostIP: netip.MustParseAddr("10.0.0.1"), HostPort: 53, Protocol: "udp"}}},
-			{Name: "plc", Devices: []workload.Device{{HostPath: "/dev/null"}, {HostPath: "/dev/ttyS0"}, {HostPath: "/dev/tty"}}},
+			{Name: "plc", Devices: []workload.Device{{HostPath: "/dev/null"}, {HostPath: "/dev/ttyS0", At: 1}, {HostPath: "/dev/tty", At: 2}}},
 		},
 		Networks: []workload.Network{
 			{Name: "field", Subnets: []workload.Subnet{{Prefix: netip.MustParsePrefix("10.5.0.0/16")}}},

@@ -41,6 +41,7 @@ type Mount struct {
 	Propagation string   `json:",omitzero"`  // bind: "shared", "rslave", …; "": "rprivate"
 	Recursive   string   `json:",omitzero"`  // bind: "disabled": not what is mounted below it; "readonly": read-only below it too; "": with what is below, writable there
 	Options     []string `json:",omitempty"` // tmpfs: further mount options, sorted
+	At          int      `json:"-"`          // its place in the list of the Compose file, for messages
 }
 
 // NamesSocket reports whether a path is that of a socket, by its name. When it is missing, no directory is created: it would keep a

@@ -175,8 +175,8 @@ func (g Guard) service(s *Service, add report) {
 			add("annotations", "", "annotation %s, which steers the OCI runtime", k)
 		}
 	}
-	for n, m := range s.Mounts {
-		key := fmt.Sprintf("volumes[%d]", n)
+	for _, m := range s.Mounts {
+		key := fmt.Sprintf("volumes[%d]", m.At)
 		if m.Kind != MountBind {
 			continue
 		}
@@ -354,10 +354,9 @@ func (g Guard) real(p string) string {
 }
 
 func (g Guard) devices(s *Service, add report) {
-	for n, d := range s.Devices {
-		key := fmt.Sprintf("devices[%d]", n)
+	for _, d := range s.Devices {
 		if what := g.device(d.HostPath); what != "" {
-			add(key, "name the devices that it needs", "%s", what)
+			add(fmt.Sprintf("devices[%d]", d.At), "name the devices that it needs", "%s", what)
 		}
 	}
 	for n, rule := range s.DeviceRules {

@@ -147,8 +147,8 @@ func TestPrivilegesOfServices(t *testing.T) {
 	}
 	security := func(s workload.Security) workload.Service { return workload.Service{Security: &s} }
 	devices := func(paths ...string) (s workload.Service) {
-		for _, p := range paths {
-			s.Devices = append(s.Devices, workload.Device{HostPath: p})
+		for n, p := range paths {
+			s.Devices = append(s.Devices, workload.Device{HostPath: p, At: n})
 		}
 		return s
 	}
@@ -221,9 +221,9 @@ func TestPrivilegesOfServices(t *testing.T) {
 			"mounts that reach the device",
 			workload.Service{Mounts: []workload.Mount{
 				{Kind: workload.MountBind, Source: "/opt/a", Propagation: "rslave"},
-				{Kind: workload.MountBind, Source: "/opt/b", Propagation: "rshared"},
+				{Kind: workload.MountBind, Source: "/opt/b", Propagation: "rshared", At: 1},
 				{Kind: workload.MountBind, Source: "/dev/ttyUSB0"},
-				{Kind: workload.MountBind, Source: "/dev/sda1", ReadOnly: true},
+				{Kind: workload.MountBind, Source: "/dev/sda1", ReadOnly: true, At: 3},
 			}},
 			[]string{"volumes[1]: mounts of a container that appear on the device (propagation rshared)", "volumes[3]: a mount of /dev/sda1 (a disk)"},
 		},

@@ -49,6 +49,7 @@ type Device struct {
 	HostPath      string
 	ContainerPath string // "": HostPath
 	Permissions   string // of "rwm"; "": all
+	At            int    `json:"-"` // its place in the list of the Compose file, for messages
 }
 
 // DeviceRequest asks for devices by what they can do, as Compose gpus and reservations.devices.
