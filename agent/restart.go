@@ -25,6 +25,7 @@ type restart struct {
 // Restart stops the containers that targets mean, as [status.Select] takes them, starts them again, and waits until they have started. One that
 // does not run is started without the pause that it may be in, as soon as what it depends on is up. by is the person who wants it.
 // fault.ErrConflict: a container is not created yet, is about to be removed, also meanwhile, or depends on one that is not up.
+// fault.ErrTemporary: it could not be stopped or started; that is tried again.
 func (a *Agent) Restart(ctx context.Context, targets []string, by string) ([]status.Container, error) {
 	if len(targets) == 0 {
 		return nil, fmt.Errorf("restart: no container is named: %w", fault.ErrInvalid)
@@ -83,7 +84,7 @@ func (l *loop) restarted(r *restart) bool {
 	if r.before == nil || l.sight.look || l.sight.looking != nil {
 		return false
 	}
-	seen := plan.ByID(l.sight.seen)
+	over, seen := true, plan.ByID(l.sight.seen)
 	for _, c := range r.chosen {
 		if !l.needs(c.ID) {
 			r.err = notToStay(c)
@@ -91,9 +92,23 @@ func (l *loop) restarted(r *restart) bool {
 		}
 		_, busy := l.sup.Busy[c.ID]
 		_, stops := l.sup.Restarting[c.ID]
-		if o := seen[c.ID]; busy || stops || o.ID == "" || o.Status == workload.Created || runOf(o) == r.before[c.ID] {
-			return false
+		o := seen[c.ID]
+		old := runOf(o) == r.before[c.ID]
+		if !busy && !stops && o.ID != "" && o.Status != workload.Created && !old {
+			continue
 		}
+		over = false
+		failed := l.sup.Retries[plan.Step{Verb: plan.Start, Container: c.ID}.Key()]
+		if old && failed.Failures == 0 {
+			failed = l.sup.Retries[plan.Step{Verb: plan.Stop, Container: c.ID}.Key()]
+		}
+		if failed.Failures > 0 {
+			r.err = fault.WithHint(fmt.Errorf("restart: %s: %s: %w", c.Path(), failed.Message, fault.ErrTemporary), "it is tried again: longshore-agent ps")
+			return true
+		}
+	}
+	if !over {
+		return false
 	}
 	r.chosen = slices.DeleteFunc(slices.Clone(l.Containers()), func(c status.Container) bool { _, ok := r.before[c.ID]; return !ok })
 	return true

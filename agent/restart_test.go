@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -210,6 +211,33 @@ func TestRestartEndsThePauseBeforeAStart(t *testing.T) {
 		}
 		if took := time.Since(before); took > time.Second {
 			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// One that cannot be started ends with the reason, also that of a start in progress when it came.
+func TestRestartThatCannotStart(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		var broken atomic.Bool
+		m.Starting = func(context.Context, workload.Observation, bool) error {
+			if broken.Load() {
+				time.Sleep(5 * time.Second)
+				return errors.New("the device is busy")
+			}
+			return nil
+		}
+		w.Publish(t, 1, anApp(1, "web:1"))
+		r := w.Start(t)
+		w.Committed(t, r, 1)
+		broken.Store(true)
+		for _, moment := range []string{"runs", "is being started"} {
+			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+			_, err := r.Restart(ctx, []string{"web"}, byAna)
+			if !errors.Is(err, fault.ErrTemporary) || !strings.Contains(err.Error(), "app-1/web-1: ") || !strings.Contains(err.Error(), ": the device is busy") {
+				t.Errorf("restart of what %s = %v", moment, err)
+			}
+			cancel()
+			time.Sleep(2 * time.Second)
 		}
 	})
 }

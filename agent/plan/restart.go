@@ -27,10 +27,8 @@ func RestartNow(now time.Time, d *Desired, o workload.Observed, s *Supervision, 
 		}
 	}
 	for id := range ids {
-		start := Step{Verb: Start, Container: id}.Key()
-		if r, failed := s.Retries[start]; failed {
-			r.At = time.Time{}
-			s.Retries[start] = r
+		for _, v := range []Verb{Start, Stop} { // tried at once; what is recorded from now on has failed since
+			delete(s.Retries, Step{Verb: v, Container: id}.Key())
 		}
 		c := s.Containers[id]
 		switch {

@@ -63,7 +63,8 @@ func (p *program) restartCommand() *cli.Command {
 		ArgsUsage: "TARGET ...",
 		Description: "Waits until the containers have started. Each gets its stop signal and its stop_grace_period; one that does not run is started at\n" +
 			"once. Services with depends_on and restart: true are restarted too. If a container depends on a service that is not up, nothing is\n" +
-			"stopped: name both. Windows and approvals do not apply.\n" + targetHelp + "\n\n" +
+			"stopped: name both. If a stop or start fails, the command ends with the reason, and the agent tries again. Windows and approvals do not\n" +
+			"apply.\n" + targetHelp + "\n\n" +
 			"Examples:\n  longshore-agent restart line-monitor/web\n  longshore-agent restart line-monitor",
 		Flags: []cli.Flag{configFlag(), outputFlag()},
 		Action: shows(p, clientOf, func(c *cli.Context, agent *control.Client) ([]status.Container, error) {
