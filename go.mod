@@ -67,7 +67,7 @@ require (
 	golang.org/x/net v0.61.0 // proxies as the environment names them
 	golang.org/x/sync v0.24.0 // groups of goroutines with a limit
 	golang.org/x/sys v0.49.0 // system calls that the standard library lacks
-	golang.org/x/term v0.47.0 // passwords without echo, width of a terminal
+	golang.org/x/term v0.47.0 // raw mode and width of a terminal
 	golang.org/x/time v0.16.0 // rate limits of the endpoint and of transfers
 	google.golang.org/grpc v1.83.2 // connections to containerd; codes of key services
 	google.golang.org/protobuf v1.36.12 // messages of containerd, of bundles, and of traces

@@ -14,7 +14,7 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	"github.com/urfave/cli/v2"
-	"golang.org/x/term"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -142,16 +142,21 @@ func (p *program) prompt(question string) ([]byte, error) {
 		return nil, fault.WithHint(err, "set LONGSHORE_KEY_PASSWORD, or use --key-password-file")
 	}
 	fd := int(f.Fd())
-	before, err := term.GetState(fd)
+	before, err := unix.IoctlGetTermios(fd, unix.TCGETS)
 	if err != nil {
 		return nil, err
 	}
-	fmt.Fprint(p.stderr, question)
-	secret, err := interruptible(p, func() ([]byte, error) { return term.ReadPassword(fd) })
-	if errors.Is(err, context.Canceled) {
-		_ = term.Restore(fd, before) // the program ends: there is no better error than the interrupt
+	silent := *before
+	silent.Lflag, silent.Iflag = silent.Lflag&^unix.ECHO|unix.ICANON|unix.ISIG, silent.Iflag|unix.ICRNL
+	if err := unix.IoctlSetTermios(fd, unix.TCSETS, &silent); err != nil {
+		return nil, err
 	}
+	secret, err := p.line(f, question)
+	_ = unix.IoctlSetTermios(fd, unix.TCSETS, before)
 	fmt.Fprintln(p.stderr)
+	if err == io.EOF {
+		err = fmt.Errorf("%sno password was typed: %w", question, fault.ErrInvalid)
+	}
 	return secret, err
 }
 
@@ -180,21 +185,32 @@ func (p *program) ask(question string) (string, error) {
 	if f == nil {
 		return "", nil
 	}
+	line, err := p.line(f, question)
+	if err == io.EOF {
+		err = nil
+	}
+	return strings.TrimSpace(string(line)), err
+}
+
+// line reads the answer to a question at a terminal; io.EOF: Ctrl-D. term.ReadPassword reads on after that.
+func (p *program) line(f *os.File, question string) ([]byte, error) {
 	fmt.Fprint(p.stderr, question)
-	return interruptible(p, func() (string, error) {
-		var line []byte
+	return interruptible(p, func() (line []byte, err error) {
 		for b := make([]byte, 1); len(line) < maxSecret; { // not more than the line: the password may follow
 			n, err := f.Read(b)
 			if n == 1 && b[0] != '\n' {
 				line = append(line, b[0])
 				continue
 			}
-			if err != nil && err != io.EOF {
-				return "", fmt.Errorf("read stdin: %w", err)
+			if err == nil || err == io.EOF && len(line) > 0 {
+				return line, nil
 			}
-			break
+			if err != io.EOF {
+				err = fmt.Errorf("read stdin: %w", err)
+			}
+			return nil, err
 		}
-		return strings.TrimSpace(string(line)), nil
+		return line, nil
 	})
 }
 

@@ -59,8 +59,8 @@ func TestInterruptedQuestion(t *testing.T) {
 		{"a user name", false, []string{"login", host}},
 		{"a document", false, []string{"check", "-"}},
 	} {
-		terminal, _ := testTerminal(t) // open to the end: the read of an ended question restores the terminal of that number when it is closed
 		t.Run(tc.name, func(t *testing.T) {
+			terminal, _ := testTerminal(t)
 			echoes := func() bool {
 				mode, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
 				return err == nil && mode.Lflag&unix.ECHO != 0
@@ -89,6 +89,26 @@ func TestInterruptedQuestion(t *testing.T) {
 				t.Fatal("it does not end")
 			}
 		})
+	}
+}
+
+// Ctrl-D at the question for a password is no password, also not an empty one.
+func TestNoPassword(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	delete(s.env, "COSIGN_PASSWORD")
+	for _, args := range [][]string{{"key", "generate", "new"}, {"login", "-u", "robot", host}} {
+		terminal, person := testTerminal(t)
+		if _, err := person.WriteString("\x04"); err != nil {
+			t.Fatal(err)
+		}
+		var out, errs bytes.Buffer
+		p := testProgram(&out, &errs)
+		p.stdin, p.lookup = terminal, s.lookup
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		if code := p.run(ctx, args); code != outcome.Misused || !strings.Contains(errs.String(), "no password was typed") {
+			t.Errorf("%q: exit %d\n%s", args, code, errs.String())
+		}
+		cancel()
 	}
 }
 
