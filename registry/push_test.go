@@ -1,6 +1,7 @@
 package registry_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -292,6 +293,28 @@ func TestMountThatIsRefusedIsSent(t *testing.T) {
 				t.Errorf("the mount was asked for %d times, want once", s.Faults.Hits())
 			}
 		})
+	}
+}
+
+// A registry that takes nothing, as distribution does in maintenance, is no fault of the command line.
+func TestPushToAReadOnlyRegistry(t *testing.T) {
+	t.Parallel()
+	s := testenv.Registry(t, testenv.Distribution)
+	r := openName(t, clientFor(t, s), s.Reference("line/state"))
+	a := artifact(t, "one")
+	readOnly := func(err error) {
+		t.Helper()
+		if !errors.Is(err, fault.ErrDenied) || !strings.Contains(fault.Hint(err), "read-only") {
+			t.Errorf("Push = %v, hint %q", err, fault.Hint(err))
+		}
+	}
+	s.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: "/manifests/", Times: 1, Effect: testenv.Status(405, 0)})
+	_, _, err := r.Push(t.Context(), a, registry.PushOptions{})
+	readOnly(err)
+	s.Faults.Add(testenv.Rule{Method: http.MethodPost, Effect: testenv.Status(405, 0)})
+	for _, size := range []int{10, 100 << 10} {
+		data := bytes.Repeat([]byte("x"), size)
+		readOnly(r.PushBlob(t.Context(), storetest.BlobOf(data), data))
 	}
 }
 

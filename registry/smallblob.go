@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"net/http"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
@@ -68,7 +69,7 @@ func (p *remotePlace) pushSmall(ctx context.Context, desc ocispec.Descriptor, da
 // is returned; otherwise ordinary requests are used from now on.
 func (p *remotePlace) fallBack(ctx context.Context, a *access, err error) (done, sent bool, _ error) {
 	for _, kind := range []error{fault.ErrTemporary, fault.ErrUnauthenticated, fault.ErrDenied} {
-		if ctx.Err() != nil || errors.Is(err, kind) {
+		if ctx.Err() != nil || errors.Is(err, kind) && statusOf(err) != http.StatusMethodNotAllowed {
 			return true, false, err
 		}
 	}

@@ -68,6 +68,10 @@ const HintLogin = "log in, or check the user name and password or token for this
 // StatusError turns the status of a request into an error with a sentinel. code and message are the registry's, if any.
 func StatusError(method string, status int, code, message string) error {
 	kind := sentinel(status, code, message)
+	readOnly := status == http.StatusMethodNotAllowed && (method == http.MethodPost || method == http.MethodPut) // PATCH may be unknown elsewhere
+	if readOnly {
+		kind = fault.ErrDenied
+	}
 	read := method == "" || method == http.MethodGet || method == http.MethodHead
 	if read && errors.Is(kind, fault.ErrNotFound) { // the caller names what was asked for; what a registry says of it adds nothing
 		if code == "" && message != "" {
@@ -90,6 +94,8 @@ func StatusError(method string, status int, code, message string) error {
 		return fault.WithHint(err, "the registry has no room left: remove what is not needed there, or raise its limit")
 	case status == http.StatusForbidden:
 		return fault.WithHint(err, "this account may not do that here")
+	case readOnly:
+		return fault.WithHint(err, "the registry is read-only: a cache, a copy on media, or in maintenance")
 	case strings.Contains(message, "HTTP request to an HTTPS server"):
 		return fault.WithHint(err, "this registry speaks HTTPS: leave out --plain-http; for a registry on this machine give --plain-http=false")
 	}

@@ -39,6 +39,7 @@ func TestAnswerError(t *testing.T) {
 		"harbor, no project":  {written(respond(404, asJSON, `{"errors":[{"code":"NAME_UNKNOWN","message":"project plant not found"}]}`)), fault.ErrNotFound, "404 Not Found NAME_UNKNOWN (project plant not found): not found"},
 		"gone":                {respond(410, "", ""), fault.ErrNotFound, "not found"},
 		"method":              {respond(405, "", ""), fault.ErrUnsupported, "405 Method Not Allowed: unsupported"},
+		"read-only":           {written(respond(405, asJSON, `{"errors":[{"code":"UNSUPPORTED","message":"The operation is unsupported."}]}`)), fault.ErrDenied, "405 Method Not Allowed UNSUPPORTED (The operation is unsupported.): denied"},
 		"quay's web page":     {respond(429, "text/html", "<html><body>slow down</body></html>"), fault.ErrTemporary, "429 Too Many Requests: temporarily unavailable"},
 		"page without a type": {respond(502, "", "<!DOCTYPE html>"), fault.ErrTemporary, "502 Bad Gateway: temporarily unavailable"},
 		"not UTF-8":           {respond(503, "text/plain", "\xff\xfe"), fault.ErrTemporary, "503 Service Unavailable: temporarily unavailable"},
