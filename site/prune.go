@@ -24,9 +24,11 @@ type Pruning struct {
 	States    []PrunedStates `json:"states"`
 	Artifacts []*Need        `json:"artifacts"` // images, components and packages that only removed states name, in the order of removal
 
-	site Source
-	gone *walk                        // content of removed states
-	tags map[string]*registry.TagList // by repository
+	site       Source
+	signatures func(artifacts.Kind, string) string // nil: all are beside what they sign
+	gone       *walk                               // content of removed states
+	needed     map[digest.Digest]bool              // by what stays
+	tags       map[string]*registry.TagList        // by repository
 }
 
 // PrunedStates are the old generations of one repository.
@@ -47,12 +49,12 @@ type Pruned struct {
 
 // PlanPrune finds the content that the devices of a site no longer need. site opens the site's repositories by their names at the source;
 // states are all repositories of states at the site, with the devices whose old generations may be removed, nil: all; history is how many
-// generations below the current one stay. These,
+// generations below the current one stay; signatures is that of [Options]. These generations,
 // the generations that [release.PlanPrune] keeps, and those that a device reports, stay with everything below them. An artifact is
 // removed if a removed state names it and no remaining one does, and if its only tag is the one that a mirror sets. Missing content
 // below a remaining state is fault.ErrUnfit.
-func PlanPrune(ctx context.Context, site Source, states map[string][]artifacts.DeviceID, history int) (*Pruning, error) {
-	p := &Pruning{site: site, States: []PrunedStates{}, Artifacts: []*Need{}, tags: map[string]*registry.TagList{}}
+func PlanPrune(ctx context.Context, site Source, states map[string][]artifacts.DeviceID, history int, signatures func(artifacts.Kind, string) string) (*Pruning, error) {
+	p := &Pruning{site: site, signatures: signatures, States: []PrunedStates{}, Artifacts: []*Need{}, tags: map[string]*registry.TagList{}}
 	stay, gone := newWalk(site), newWalk(site)
 	p.gone = gone
 	for _, name := range slices.Sorted(maps.Keys(states)) {
@@ -86,6 +88,7 @@ func PlanPrune(ctx context.Context, site Source, states map[string][]artifacts.D
 	if err := stay.indexed(ctx, gone); err != nil {
 		return nil, err
 	}
+	p.keep(stay)
 	for _, n := range gone.closure().Needs {
 		if n.Kind == artifacts.KindState || stay.needs[n.Key()] != nil {
 			continue
@@ -273,14 +276,63 @@ func (p *Pruning) mirrored(ctx context.Context, n *Need) (bool, error) {
 
 // tagsOf lists the tags of an artifact at the site.
 func (p *Pruning) tagsOf(ctx context.Context, repo *registry.Repository, n *Need) ([]string, error) {
-	if p.tags[n.Repository] == nil {
+	list, err := p.listed(ctx, repo, n.Repository)
+	if err != nil {
+		return nil, err
+	}
+	return repo.TagsOf(ctx, n.Digest, list)
+}
+
+// listed are the tags of a repository at the site.
+func (p *Pruning) listed(ctx context.Context, repo *registry.Repository, name string) (*registry.TagList, error) {
+	if p.tags[name] == nil {
 		list, err := repo.Tags(ctx)
 		if err != nil && (!errors.Is(err, fault.ErrNotFound) || fault.Retryable(err)) {
 			return nil, err
 		}
-		p.tags[n.Repository] = registry.NewTagList(list)
+		p.tags[name] = registry.NewTagList(list)
 	}
-	return repo.TagsOf(ctx, n.Digest, p.tags[n.Repository])
+	return p.tags[name], nil
+}
+
+// keep records what stays.
+func (p *Pruning) keep(stay *walk) {
+	p.needed = map[digest.Digest]bool{}
+	for _, n := range stay.needs {
+		p.needed[n.Digest] = true
+	}
+}
+
+// removeApart removes the signatures in other repositories of what was removed.
+func (p *Pruning) removeApart(ctx context.Context, out *Pruned) error {
+	for _, n := range p.gone.closure().Needs {
+		name := p.signatures(n.Kind, n.Repository)
+		if name == "" || p.needed[n.Digest] {
+			continue
+		}
+		repo, err := p.site.OpenName(ctx, n.Repository)
+		if err != nil {
+			return err
+		}
+		if there, err := repo.ResolveUpstream(ctx, n.Digest.String()); err != nil || there != "" {
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		if repo, err = p.site.OpenName(ctx, name); err != nil {
+			return err
+		}
+		list, err := p.listed(ctx, repo.Upstream(), name)
+		if err != nil {
+			return err
+		}
+		removed, err := repo.Upstream().RemoveReferrers(ctx, n.Digest, list)
+		if out.Referrers += removed; err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Remove executes the plan: it removes images, then the components that name them, then packages and states, each with its signatures. So the
@@ -308,6 +360,9 @@ func (p *Pruning) Remove(ctx context.Context) (*Pruned, error) {
 		if back == 0 {
 			break
 		}
+	}
+	if p.signatures != nil { // last: they are not restored
+		err = errors.Join(err, p.removeApart(ctx, out))
 	}
 	return out, err
 }
@@ -352,6 +407,7 @@ func (p *Pruning) restore(ctx context.Context, taken map[string]*registry.Remove
 	if err := now.indexed(ctx, p.gone); err != nil {
 		return 0, err
 	}
+	p.keep(now)
 	for key, r := range taken {
 		if now.needs[key] == nil {
 			continue

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -144,5 +145,49 @@ func TestSignaturesElsewhereTravel(t *testing.T) {
 				atSite()
 			})
 		}
+	}
+}
+
+// They leave the site with what they sign.
+func TestSitePruneOfSignaturesElsewhere(t *testing.T) {
+	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers} {
+		t.Run(string(kind), func(t *testing.T) {
+			s := newShell(t, kind)
+			there := s.site(kind)
+			const signatures = host + "/plant/signatures"
+			s.env["COSIGN_REPOSITORY"] = signatures
+			s.stock()
+			s.do(outcome.OK, "sign", "-q", "--key", "release.key", "--signature-format", "both", monitor+":1.4.0")
+			for _, what := range [][]string{{"--component", monitor + ":1.4.0"}, {"--empty"}, {"--component", sensor}} {
+				s.do(outcome.OK, append(append([]string{"state", "push", "-q", "-d", "press-07", "--key", "release.key"}, what...), states)...)
+			}
+			s.write("elsewhere.yaml", "rules:\n  - {scope: "+host+"/plant/**, artifacts: [state, component], keys: [{name: release, file: release.pub}], signatures: "+signatures+"}\n")
+			s.do(outcome.OK, "mirror", "-q", "--no-verify", "--history", "5", states, siteHost)
+			delete(s.env, "COSIGN_REPOSITORY")
+			at, from := opened(t, there.Reference("plant/signatures")), opened(t, there.Reference("plant/state"))
+			signed := func(number int) int {
+				t.Helper()
+				d, err := opened(t, s.server.Reference("plant/state")).Resolve(t.Context(), fmt.Sprintf("press-07.v%d", number))
+				if err != nil {
+					t.Fatal(err)
+				}
+				list, err := at.Referrers(t.Context(), d)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(list)
+			}
+			if signed(1) == 0 || signed(3) == 0 {
+				t.Fatalf("%d and %d signatures came to the site", signed(1), signed(3))
+			}
+			s.do(outcome.OK, "site", "prune", "-q", "--history", "0", "--policy", "elsewhere.yaml", states, siteHost)
+			if _, err := from.Resolve(t.Context(), "press-07.v1"); err == nil || signed(1) != 0 || signed(3) == 0 {
+				t.Errorf("generation 1 has %d signatures, generation 3 %d: %v", signed(1), signed(3), err)
+			}
+			tags, err := at.Tags(t.Context())
+			if err != nil || slices.ContainsFunc(tags, func(tag string) bool { return strings.HasSuffix(tag, ".sig") }) {
+				t.Errorf("signatures of the component: %v, %v", tags, err)
+			}
+		})
 	}
 }

@@ -182,7 +182,7 @@ func (c *call) checkOf() (site.Check, error) {
 // with --no-verify nothing. A --policy is followed to its newest version, also in the places where versions are known already.
 // tell, if it is not nil, gets the reports on states that hold.
 func (c *call) siteVerify(from site.Source, o *site.Options, tell func(*audit.Report), known ...site.Source) (policy *trust.Policy, err error) {
-	if o.Signatures, err = c.signaturesElsewhere(); err != nil {
+	if o.Signatures, err = c.signaturesElsewhere(nil); err != nil {
 		return nil, err
 	}
 	if c.Bool("no-verify") {
@@ -205,12 +205,8 @@ func (c *call) siteVerify(from site.Source, o *site.Options, tell func(*audit.Re
 			}
 		}
 		judge = x
-		o.Signatures = func(kind artifacts.Kind, repository string) string {
-			rule, _ := x.Policy.Match(string(kind), repository)
-			if kind == artifacts.KindTrust || rule.Signatures == repository { // those of policies are always beside them
-				return ""
-			}
-			return rule.Signatures
+		if o.Signatures, err = c.signaturesElsewhere(x.Policy); err != nil {
+			return nil, err
 		}
 	}
 	o.Verify = func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
@@ -234,8 +230,18 @@ func (c *call) siteVerify(from site.Source, o *site.Options, tell func(*audit.Re
 	return policy, nil
 }
 
-// signaturesElsewhere finds the repository of COSIGN_REPOSITORY, which has the signatures of everything but trust policies; nil: it is not set.
-func (c *call) signaturesElsewhere() (func(artifacts.Kind, string) string, error) {
+// signaturesElsewhere finds the repositories that a policy names for signatures, without a policy that of COSIGN_REPOSITORY; nil: neither is
+// given. Those of trust policies are always beside them.
+func (c *call) signaturesElsewhere(policy *trust.Policy) (func(artifacts.Kind, string) string, error) {
+	if policy != nil {
+		return func(kind artifacts.Kind, repository string) string {
+			rule, _ := policy.Match(string(kind), repository)
+			if kind == artifacts.KindTrust || rule.Signatures == repository {
+				return ""
+			}
+			return rule.Signatures
+		}, nil
+	}
 	name := c.getenv(signatureVariable)
 	if name == "" {
 		return nil, nil

@@ -30,6 +30,7 @@ func sitePruneCommand() command {
 		flags: slices.Concat([]cli.Flag{
 			&cli.IntFlag{Name: "history", Value: 1, Usage: "`NUMBER` of generations before the current one to keep for each device"},
 			&cli.BoolFlag{Name: "dry-run", Usage: "print what would be removed, and remove nothing"},
+			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that names the repositories of signatures (rules[].signatures), if there are any"},
 			yesFlag(), hostPathsFlag(),
 		}, siteDeviceFlags(), registryFlags()),
 		run: (*call).sitePrune,
@@ -87,7 +88,15 @@ func (c *call) sitePrune(args []string) error {
 		states[name] = o.Devices
 		chosen += len(o.Devices)
 	}
-	plan, err := site.PlanPrune(c.Context, c.destination(args[last]), states, c.Int("history"))
+	policy, err := c.policy()
+	if err != nil {
+		return err
+	}
+	elsewhere, err := c.signaturesElsewhere(policy)
+	if err != nil {
+		return err
+	}
+	plan, err := site.PlanPrune(c.Context, c.destination(args[last]), states, c.Int("history"), elsewhere)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func TestSitePruneOfWhatIsTaggedMeanwhile(t *testing.T) {
 	plan, err := site.PlanPrune(t.Context(), site.Mapped(func(_ context.Context, name string) (*registry.Repository, error) {
 		_, path, _ := strings.Cut(name, "/")
 		return opened(t, there.Reference(path)), nil
-	}), map[string][]artifacts.DeviceID{states: nil}, 0)
+	}), map[string][]artifacts.DeviceID{states: nil}, 0, nil)
 	if err != nil || len(plan.Artifacts) != 3 {
 		t.Fatalf("%+v, %v", plan, err)
 	}
