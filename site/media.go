@@ -239,7 +239,8 @@ func Begin(ctx context.Context, dir string, f Form) (*Draft, error) {
 	d := &Draft{Layout: dir, dir: dir, volumes: f.Volumes, size: f.Size}
 	if f.Volumes {
 		d.Layout = filepath.Join(dir, layoutFolder)
-	} else if err := alone(dir, f.States); err != nil {
+	}
+	if err := alone(dir, f); err != nil {
 		return nil, err
 	}
 	if err := prepare(d.Layout); err != nil {
@@ -258,22 +259,30 @@ func Begin(ctx context.Context, dir string, f Form) (*Draft, error) {
 	return d, os.MkdirAll(d.Layout, 0o755)
 }
 
-// alone rejects a folder with an export that an import would miss, or read in place of the new one.
-func alone(dir, states string) error {
+// alone rejects a folder with an export of another repository, or one that an import would read in place of the new one.
+func alone(dir string, f Form) error {
 	volumes, err := volumesIn(dir)
 	if err != nil {
 		return err
 	}
-	if len(volumes) > 0 {
+	if len(volumes) > 0 && !f.Volumes {
 		err := fmt.Errorf("%s is of an export in volumes, which an import would read in place of this one: %w", volumes[0], fault.ErrConflict)
 		return fault.WithHint(err, "remove the volumes, name another folder, or export with --tar or --volume-size, which replaces them")
 	}
-	e, err := ReadExport(dir)
-	if err == nil && e.States != states {
+	var e *Export
+	if len(volumes) > 0 {
+		var data []byte
+		if data, err = volume.Document(volumes[0], ExportFile); err == nil {
+			e, err = parseExport(volumes[0], data)
+		}
+	} else {
+		e, err = ReadExport(dir)
+	}
+	if err == nil && e != nil && e.States != f.States { // what cannot be read is no complete export
 		err := fmt.Errorf("%s has an export of %s: %w", dir, e.States, fault.ErrConflict)
 		return fault.WithHint(err, "name another folder, which may be on the same media: an import reads one repository of states")
 	}
-	return nil // what cannot be read is no complete export
+	return nil
 }
 
 // prepare makes a folder a layout if it has nothing but files of exports and reports, and replaces documents of a layout that were cut off
@@ -479,6 +488,10 @@ func readExport(files fs.FS, dir string) (*Export, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
+	return parseExport(file, data)
+}
+
+func parseExport(file string, data []byte) (*Export, error) {
 	e := &Export{digest: digest.FromBytes(data)}
 	if err := json.Unmarshal(data, e); err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", file, fault.ErrInvalid, err)

@@ -69,7 +69,9 @@ func TestExportBesideAnother(t *testing.T) {
 	s.do(outcome.OK, "export", "-q", releaseKeyPublic, states, "stick")
 	s.refuses(outcome.Refused, []string{"stick", states, "hint: "}, "export", "-q", releaseKeyPublic, lab, "stick")
 	s.do(outcome.OK, "import", "-q", releaseKeyPublic, "stick", siteHost)
+	s.refuses(outcome.Refused, []string{"stick", states, "hint: "}, "export", "-q", releaseKeyPublic, "--tar", lab, "stick")
 	s.do(outcome.OK, "export", "-q", releaseKeyPublic, "--tar", states, "stick")
+	s.refuses(outcome.Refused, []string{"stick", states, "hint: "}, "export", "-q", releaseKeyPublic, "--tar", lab, "stick")
 	s.do(outcome.OK, "state", "push", "-q", "--replace", "-d", "press-07", "--key", "release.key", "--component", sensor, states)
 	s.refuses(outcome.Refused, []string{"stick", "longshore-export-001.tar", "hint: "}, "export", "-q", releaseKeyPublic, states, "stick")
 	if err := os.Remove("stick/longshore-export-001.tar"); err != nil {

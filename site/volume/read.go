@@ -113,6 +113,32 @@ func (s *Set) open(ctx context.Context, names []string) error {
 	return nil
 }
 
+// Document reads one of the layout's own documents from a volume, and checks nothing.
+func Document(volume, name string) ([]byte, error) {
+	info, err := os.Stat(volume)
+	if err == nil {
+		err = bounded.Regular(volume, info)
+	}
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(volume)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	t := tar.NewReader(f)
+	for {
+		e, err := t.Next()
+		if err != nil || path.Clean(e.Name) == name {
+			if err != nil {
+				return nil, damaged(volume, err)
+			}
+			return bounded.Read(t, maxDocument)
+		}
+	}
+}
+
 // damaged names the volume that could not be read.
 func damaged(name string, err error) error {
 	if errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, tar.ErrHeader) {
