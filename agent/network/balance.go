@@ -10,14 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 )
 
 const (
 	tcpEstablished = 1 // the kernel's TCP_ESTABLISHED
 	tcpOpening     = 3 // TCP_SYN_RECV
 	drainLimit     = time.Second
-	drainInterval  = 5 * time.Millisecond // between two queries
-	drainQuiet     = 3                    // consecutive queries without a waiting connection: the last ones were read and are being processed
+	drainInterval  = 5 * time.Millisecond // between two queries; doubles while connections wait: each lists all that the container has
+	drainSlow      = 80 * time.Millisecond
+	drainQuiet     = 3 // consecutive queries without a waiting connection: the last ones were read and are being processed
 )
 
 // Activate makes a container the backend of its replica: for the service's name, for the replica's own name, and for the
@@ -97,30 +99,34 @@ func (m *Manager) drain(ctx context.Context, id string) error {
 	}
 	defer ns.Close()
 	defer in.Close()
-	ctx, cancel := context.WithTimeout(ctx, drainLimit)
+	left, err := settle(ctx, func() (int, error) { return waiting(in) })
+	if err == nil && left > 0 {
+		m.log.Warn("connections wait for a container that is about to end", "container", id, "connections", left)
+	}
+	return err
+}
+
+// settle queries how many connections wait until none did [drainQuiet] times in a row, for drainLimit at most, and returns how many still wait.
+func settle(ctx context.Context, waiting func() (int, error)) (int, error) {
+	limited, cancel := context.WithTimeout(ctx, drainLimit)
 	defer cancel()
-	pause := time.NewTicker(drainInterval)
-	defer pause.Stop()
-	for calm := 0; ; {
-		waiting, err := waiting(in)
+	for calm, pause := 0, drainInterval; ; {
+		n, err := waiting()
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if calm++; waiting > 0 {
+		if calm++; n > 0 {
 			calm = 0
+		} else {
+			pause = drainInterval
 		}
 		if calm == drainQuiet {
-			return nil
+			return 0, nil
 		}
-		select {
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				m.log.Warn("connections wait for a container that is about to end", "container", id, "connections", waiting)
-				return nil
-			}
-			return ctx.Err()
-		case <-pause.C:
+		if delay.For(limited, pause) != nil {
+			return n, ctx.Err()
 		}
+		pause = min(2*pause, drainSlow)
 	}
 }
 
