@@ -98,8 +98,11 @@ func (p *layoutPlace) open(ctx context.Context, write bool) (*oci.Store, error) 
 			return nil, ctx.Err()
 		}
 		err = fmt.Errorf("no OCI layout that can be read: %w", onDisk(err))
-		if errors.Is(err, fault.ErrDigestMismatch) {
+		switch {
+		case errors.Is(err, fault.ErrDigestMismatch):
 			err = fault.WithHint(err, hintDamaged)
+		case errors.Is(err, fault.ErrInvalid):
+			err = fault.WithHint(err, "its index.json or oci-layout is damaged: longshore export to the media again, with --reports for reports, writes them anew")
 		}
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 
 	"github.com/opencontainers/go-digest"
+	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
 
@@ -224,11 +225,15 @@ type Draft struct {
 
 // Form says what an export is.
 type Form struct {
-	States  string // repository, "host/path"
-	Volumes bool   // tar files
-	Size    int64  // bytes of each at most; 0: one of any size
-	Check   bool   // read the blobs that are there, and replace those that are damaged
+	States  string   // repository, "host/path"
+	Volumes bool     // tar files
+	Size    int64    // bytes of each at most; 0: one of any size
+	Check   Checking //  nil: the blobs that are there are not read
 }
+
+// Checking is told how many of the blobs on media have been read, of all, and their bytes. Those that are damaged are removed, so that the
+// export writes them again.
+type Checking func(done, all int, bytes int64)
 
 // Begin begins an export into the folder dir, or continues it. An existing export is incomplete from then on. fault.ErrConflict: the folder
 // has an export of another repository, or volumes, which [OpenMedia] would read in place of this one.
@@ -243,13 +248,8 @@ func Begin(ctx context.Context, dir string, f Form) (*Draft, error) {
 	if err := alone(dir, f); err != nil {
 		return nil, err
 	}
-	if err := prepare(d.Layout); err != nil {
+	if err := prepare(ctx, d.Layout, f.Check); err != nil {
 		return nil, err
-	}
-	if f.Check {
-		if err := removeDamaged(ctx, d.Layout); err != nil {
-			return nil, err
-		}
 	}
 	for _, name := range []string{filepath.Join(d.Layout, ExportFile), filepath.Join(dir, volume.SumsFile)} {
 		if err := os.RemoveAll(name); err != nil {
@@ -287,7 +287,7 @@ func alone(dir string, f Form) error {
 
 // prepare makes a folder a layout if it has nothing but files of exports and reports, and replaces documents of a layout that were cut off
 // while they were written: the export writes their content again. What else is wrong with the folder, the first write reports.
-func prepare(layout string) error {
+func prepare(ctx context.Context, layout string, check Checking) error {
 	file := filepath.Join(layout, ocispec.ImageLayoutFile)
 	if _, err := os.Lstat(file); torn(file) || errors.Is(err, fs.ErrNotExist) {
 		entries, err := os.ReadDir(layout)
@@ -297,17 +297,24 @@ func prepare(layout string) error {
 		if err != nil || slices.ContainsFunc(entries, func(e fs.DirEntry) bool { return !ours(e.Name()) }) {
 			return err
 		}
-		if err := volume.WriteFile(file, func(w io.Writer) error {
-			return json.NewEncoder(w).Encode(ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion})
-		}); err != nil {
+		if err := encode(file, ocispec.ImageLayout{Version: ocispec.ImageLayoutVersion}); err != nil {
 			return err
 		}
 	}
 	index := filepath.Join(layout, ocispec.ImageIndexFile) // of a layout: in another folder it may be of another program
 	if torn(index) {
-		return os.Remove(index)
+		if err := encode(index, ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, Manifests: []ocispec.Descriptor{}}); err != nil {
+			return err
+		}
 	}
-	return nil
+	if check == nil {
+		return nil
+	}
+	return removeDamaged(ctx, layout, check)
+}
+
+func encode(file string, v any) error {
+	return volume.WriteFile(file, func(w io.Writer) error { return json.NewEncoder(w).Encode(v) })
 }
 
 // ours reports whether a name in the folder of an export is one that our commands or operating systems write there.
@@ -329,11 +336,11 @@ func torn(file string) bool {
 }
 
 // removeDamaged removes the blobs of a layout that do not match their digest.
-func removeDamaged(ctx context.Context, layout string) error {
+func removeDamaged(ctx context.Context, layout string, tell Checking) error {
 	if info, err := os.Lstat(filepath.Join(layout, ocispec.ImageBlobsDir)); err != nil || !info.IsDir() {
 		return nil //nolint:nilerr // there is none, or a link, which no writer follows
 	}
-	damaged, err := volume.Damaged(ctx, os.DirFS(layout))
+	damaged, err := volume.Damaged(ctx, os.DirFS(layout), tell)
 	for _, name := range damaged {
 		err = errors.Join(err, os.Remove(filepath.Join(layout, name)))
 	}

@@ -25,6 +25,11 @@ const ReportsDir = "reports"
 // ReportsPath is the path of the reports on a medium.
 func ReportsPath(medium string) string { return filepath.Join(medium, ReportsDir) }
 
+// PrepareReports prepares a medium for reports: documents of the layout that are cut off are written anew, and damaged reports if check is not nil.
+func PrepareReports(ctx context.Context, medium string, check Checking) error {
+	return prepare(ctx, ReportsPath(medium), check)
+}
+
 // Results for a report.
 const (
 	ReportCarried = "carried"

@@ -13,6 +13,7 @@ import (
 	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/site"
 	"github.com/longshore-dev/longshore/site/volume"
@@ -96,8 +97,9 @@ func (c *call) export(args []string) error {
 	if err != nil {
 		return err
 	}
-	draft, err := site.Begin(c.Context, args[1], site.Form{States: s.states, Volumes: volumes, Size: each, Check: c.Bool("check-media")})
-	if err != nil {
+	check, end := c.checkMedia()
+	draft, err := site.Begin(c.Context, args[1], site.Form{States: s.states, Volumes: volumes, Size: each, Check: check})
+	if end(); err != nil {
 		return err
 	}
 	save, err := c.registry.HoldIndex(draft.Layout)
@@ -123,6 +125,19 @@ func (c *call) export(args []string) error {
 		return err
 	}
 	return c.show(exportResult{made, args[0], args[1], had != nil, e.Site, e.Taken, written.Volumes, written.Bytes, omitted.bytes()})
+}
+
+// checkMedia reads --check-media; nil: it is not given. The second function ends the progress.
+func (c *call) checkMedia() (site.Checking, func()) {
+	if !c.Bool("check-media") {
+		return nil, func() {}
+	}
+	show, end := c.progress("checked")
+	return func(done, all int, bytes int64) {
+		if show != nil {
+			show(fleet.Progress{Done: done, All: all, Bytes: bytes})
+		}
+	}, end
 }
 
 // omittedBlobs are the blobs that an export leaves out, because the site has them.

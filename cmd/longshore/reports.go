@@ -77,6 +77,11 @@ func (r reportsResult) text(w io.Writer) {
 
 // exportReports copies the reports of a site's devices to a medium.
 func (c *call) exportReports(repository, medium string) error {
+	check, end := c.checkMedia()
+	err := site.PrepareReports(c.Context, medium, check)
+	if end(); err != nil {
+		return err
+	}
 	return c.carryReports(repository, string(registry.SchemeLayout)+":"+site.ReportsPath(medium))
 }
 

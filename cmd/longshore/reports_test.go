@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/site"
@@ -92,6 +94,28 @@ func TestReportsOnAStick(t *testing.T) {
 	s.do(outcome.Misused, "export", "--reports", at+":"+artifacts.CurrentTag("press-07"), "stick")
 	s.mask(`sha256:[0-9a-f]{12,64}`, "sha256:NEW", `("time": ")[^"]*`, "${1}TIME")
 	s.golden(golden)
+}
+
+// The next export of reports repairs what is damaged of those on the stick, and an import says so.
+func TestReportsOnADamagedStick(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.reporter("press-07").report(nil)
+	s.do(outcome.OK, "export", "-q", "--reports", states, "stick")
+	file, _ := largest(t, "stick/reports")
+	name := "stick/reports/blobs/sha256/" + file.Encoded()
+	data := mustRead(t, name)
+	if err := os.Chmod(name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.write(name, "x"+string(data[1:]))
+	s.do(outcome.OK, "export", "-q", "--reports", "--check-media", states, "stick")
+	if digest.FromBytes(mustRead(t, name)) != file {
+		t.Error("the report is still damaged")
+	}
+	s.write("stick/reports/index.json", string(mustRead(t, "stick/reports/index.json")[:10]))
+	s.refuses(outcome.Misused, []string{"stick/reports", "hint: ", "longshore export"}, "import", "-q", "--reports", "stick", siteHost+"/plant/state")
+	s.do(outcome.OK, "export", "-q", "--reports", states, "stick")
+	s.do(outcome.OK, "verify", "device", "-q", "--key", "press-07.pub", "oci-layout:stick/reports:press-07")
 }
 
 // import --reports hands reports in to a fleet endpoint, with the viewers' password, and says what became of each.

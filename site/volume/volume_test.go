@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/fstest"
 
@@ -333,4 +334,45 @@ func FuzzOpen(f *testing.F) {
 			}
 		}
 	})
+}
+
+// worn cannot read some files.
+type worn struct {
+	fstest.MapFS
+	bad string
+}
+
+func (w worn) Open(name string) (fs.File, error) {
+	f, err := w.MapFS.Open(name)
+	if name == w.bad {
+		return unreadable{f}, err
+	}
+	return f, err
+}
+
+type unreadable struct{ fs.File }
+
+func (unreadable) Read([]byte) (int, error) { return 0, &fs.PathError{Op: "read", Err: syscall.EIO} }
+
+// A blob that cannot be read is damaged like one with other bytes, and does not end the check.
+func TestDamaged(t *testing.T) {
+	t.Parallel()
+	l := layout("{}", 100, 200, 300)
+	var blobs []string
+	for name := range l {
+		if strings.HasPrefix(name, "blobs/") {
+			blobs = append(blobs, name)
+		}
+	}
+	slices.Sort(blobs)
+	l[blobs[2]].Data[0] ^= 1
+	done, bytes := 0, int64(0)
+	got, err := volume.Damaged(t.Context(), worn{l, blobs[0]}, func(n, all int, read int64) {
+		if done, bytes = n, read; all != 3 {
+			t.Errorf("%d of %d", n, all)
+		}
+	})
+	if err != nil || !slices.Equal(got, []string{blobs[0], blobs[2]}) || done != 3 || bytes != 600 {
+		t.Errorf("Damaged = %v, %v after %d blobs of %d bytes", got, err, done, bytes)
+	}
 }

@@ -167,28 +167,43 @@ func list(from fs.FS) (out []piece, err error) {
 	return out, err
 }
 
-// Damaged lists the blobs of a layout that do not match their digest.
-func Damaged(ctx context.Context, from fs.FS) (names []string, err error) {
-	err = fs.WalkDir(from, ocispec.ImageBlobsDir, func(name string, e fs.DirEntry, err error) error {
-		d, ok := blobDigest(name)
-		if err != nil || !ok || !e.Type().IsRegular() { // a pipe would wait for a writer
-			return err
-		}
-		f, err := from.Open(name)
-		if err != nil {
-			return err
-		}
-		sum := d.Verifier()
-		_, err = io.Copy(sum, &until{ctx, f})
-		if err = errors.Join(err, f.Close()); err == nil && !sum.Verified() {
-			names = append(names, name)
-		}
-		return err
-	})
+// Damaged lists the blobs of a layout that do not match their digest, or that the medium cannot read. It tells how many of them it has read.
+func Damaged(ctx context.Context, from fs.FS, tell func(done, all int, bytes int64)) (names []string, err error) {
+	all, err := list(from)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+	bytes := int64(0)
+	for i, p := range all {
+		ok, err := whole(ctx, from, p.name)
+		if err != nil {
+			return names, err
+		}
+		if !ok {
+			names = append(names, p.name)
+		}
+		bytes += p.size
+		tell(i+1, len(all), bytes)
+	}
 	return names, err
+}
+
+// whole reports whether a blob matches its digest. What is no file is not read: a pipe would wait for a writer.
+func whole(ctx context.Context, from fs.FS, name string) (bool, error) {
+	if info, err := fs.Lstat(from, name); err != nil || !info.Mode().IsRegular() {
+		return err == nil, err
+	}
+	d, _ := blobDigest(name)
+	f, err := from.Open(name)
+	if err != nil {
+		return false, err
+	}
+	sum := d.Verifier()
+	_, err = io.Copy(sum, &until{ctx, f})
+	if err = errors.Join(err, f.Close()); errors.Is(err, syscall.EIO) {
+		return false, nil
+	}
+	return sum.Verified(), err
 }
 
 // blobDigest is what a blob's file has to be, by its name in the layout.
