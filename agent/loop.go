@@ -266,7 +266,7 @@ func (l *loop) pause() time.Duration {
 		others = []time.Time{l.steps.wake, l.poll.due(l), l.saving.at}
 	}
 	others = append(others, l.poll.late(now), l.saving.securityAt)
-	if l.canTake(now) {
+	if l.canTake(now) || l.sight.look && l.sight.looking == nil && l.sight.blind == nil { // something happened during a slow look
 		others = append(others, now)
 	}
 	if !l.machine.busy {

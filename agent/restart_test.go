@@ -278,19 +278,20 @@ type slowLook struct {
 }
 
 func (s slowLook) Observe(ctx context.Context) (workload.Observed, error) {
+	seen, err := s.Memory.Observe(ctx)
 	if s.slow.Load() {
 		time.Sleep(5 * time.Second)
 	}
-	return s.Memory.Observe(ctx)
+	return seen, err
 }
 
-// A container that has just started is restarted too, although the loop has not seen that start yet.
-func TestRestartOfWhatIsNotSeenYet(t *testing.T) {
+// crashed runs f after the end of a container of which the loop does not know yet, because each look is slow from now on.
+func crashed(t *testing.T, restart string, f func(t *testing.T, w *agenttest.World, r *agenttest.Running, m *runtimetest.Memory)) {
 	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
 		var slow atomic.Bool
 		w.Edit = func(o *agent.Options) { o.Runtime = slowLook{m, &slow} }
 		app := anApp(1, "web:1")
-		app.Components[0].Services[0].Extra = "    restart: always\n"
+		app.Components[0].Services[0].Extra = "    restart: " + restart + "\n"
 		w.Publish(t, 1, app)
 		r := w.Start(t)
 		w.Committed(t, r, 1)
@@ -298,15 +299,28 @@ func TestRestartOfWhatIsNotSeenYet(t *testing.T) {
 		if err := m.Exit(w.Observe(t)["app-1/web"].ID, 1); err != nil {
 			t.Fatal(err)
 		}
-		started := errors.New("started")
-		if err := r.Events(t.Context(), status.EventRequest{Follow: true}, func(e status.Event) error {
-			if e.Kind == status.EventRestarted {
-				return started
-			}
-			return nil
-		}); !errors.Is(err, started) {
-			t.Fatal(err)
+		f(t, w, r, m)
+	})
+}
+
+// startedAgain waits until the container of crashed has been started again, which the loop has not seen yet.
+func startedAgain(t *testing.T, r *agenttest.Running) {
+	t.Helper()
+	started := errors.New("started")
+	if err := r.Events(t.Context(), status.EventRequest{Follow: true}, func(e status.Event) error {
+		if e.Kind == status.EventRestarted {
+			return started
 		}
+		return nil
+	}); !errors.Is(err, started) {
+		t.Fatal(err)
+	}
+}
+
+// A container that has just started is restarted too, although the loop has not seen that start yet.
+func TestRestartOfWhatIsNotSeenYet(t *testing.T) {
+	crashed(t, "always", func(t *testing.T, w *agenttest.World, r *agenttest.Running, _ *runtimetest.Memory) {
+		startedAgain(t, r)
 		before := w.Observe(t)["app-1/web"]
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -319,20 +333,26 @@ func TestRestartOfWhatIsNotSeenYet(t *testing.T) {
 	})
 }
 
-// A restart whose caller has gone before the loop knows what runs is not begun.
-func TestRestartThatIsGivenUp(t *testing.T) {
-	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
-		var slow atomic.Bool
-		w.Edit = func(o *agent.Options) { o.Runtime = slowLook{m, &slow} }
-		app := anApp(1, "web:1")
-		app.Components[0].Services[0].Extra = "    restart: \"no\"\n"
-		w.Publish(t, 1, app)
-		r := w.Start(t)
-		w.Committed(t, r, 1)
-		slow.Store(true)
-		if err := m.Exit(w.Observe(t)["app-1/web"].ID, 1); err != nil {
+// The end of a container during a look that has seen it run is followed by another look at once.
+func TestExitDuringASlowLook(t *testing.T) {
+	crashed(t, "always", func(t *testing.T, w *agenttest.World, r *agenttest.Running, m *runtimetest.Memory) {
+		startedAgain(t, r)
+		time.Sleep(2 * time.Second)
+		before := w.Observe(t)["app-1/web"]
+		if err := m.Exit(before.ID, 1); err != nil {
 			t.Fatal(err)
 		}
+		ended := time.Now()
+		w.Wait(t, "another start", func() bool { return w.Observe(t)["app-1/web"].Run != before.Run && w.Observe(t)["app-1/web"].Run != "" })
+		if took := time.Since(ended); took > 15*time.Second {
+			t.Errorf("it was started %v after its end", took)
+		}
+	})
+}
+
+// A restart whose caller has gone before the loop knows what runs is not begun.
+func TestRestartThatIsGivenUp(t *testing.T) {
+	crashed(t, `"no"`, func(t *testing.T, w *agenttest.World, r *agenttest.Running, _ *runtimetest.Memory) {
 		time.Sleep(100 * time.Millisecond) // the loop looks
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 		defer cancel()
