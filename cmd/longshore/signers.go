@@ -23,7 +23,7 @@ import (
 // signersInfo describes the signers of an artifact.
 type signersInfo struct {
 	Signers []signerInfo `json:"signers"` // verified ones; without a key or a policy, the claimed ones
-	// Unverified is why a device would reject the signatures; "": it would not, or they were not verified.
+	// Unverified is why a device would refuse the signatures; "": it would not, or they were not verified.
 	Unverified string `json:"unverified,omitempty"`
 	Unread     string `json:"unread,omitempty"` // why some of them could not be read
 }
@@ -72,7 +72,7 @@ func (i signersInfo) time() string {
 	return first
 }
 
-// untrusted reports whether a device would reject the signatures.
+// untrusted reports whether a device would refuse the signatures.
 func (i signersInfo) untrusted() bool { return i.Unverified != "" }
 
 // unverified is an error if a history lists what has no trusted signature.

@@ -170,7 +170,7 @@ func trustHistoryCommand() command {
 		usage: "list and verify the versions of the trust policy",
 		about: "Lists every version in HOST/PATH with its changes, the revision of its source files, and its signers, as the previous " +
 			"version and the version itself count them, when the last of them signed, and open proposals. It verifies versions as a " +
-			"device does: if devices reject one, the reason is shown and the exit code is 5. The first version in the repository is " +
+			"device does: if devices refuse one, the reason is shown and the exit code is 5. The first version in the repository is " +
 			"trusted, or the file of --policy, which devices have.",
 		examples: []string{"harbor.acme.example/plant/trust", "--policy /etc/longshore/trust.yaml -o json harbor.acme.example/plant/trust"},
 		flags: slices.Concat([]cli.Flag{
@@ -267,7 +267,7 @@ func (c *call) trustHistory(args []string) error {
 		}
 		if x.Err != nil {
 			e.State, e.Error = "refused", fault.Summary(x.Err)
-			refused = outcome.WithCode(fmt.Errorf("%s: devices reject version %d", ref.Name(), x.Version), outcome.Verification)
+			refused = outcome.WithCode(fmt.Errorf("%s: devices refuse version %d", ref.Name(), x.Version), outcome.Verification)
 		}
 		r.Versions = append(r.Versions, e)
 	}
