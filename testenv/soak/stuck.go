@@ -1,16 +1,21 @@
 package soak
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/longshore-dev/longshore/testenv"
 )
 
-// stuckWait is how long a Go program may take to write its stacks.
-const stuckWait = 3 * time.Second
+// stuckWait is how long Go programs may take to write their stacks.
+const stuckWait = 10 * time.Second
 
 // stuck saves what helps to find why a device does not come back: the stacks of the agent and of
 // containerd, their logs, the folders of tasks, and the processes. It ends the agent. It returns the folder.
@@ -21,7 +26,12 @@ func (d *device) stuck() string {
 	}
 	_ = syscall.Kill(d.Containerd.PID(), syscall.SIGUSR1) // containerd writes its stacks into its log, and to a file of its own
 	_ = syscall.Kill(d.Agent.PID(), syscall.SIGQUIT)
-	time.Sleep(stuckWait)
+	_ = testenv.Await(context.Background(), stuckWait, func() error {
+		if log, _ := os.ReadFile(d.Containerd.LogFile); d.Agent.Running() == nil || !bytes.Contains(log, []byte("stack dump written to")) {
+			return errors.New("the stacks are being written")
+		}
+		return nil
+	})
 	var b strings.Builder
 	_ = filepath.WalkDir(d.Containerd.State, func(path string, e os.DirEntry, err error) error {
 		if e != nil && strings.Count(strings.TrimPrefix(path, d.Containerd.State), "/") < 5 && filepath.Base(path) != "rootfs" {
