@@ -36,7 +36,7 @@ func (c *Content) readComponent(manifest []byte, blob func(ocispec.Descriptor) (
 	if err != nil {
 		return err
 	}
-	c.Component = &Component{Version: x.Version, Root: archive.Root, Files: []File{}, Locked: archive.Lock != nil, Images: []LockedImage{}}
+	c.Component = &Component{Version: x.Version, Root: archive.Root, Files: []File{}, Locked: archive.Lock != nil, Images: []artifacts.LockedImage{}}
 	if archive.Lock != nil {
 		c.Component.Images = append(c.Component.Images, archive.Lock.Images...)
 	}

@@ -150,11 +150,11 @@ type Deployment struct {
 
 // Component is the content of a Compose Archive.
 type Component struct {
-	Version string        `json:"version,omitempty"`
-	Root    string        `json:"root"` // the archive's one folder
-	Files   []File        `json:"files"`
-	Locked  bool          `json:"locked"` // it has a lock of its images
-	Images  []LockedImage `json:"images"`
+	Version string                  `json:"version,omitempty"`
+	Root    string                  `json:"root"` // the archive's one folder
+	Files   []File                  `json:"files"`
+	Locked  bool                    `json:"locked"` // it has a lock of its images
+	Images  []artifacts.LockedImage `json:"images"`
 }
 
 // File is one file of a Compose Archive.
@@ -162,9 +162,6 @@ type File struct {
 	Name string `json:"name"`
 	Size int64  `json:"size"`
 }
-
-// LockedImage is one image of a component's lock.
-type LockedImage = artifacts.LockedImage
 
 // Package is the content of an application package.
 type Package struct {
