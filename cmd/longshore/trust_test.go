@@ -271,3 +271,10 @@ func TestTrustChange(t *testing.T) {
 	s.do(outcome.OK, "check", "trust.yaml")
 	s.golden(golden)
 }
+
+// A message names a layout as the command line does.
+func TestTrustHistoryOfALayout(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.do(outcome.OK, "component", "push", "-q", "./line-monitor", "oci-layout:stick:1.4.0")
+	s.refuses(outcome.NotFound, []string{"oci-layout:stick: there is no trust policy"}, "trust", "history", "oci-layout:stick")
+}

@@ -253,7 +253,7 @@ func (c *call) trustHistory(args []string) error {
 		return err
 	}
 	if len(past) == 0 && anchor == nil {
-		return fmt.Errorf("%s: there is no trust policy: %w", ref.Name(), fault.ErrNotFound)
+		return fmt.Errorf("%s: there is no trust policy: %w", ref.Place(), fault.ErrNotFound)
 	}
 	r := trustHistory{Repository: ref.Place(), Versions: []trustEntry{}}
 	var refused error
@@ -267,7 +267,7 @@ func (c *call) trustHistory(args []string) error {
 		}
 		if x.Err != nil {
 			e.State, e.Error = "refused", fault.Summary(x.Err)
-			refused = outcome.WithCode(fmt.Errorf("%s: devices refuse version %d", ref.Name(), x.Version), outcome.Verification)
+			refused = outcome.WithCode(fmt.Errorf("%s: devices refuse version %d", ref.Place(), x.Version), outcome.Verification)
 		}
 		r.Versions = append(r.Versions, e)
 	}
