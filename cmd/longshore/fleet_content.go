@@ -158,7 +158,7 @@ func (x contentChecker) verifyContent(policy *trust.Policy) func(context.Context
 			return err
 		}
 		return policy.Decide(ctx, trust.VerifyRequest{
-			Source: repo, Kind: c.Kind, Subject: ocispec.Descriptor{Digest: c.Digest}, Now: x.now(), Elsewhere: x.Place,
+			Source: repo, Kind: c.Kind, Subject: ocispec.Descriptor{Digest: c.Digest}, Now: x.now(), Elsewhere: x.places().Place,
 		}).Err
 	}
 }

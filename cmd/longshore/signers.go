@@ -123,7 +123,7 @@ func (c *call) signersOf(kind string) (of findSigners, verifies bool, err error)
 			}
 		}
 		if policy != nil && len(i.Signers) == 0 {
-			d := policy.Decide(ctx, trust.VerifyRequest{Source: repo, Kind: kind, Subject: subject, Now: c.now(), Elsewhere: c.Place})
+			d := policy.Decide(ctx, trust.VerifyRequest{Source: repo, Kind: kind, Subject: subject, Now: c.now(), Elsewhere: c.places().Place})
 			if untrusted = d.Err; d.Signatures != nil && d.Err == nil {
 				for _, s := range d.Signatures.Signers {
 					if s.State == trust.StateCounted {

@@ -179,7 +179,7 @@ func (c *call) complete(repo *registry.Repository, policy *trust.Policy, a *arti
 // countSigners counts the signatures of a state, and returns what devices with the policy still require; "" means nothing.
 func (c *call) countSigners(policy *trust.Policy, repo *registry.Repository, state ocispec.Descriptor) (*quorumInfo, string, error) {
 	d := policy.Decide(c.Context, trust.VerifyRequest{
-		Source: repo, Kind: trust.KindState, Subject: state, Now: c.now(), Thorough: true, Elsewhere: c.Place,
+		Source: repo, Kind: trust.KindState, Subject: state, Now: c.now(), Thorough: true, Elsewhere: c.places().Place,
 	})
 	t := d.Signatures
 	signers := quorum(t)

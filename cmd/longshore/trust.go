@@ -109,7 +109,7 @@ func (c *call) stateVerifier(s *signer) (verifyState, error) {
 
 // accepts returns an error if a policy does not accept the signatures of a state.
 func (c *call) accepts(ctx context.Context, policy *trust.Policy, repo *registry.Repository, state ocispec.Descriptor) error {
-	answer := policy.Decide(ctx, trust.VerifyRequest{Source: repo, Kind: trust.KindState, Subject: state, Now: c.now(), Elsewhere: c.Place})
+	answer := policy.Decide(ctx, trust.VerifyRequest{Source: repo, Kind: trust.KindState, Subject: state, Now: c.now(), Elsewhere: c.places().Place})
 	if answer.Insecure {
 		return fmt.Errorf("%s@%s: %w: the policy accepts it without a signature", repo.Name(), state.Digest, fault.ErrUnsigned)
 	}

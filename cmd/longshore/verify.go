@@ -23,6 +23,7 @@ import (
 	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/signing/filebundle"
 	"github.com/longshore-dev/longshore/signing/sign"
+	"github.com/longshore-dev/longshore/site"
 )
 
 func verifyCommand() command {
@@ -70,18 +71,11 @@ func verifiedKinds() []string {
 	return []string{string(artifacts.KindState), string(artifacts.KindBundle), string(artifacts.KindComponent), string(artifacts.KindImage), string(artifacts.KindTrust)}
 }
 
-// Place opens a repository that a document names. It gets no credentials of the command line.
-func (c *call) Place(_ context.Context, repository string) (signing.Source, error) {
-	ref, err := registry.ParseReference(repository)
-	if err != nil {
-		return nil, err
-	}
-	return c.registry.OpenNamed(ref)
-}
+func (c *call) places() sourcePlaces { return sourcePlaces{site.Mapped(c.named)} }
 
-// ImagePlace is Place for an image.
-func (c *call) ImagePlace(_ context.Context, reference string) (signing.Source, error) {
-	ref, err := registry.ParseImage(reference)
+// named opens a repository that a document names. It gets no credentials of the command line.
+func (c *call) named(_ context.Context, repository string) (*registry.Repository, error) {
+	ref, err := registry.ParseReference(repository)
 	if err != nil {
 		return nil, err
 	}
@@ -201,7 +195,7 @@ func (c *call) audit(reference string, judge audit.Judge) (verifyResult, error) 
 		return verifyResult{}, c.misused("%s is on disk, and policies have rules for registries only: use --key", reference)
 	}
 	report, err := c.chain(c.Context, repo, target, judge, audit.Options{
-		Places: c, Kind: kind, Alone: c.Bool("no-recurse") || c.String("attestation") != "", Project: projectImages,
+		Places: c.places(), Kind: kind, Alone: c.Bool("no-recurse") || c.String("attestation") != "", Project: projectImages,
 	})
 	if err != nil {
 		return verifyResult{}, err

@@ -244,14 +244,17 @@ func (c *call) runningState(repo *registry.Repository, r *current.Report, judge 
 	if r.Running == nil {
 		return nil, nil
 	}
-	states, err := statesNamed(c.registry, repo, r.Repository)
-	if err != nil {
-		return nil, err
+	states := repo
+	if repo.Reference().Scheme != registry.SchemeLayout && repo.Name() != r.Repository {
+		var err error
+		if states, err = c.named(c.Context, r.Repository); err != nil {
+			return nil, err
+		}
 	}
 	if _, isPolicy := judge.(audit.Policy); isPolicy && states.Reference().Scheme == registry.SchemeLayout {
 		return nil, c.misused("the report is on disk, and policies have rules for registries only: use --state-key")
 	}
-	report, err := c.chain(c.Context, states, r.Running.Digest.String(), judge, audit.Options{Places: c, Kind: artifacts.KindState, Alone: true})
+	report, err := c.chain(c.Context, states, r.Running.Digest.String(), judge, audit.Options{Places: c.places(), Kind: artifacts.KindState, Alone: true})
 	if err != nil {
 		return nil, fmt.Errorf("the state that %s runs: %w", r.Device, err)
 	}
@@ -267,16 +270,4 @@ func (c *call) runningState(repo *registry.Repository, r *current.Report, judge 
 	}
 	out := resultOf(r.Repository+"@"+r.Running.Digest.String(), report)
 	return &out, nil
-}
-
-// statesNamed opens the repository of a report's states.
-func statesNamed(client *registry.Client, repo *registry.Repository, repository string) (*registry.Repository, error) {
-	if repo.Reference().Scheme == registry.SchemeLayout || repo.Name() == repository {
-		return repo, nil
-	}
-	ref, err := registry.ParseReference(repository)
-	if err != nil {
-		return nil, err
-	}
-	return client.OpenNamed(ref)
 }
