@@ -31,15 +31,16 @@ func Claimed(ctx context.Context, src signing.Source, subject ocispec.Descriptor
 		return cmp.Compare(b.Annotations[ocispec.AnnotationCreated], a.Annotations[ocispec.AnnotationCreated])
 	})
 	var out []Statement
+	left := int64(maxStatementsBytes)
 	for _, d := range listed[:min(len(listed), maxClaimed)] {
-		out = append(out, signatures(openReferrer(ctx, src, d.Digest, d.ArtifactType), subject.Digest, &err)...)
+		out = append(out, signatures(openReferrer(ctx, src, d.Digest, d.ArtifactType, &left), subject.Digest, &err)...)
 	}
 	if len(out) > 0 {
 		return out, err
 	}
 	old, missing := src.Resolve(ctx, signing.LegacyTag(subject.Digest))
 	if missing == nil {
-		out = signatures(openReferrer(ctx, src, old.Digest, ""), subject.Digest, &err)
+		out = signatures(openReferrer(ctx, src, old.Digest, "", &left), subject.Digest, &err)
 	} else if !errors.Is(missing, fault.ErrNotFound) {
 		err = errors.Join(err, missing)
 	}

@@ -216,7 +216,7 @@ func (c *Content) read(ctx context.Context, src signing.Source, o *artifacts.Out
 		return c.readImage(ctx, src, *o.Config)
 	case artifacts.KindSignature:
 		var err error
-		c.Statements, err = statements(ctx, src, o)
+		c.Statements, err = statements(ctx, src, o, new(int64(maxStatementsBytes)))
 		return err
 	}
 	return nil

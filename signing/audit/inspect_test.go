@@ -276,6 +276,29 @@ func TestManyReferrers(t *testing.T) {
 	}
 }
 
+// What is read of many large statements is bounded in all, and what is not read is told.
+func TestLargeStatements(t *testing.T) {
+	p := newPlace("registry.example/things")
+	subject := p.putManifest(t, "app", ocispec.Manifest{ArtifactType: "application/x"})
+	const bundle = "application/vnd.dev.sigstore.bundle.v0.3+json"
+	large := p.putBlob(bundle, bundleWith(`{"predicateType":"x","predicate":"`+strings.Repeat("x", 2<<20)+`"}`, "aGludA=="))
+	for n := range 40 {
+		p.putManifest(t, "", ocispec.Manifest{ArtifactType: bundle, Subject: &subject, Annotations: map[string]string{"n": fmt.Sprint(n)}, Layers: []ocispec.Descriptor{large, large}})
+	}
+	i, err := audit.Inspect(t.Context(), p, "app")
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, unread := 0, 0
+	for _, r := range i.Referrers {
+		read += len(r.Statements)
+		unread += strings.Count(r.Fault, "more than is read")
+	}
+	if read*int(large.Size) > 64<<20 || read == 0 || read+unread != 80 {
+		t.Errorf("%d statements of %d bytes are read, and %d are not", read, large.Size, unread)
+	}
+}
+
 // Of more claims than are shown the same ones are shown each time, and the time is among them.
 func TestTooManyClaims(t *testing.T) {
 	claims := map[string]any{"dev.longshore.signed": "2026-01-02T03:04:05Z", "number": 7}

@@ -19,6 +19,8 @@ import (
 const (
 	maxReferrers  = 64 // of one artifact that are opened
 	maxStatements = 64 // of one referrer or signature tag that are opened
+
+	maxStatementsBytes = 64 << 20 // of all statements about one artifact
 )
 
 // Referrer is something that refers to an artifact: a signature, an attestation, an SBOM.
@@ -47,8 +49,9 @@ func (i *Inspection) referrers(ctx context.Context, src signing.Source, subject 
 	if len(listed) > maxReferrers {
 		i.Unlisted, listed = len(listed)-maxReferrers, listed[:maxReferrers]
 	}
+	left := int64(maxStatementsBytes)
 	for _, d := range listed {
-		i.Referrers = append(i.Referrers, openReferrer(ctx, src, d.Digest, d.ArtifactType))
+		i.Referrers = append(i.Referrers, openReferrer(ctx, src, d.Digest, d.ArtifactType, &left))
 	}
 	for _, ending := range olderTags {
 		tag := strings.Replace(subject.Digest.String(), ":", "-", 1) + ending
@@ -60,13 +63,14 @@ func (i *Inspection) referrers(ctx context.Context, src signing.Source, subject 
 			i.Faults = append(i.Faults, err.Error())
 			continue
 		}
-		r := openReferrer(ctx, src, d.Digest, "")
+		r := openReferrer(ctx, src, d.Digest, "", &left)
 		r.Tag = tag
 		i.Referrers = append(i.Referrers, r)
 	}
 }
 
-func openReferrer(ctx context.Context, src signing.Source, d digest.Digest, told string) Referrer {
+// openReferrer reads a referrer; left are the bytes that may still be read of statements.
+func openReferrer(ctx context.Context, src signing.Source, d digest.Digest, told string, left *int64) Referrer {
 	r := Referrer{Digest: d, ArtifactType: told}
 	desc, manifest, err := src.Manifest(ctx, d)
 	if err != nil {
@@ -81,7 +85,7 @@ func openReferrer(ctx context.Context, src signing.Source, d digest.Digest, told
 	}
 	r.ArtifactType = cmp.Or(o.ArtifactType, told) // lists of older tools have a wrong type
 	if o.Kind == artifacts.KindSignature {
-		if r.Statements, err = statements(ctx, src, o); err != nil {
+		if r.Statements, err = statements(ctx, src, o, left); err != nil {
 			r.Fault = err.Error()
 		}
 	}
@@ -89,7 +93,7 @@ func openReferrer(ctx context.Context, src signing.Source, d digest.Digest, told
 }
 
 // statements reads the layers of a signature.
-func statements(ctx context.Context, src signing.Source, o *artifacts.Outline) ([]Statement, error) {
+func statements(ctx context.Context, src signing.Source, o *artifacts.Outline, left *int64) ([]Statement, error) {
 	var out []Statement
 	var faults []error
 	layers := o.Layers
@@ -105,6 +109,10 @@ func statements(ctx context.Context, src signing.Source, o *artifacts.Outline) (
 		case l.MediaType == "application/vnd.dsse.envelope.v1+json":
 			read = readEnvelope
 		case l.MediaType != "application/vnd.dev.cosign.simplesigning.v1+json":
+			continue
+		}
+		if *left -= max(0, l.Size); *left < 0 {
+			faults = append(faults, fmt.Errorf("%s: it and the statements before are more than is read: %w", l.Digest, fault.ErrTooLarge))
 			continue
 		}
 		data, err := src.Blob(ctx, l, maxStatement)

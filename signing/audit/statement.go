@@ -35,7 +35,6 @@ type Statement struct {
 	Time          string            `json:"time,omitempty"`        // when, as the signer claims
 	Logged        string            `json:"logged,omitempty"`      // when, by an entry of a transparency log in the bundle
 	Annotations   map[string]string `json:"annotations,omitempty"` // what else is signed with the digest
-	Predicate     json.RawMessage   `json:"-"`
 }
 
 // bundle has the members of a sigstore bundle of any version that are read.
@@ -70,8 +69,7 @@ type statement struct {
 		Digest      map[string]string `json:"digest"`
 		Annotations map[string]any    `json:"annotations"`
 	} `json:"subject"`
-	PredicateType string          `json:"predicateType"`
-	Predicate     json.RawMessage `json:"predicate"`
+	PredicateType string `json:"predicateType"`
 }
 
 // ReadBundle reads a sigstore bundle without verifying it.
@@ -115,7 +113,7 @@ func (s *Statement) read(e envelope) error {
 	if err := json.Unmarshal(e.Payload, &st); err != nil {
 		return fmt.Errorf("statement: %w: %w", fault.ErrInvalid, err)
 	}
-	s.PredicateType, s.Predicate = st.PredicateType, st.Predicate
+	s.PredicateType = st.PredicateType
 	switch st.PredicateType {
 	case signing.PredicateSign:
 	case signing.PredicateFreshness:
