@@ -100,35 +100,31 @@ func Propose(ctx context.Context, now time.Time, at Place, m Moves, d Draft, by 
 			fmt.Sprintf("look at it with longshore trust show, and make yours version %d", before.Index.Version+1))
 	}
 	tag := artifacts.TrustProposalTag(p.Version)
-	if _, err := alone(ctx, at, tag, a.Descriptor.Digest, d.Replace); err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
+	if _, err = alone(ctx, at, tag, a.Descriptor.Digest, d.Replace); err == nil {
+		err = Entitled(p, before, by)
 	}
-	if err := Entitled(p, before, by); err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	if !d.Move {
-		if _, err := p.arrived(ctx, at, m, a.Descriptor.Digest); err != nil {
-			return nil, fmt.Errorf("%s: %w", what, err)
-		}
+	if err == nil && !d.Move {
+		_, err = p.arrived(ctx, at, m, a.Descriptor.Digest)
 	}
 	for _, b := range a.Blobs {
-		if err := at.PushBlob(ctx, b.Descriptor, b.Data); err != nil {
-			return nil, fmt.Errorf("%s: %w", what, err)
+		if err == nil {
+			err = at.PushBlob(ctx, b.Descriptor, b.Data)
 		}
 	}
 	subject := ocispec.Descriptor{MediaType: a.Descriptor.MediaType, Digest: a.Descriptor.Digest, Size: a.Descriptor.Size}
-	if err := at.PushManifest(ctx, subject, a.Manifest, ""); err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
+	if err == nil {
+		err = at.PushManifest(ctx, subject, a.Manifest, "")
 	}
-	if err := signAll(ctx, at, subject, by); err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
+	if err == nil {
+		err = signAll(ctx, at, subject, by)
 	}
-	if d.Move && p.moves(at) {
-		if err := announce(ctx, at, m, p.Trust.Repository, subject, a.Manifest, tag, d.Replace); err != nil {
-			return nil, fmt.Errorf("%s: %w", what, err)
-		}
+	if err == nil && d.Move && p.moves(at) {
+		err = announce(ctx, at, m, p.Trust.Repository, subject, a.Manifest, tag, d.Replace)
 	}
-	if err := put(ctx, at, subject, a.Manifest, tag, d.Replace); err != nil {
+	if err == nil {
+		err = put(ctx, at, subject, a.Manifest, tag, d.Replace)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	return advance(ctx, now, at, m, before, subject.Digest)
@@ -136,50 +132,31 @@ func Propose(ctx context.Context, now time.Time, at Place, m Moves, d Draft, by 
 
 // Pending reads the proposal of the version that is next. It is fault.ErrNotFound where nothing is proposed.
 func Pending(ctx context.Context, at Place) (*Published, error) {
-	before, err := Latest(ctx, at)
-	if err != nil {
-		return nil, err
-	}
-	d, err := pending(ctx, at, before)
-	if err != nil {
-		return nil, err
-	}
-	return open(ctx, at, d.String())
+	_, p, err := underWay(ctx, at)
+	return p, err
 }
 
-// Endorse signs the proposal that is under way, and publishes it when enough have. digest, if not "", is the one that the
+// Endorse signs the proposal that is under way, and publishes it when enough have. seen, if not "", is the one that the
 // signer has looked at: another one is fault.ErrConflict.
 func Endorse(ctx context.Context, now time.Time, at Place, m Moves, seen digest.Digest, by ...Signatory) (*Proposal, error) {
 	what := "sign the proposed trust policy in " + at.Name()
-	before, err := Latest(ctx, at)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	d, err := pending(ctx, at, before)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	if seen != "" && seen != d {
-		return nil, fmt.Errorf("%s: the proposal is %s now: %w", what, d, fault.ErrConflict)
-	}
-	c, err := Fetch(ctx, at, d)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	p, err := c.Parse()
-	if err == nil {
-		err = p.proposable(ctx, now, at.Name(), m, before)
+	before, p, err := underWay(ctx, at)
+	if err == nil && seen != "" && seen != p.Descriptor.Digest {
+		err = fmt.Errorf("the proposal is %s now: %w", p.Descriptor.Digest, fault.ErrConflict)
 	}
 	if err == nil {
-		err = Entitled(p, before, by)
+		err = p.Policy.proposable(ctx, now, at.Name(), m, before)
 	}
 	if err == nil {
-		err = signAll(ctx, at, c.Descriptor, by)
+		err = Entitled(p.Policy, before, by)
+	}
+	if err == nil {
+		err = signAll(ctx, at, p.Descriptor, by)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	return advance(ctx, now, at, m, before, d)
+	return advance(ctx, now, at, m, before, p.Descriptor.Digest)
 }
 
 // Publishable tells what would be wrong with publishing the policy, whatever is published already. It is stricter than
@@ -457,11 +434,15 @@ func versions(ctx context.Context, at Place) (versions, proposals []uint64, err 
 	return versions, proposals, err
 }
 
-// pending finds the proposal of the version that is next.
-func pending(ctx context.Context, at Place, before *Published) (digest.Digest, error) {
+// underWay reads the version that is published, nil if none is, and the proposal of the one that is next.
+func underWay(ctx context.Context, at Place) (before, proposal *Published, err error) {
+	before, err = Latest(ctx, at)
+	if err != nil {
+		return nil, nil, err
+	}
 	_, proposals, err := versions(ctx, at)
 	if err != nil {
-		return "", err
+		return nil, nil, err
 	}
 	next := uint64(0)
 	switch {
@@ -471,8 +452,8 @@ func pending(ctx context.Context, at Place, before *Published) (digest.Digest, e
 		next = proposals[len(proposals)-1]
 	}
 	if !slices.Contains(proposals, next) {
-		return "", fault.WithHint(fmt.Errorf("nothing is proposed: %w", fault.ErrNotFound), "propose a version with: longshore trust push FILE "+at.Name())
+		return nil, nil, fault.WithHint(fmt.Errorf("nothing is proposed: %w", fault.ErrNotFound), "propose a version with: longshore trust push FILE "+at.Name())
 	}
-	d, err := at.Resolve(ctx, artifacts.TrustProposalTag(next))
-	return d.Digest, err
+	proposal, err = open(ctx, at, artifacts.TrustProposalTag(next))
+	return before, proposal, err
 }
