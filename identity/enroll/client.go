@@ -58,21 +58,23 @@ type Client struct {
 
 // New checks the options. It opens no connection.
 func New(o Options) (*Client, error) {
-	base, err := parseURL(o.URL)
-	if err != nil {
-		return nil, err
+	c := &Client{o: o}
+	return c, c.open(c.verify)
+}
+
+// open prepares connections; verify authenticates the manager of a device that has no certificate.
+func (c *Client) open(verify func(tls.ConnectionState) error) (err error) {
+	if c.base, err = parseURL(c.o.URL); err != nil {
+		return err
 	}
-	c := &Client{o: o, base: base}
-	if o.Enrolled != nil {
-		c.http = httpClient(identity.ClientConfig(o.Enrolled, o.Now), o.Proxy)
-		return c, nil
+	config := (*tls.Config)(nil)
+	if c.o.Enrolled != nil {
+		config = identity.ClientConfig(c.o.Enrolled, c.o.Now)
+	} else if config, err = clientConfig(c.o.Key, verify); err != nil {
+		return err
 	}
-	config, err := clientConfig(o.Key, c.verify)
-	if err != nil {
-		return nil, err
-	}
-	c.http = httpClient(config, o.Proxy)
-	return c, nil
+	c.http = httpClient(config, c.o.Proxy)
+	return nil
 }
 
 // CheckURL checks how the address of a manager is written.
@@ -157,15 +159,10 @@ func (c *Client) Ask(ctx context.Context, r Request) (Answer, error) {
 // Anchors reads the trust bundle of the manager at o.URL, whoever that is: nothing is authenticated, and o.Trust does not count.
 // What is read must be compared with a fingerprint that came another way, see [Trust].Pin, or by a person.
 func Anchors(ctx context.Context, o Options) ([]byte, error) {
-	c, err := New(o)
-	if err != nil {
+	c := &Client{o: o}
+	if err := c.open(func(tls.ConnectionState) error { return nil }); err != nil {
 		return nil, err
 	}
-	config, err := clientConfig(o.Key, func(tls.ConnectionState) error { return nil })
-	if err != nil {
-		return nil, err
-	}
-	c.http = httpClient(config, o.Proxy)
 	defer c.Close()
 	data, err := c.do(ctx, http.MethodGet, pathBundle, nil)
 	if err != nil {
@@ -224,6 +221,7 @@ func rejected(res *http.Response, body []byte) error {
 			ours, detail, after = true, p.Detail[:min(len(p.Detail), maxDetail)], time.Duration(p.RetryAfterSeconds)*time.Second
 		}
 	}
+	detail = strings.Join(strings.Fields(strings.ToValidUTF8(detail, "?")), " ") // on one line
 	if n, err := strconv.ParseUint(res.Header.Get("Retry-After"), 10, 31); err == nil {
 		after = time.Duration(n) * time.Second
 	}
@@ -234,11 +232,11 @@ func rejected(res *http.Response, body []byte) error {
 	case s == http.StatusConflict:
 		kind = fault.ErrConflict
 	case s == http.StatusNotFound, s == http.StatusMethodNotAllowed, s >= 300 && s < 400:
-		return fault.WithHint(fmt.Errorf("%s: %s: %w", res.Status, clean(detail), fault.ErrUnsupported), notHere)
+		return fault.WithHint(fmt.Errorf("%s: %s: %w", res.Status, detail, fault.ErrUnsupported), notHere)
 	case s == http.StatusTooManyRequests, s >= 500:
 		kind = fault.ErrTemporary
 	}
-	err := fmt.Errorf("%s: %s: %w", res.Status, clean(detail), kind)
+	err := fmt.Errorf("%s: %s: %w", res.Status, detail, kind)
 	if !ours {
 		err = fault.WithHint(err, notHere)
 	}
@@ -246,14 +244,4 @@ func rejected(res *http.Response, body []byte) error {
 		err = fault.WithRetryAfter(err, min(after, maxRetry))
 	}
 	return err
-}
-
-// clean keeps foreign text on one line.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(s, "?"))
 }
