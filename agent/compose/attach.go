@@ -180,25 +180,10 @@ func (t *translation) networkMode(service, n *composefile.Node, s *workload.Serv
 	if mode != "" && !networks.IsNull() {
 		return t.refuse(n, "", "there are networks beside it: a service has one or the other")
 	}
-	name, shared := t.sharedWith(mode)
-	switch {
-	case mode == "", mode == "bridge", mode == "default":
+	if mode == "" || mode == "bridge" || mode == "default" {
 		return true
-	case mode == "host":
-		s.Namespaces.Network = workload.HostNamespace
-	case mode == "none":
-		s.Namespaces.Network = workload.NoNamespace
-	case shared && name == s.Name:
-		t.Fault(n, "", "a service cannot share its own network with itself")
-	case shared && t.root.Get("services", name) != nil:
-		s.Namespaces.Network = workload.ServiceNamespace(name)
-	case shared:
-		t.Fault(n, t.inactiveHint(name), "service %q is not defined", composefile.Clip(name))
-	case strings.HasPrefix(mode, "container:"):
-		t.Fault(n, "share it with a service of the project: service:NAME", "no service of the file has container_name %q", composefile.Clip(strings.TrimPrefix(mode, "container:")))
-	default:
-		t.Fault(n, "name the networks of the service with \"networks:\"", "%q is none of host, none, bridge, service:NAME", composefile.Clip(mode))
 	}
+	s.Namespaces.Network = t.namespace(n, nil, "host", "none", "bridge")
 	if m := service.Get("mac_address"); !m.IsNull() {
 		t.Fault(m, "", "the service has no network of its own that could have it")
 	}

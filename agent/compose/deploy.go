@@ -97,16 +97,10 @@ func (t *translation) orders(p *workload.Project) {
 	for i := range p.Services {
 		s := &p.Services[i]
 		n := t.root.Get("services", s.Name)
-		if s.Update.Order == workload.StartFirst {
-			if why := p.Exclusive(s); why != "" {
-				s.Update.Order = ""
-				t.Notice(n.Get("deploy", "update_config", "order"), "stop-first: %s", why)
-			}
-		}
-		if s.Rollback.Order == workload.StartFirst {
-			if why := p.Exclusive(s); why != "" {
-				s.Rollback.Order = ""
-				t.Notice(n.Get("deploy", "rollback_config", "order"), "stop-first: %s", why)
+		for key, u := range map[string]*workload.Update{"update_config": &s.Update, "rollback_config": &s.Rollback} {
+			if why := p.Exclusive(s); why != "" && u.Order == workload.StartFirst {
+				u.Order = ""
+				t.Notice(n.Get("deploy", key, "order"), "stop-first: %s", why)
 			}
 		}
 	}

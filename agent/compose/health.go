@@ -6,17 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
-)
-
-// Compose's defaults for a healthcheck.
-const (
-	healthInterval = 30 * time.Second
-	healthTimeout  = 30 * time.Second
-	healthRetries  = 3
 )
 
 func (t *translation) health(n *composefile.Node) (h *workload.Health, off bool) {
@@ -48,9 +40,9 @@ func (t *translation) health(n *composefile.Node) (h *workload.Health, off bool)
 	default:
 		h.Probe.Exec = t.test(test, command)
 	}
-	h.Interval = cmp.Or(t.duration(n.Get("interval")), healthInterval) // zero is the default, as in Compose
-	h.Timeout = cmp.Or(t.duration(n.Get("timeout")), healthTimeout)
-	h.Retries = cmp.Or(int(t.integer(n.Get("retries"), 0, math.MaxInt32)), healthRetries)
+	h.Interval = cmp.Or(t.duration(n.Get("interval")), workload.HealthInterval) // zero is the default, as in Compose
+	h.Timeout = cmp.Or(t.duration(n.Get("timeout")), workload.HealthTimeout)
+	h.Retries = cmp.Or(int(t.integer(n.Get("retries"), 0, math.MaxInt32)), workload.HealthRetries)
 	h.StartPeriod, h.StartInterval = t.duration(n.Get("start_period")), t.duration(n.Get("start_interval"))
 	return h, false
 }

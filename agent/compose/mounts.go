@@ -98,11 +98,7 @@ func propagation(s string) string {
 }
 
 func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
-	m := workload.Mount{Source: t.Text(n.Get("source")), Target: t.Text(n.Get("target"))}
-	var ok bool
-	if m.ReadOnly, ok = t.boolean(n.Get("read_only"), false); !ok {
-		return m, false
-	}
+	m := workload.Mount{Source: t.Text(n.Get("source")), Target: t.Text(n.Get("target")), ReadOnly: t.flag(n.Get("read_only"))}
 	kind := t.Text(n.Get("type"))
 	for _, section := range []string{"bind", "volume", "tmpfs", "image"} {
 		s := n.Get(section)
@@ -119,18 +115,13 @@ func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
 	switch kind {
 	case "volume":
 		m.Kind = workload.MountVolume
-		m.NoCopy = t.flag(n.Get("volume", "nocopy"))
-		if m.Subpath, ok = t.subpath(n.Get("volume", "subpath")); !ok {
-			return m, false
-		}
+		m.NoCopy, m.Subpath = t.flag(n.Get("volume", "nocopy")), t.subpath(n.Get("volume", "subpath"))
 		if m.Subpath != "" && m.Source == "" {
 			return m, t.refuse(n.Get("volume", "subpath"), "", "an anonymous volume has no directories yet")
 		}
 	case "bind":
 		m.Kind = workload.MountBind
-		if m.Create, ok = t.boolean(n.Get("bind", "create_host_path"), true); !ok {
-			return m, false
-		}
+		m.Create, _ = t.boolean(n.Get("bind", "create_host_path"), true)
 		m.Propagation = propagation(t.choice(n.Get("bind", "propagation"), "private", "rprivate", "shared", "rshared", "slave", "rslave"))
 		switch r := t.choice(n.Get("bind", "recursive"), "enabled", "disabled", "writable", "readonly"); {
 		case r == "readonly" && !m.ReadOnly:
@@ -145,10 +136,7 @@ func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
 		}
 		m.TmpfsMax, m.TmpfsPerm = t.bytes(n.Get("tmpfs", "size")), t.octal(n.Get("tmpfs", "mode"), 0o7777)
 	case "image":
-		m.Kind, m.ReadOnly = workload.MountImage, true
-		if m.Subpath, ok = t.subpath(n.Get("image", "subpath")); !ok {
-			return m, false
-		}
+		m.Kind, m.ReadOnly, m.Subpath = workload.MountImage, true, t.subpath(n.Get("image", "subpath"))
 		image := t.image(n, n.Get("source"))
 		m.Image, m.Source = &image, ""
 		if image.Repository == "" && !t.omitted[n.Path+".source"] {
@@ -163,20 +151,15 @@ func (t *translation) longMount(n *composefile.Node) (workload.Mount, bool) {
 }
 
 // subpath is a directory within a volume or image.
-func (t *translation) subpath(n *composefile.Node) (string, bool) {
-	s := t.Text(n)
-	if s == "" {
-		return "", true
+func (t *translation) subpath(n *composefile.Node) string {
+	s := path.Clean(t.Text(n))
+	if !fs.ValidPath(s) {
+		t.Fault(n, "", "%q is no path within it", composefile.Clip(n.Text()))
 	}
-	clean := path.Clean(s)
-	if path.IsAbs(s) || !fs.ValidPath(clean) {
-		t.Fault(n, "", "%q is no path within it", composefile.Clip(s))
-		return "", false
+	if s == "." {
+		return ""
 	}
-	if clean == "." {
-		clean = ""
-	}
-	return clean, true
+	return s
 }
 
 // drive is what compose-go reads from a volume whose name is one letter.
@@ -205,7 +188,7 @@ func (t *translation) checkMount(n *composefile.Node, m *workload.Mount) bool {
 		switch {
 		case path.IsAbs(m.Source):
 			m.Source = path.Clean(m.Source)
-		case strings.HasPrefix(m.Source, "~"), !m.ReadOnly && !t.inProject(m.Source):
+		case strings.HasPrefix(m.Source, "~"), !m.ReadOnly && t.files != nil && !composefile.Packable(t.files, m.Source):
 			return t.refuse(n, relativeHint, "%q is no absolute path on the device", composefile.Clip(m.Source))
 		case m.Propagation != "" && m.Propagation != "private":
 			return t.refuse(n, "", "%s is for directories of the device", m.Propagation)
@@ -236,20 +219,6 @@ func (t *translation) checkTarget(n *composefile.Node, target string, file bool,
 		return true
 	}
 	return t.refuse(n, "choose another place in the container", "nothing can be mounted on %s: the kernel shows the container's processes there", target)
-}
-
-// inProject reports whether a relative path is a file of the project, or a directory with files, so that it can be packed.
-// Without an archive the result is true.
-func (t *translation) inProject(name string) bool {
-	if t.files == nil {
-		return true
-	}
-	clean := path.Clean(name)
-	if !fs.ValidPath(clean) || clean == "." {
-		return false
-	}
-	names, _, err := composefile.FilesBelow(t.files, clean)
-	return err == nil && len(names) > 0
 }
 
 // serviceTmpfs reads the key "tmpfs": path[:options], one or a list.

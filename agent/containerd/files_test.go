@@ -261,7 +261,6 @@ func TestVolumesSayWhyNot(t *testing.T) {
 		{"subpath", workload.Volume{Name: "v"}, workload.Mount{Subpath: "none"}, fault.ErrUnfit, "none"},
 		{"subpath that leads out", workload.Volume{Name: "v"}, workload.Mount{Subpath: "../../x"}, fault.ErrInvalid, "../../x"},
 		{"driver", workload.Volume{Name: "v", Options: map[string]string{"type": "nofs", "o": "password=hidden"}}, workload.Mount{}, fault.ErrTemporary, "nofs"},
-		{"image", workload.Volume{Name: "v"}, workload.Mount{Kind: workload.MountImage}, fault.ErrInvalid, "no image"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			if tc.mount.Kind == "" {

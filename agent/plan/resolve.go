@@ -142,11 +142,6 @@ func conflict(p *workload.Project, s *workload.Service, volumes []string) string
 	if why := p.Exclusive(s); why != "" {
 		return why
 	}
-	for _, a := range s.Networks {
-		if slices.ContainsFunc(p.Networks, func(n workload.Network) bool { return n.Name == a.Network && n.External != "" }) {
-			return "network " + a.Network + " has no service address that could move"
-		}
-	}
 	for _, v := range volumes {
 		if !slices.ContainsFunc(s.Mounts, func(m workload.Mount) bool { return m.Target == v }) {
 			return "its image keeps a volume at " + v

@@ -195,11 +195,6 @@ func (v *view) coexist(s *workload.Service) bool {
 	if p.Attached(s) != "" || s.Namespaces.PID.Service() != "" || s.Namespaces.IPC.Service() != "" {
 		return false
 	}
-	for _, a := range s.Networks {
-		if slices.ContainsFunc(p.Networks, func(n workload.Network) bool { return n.Name == a.Network && n.External != "" }) {
-			return false
-		}
-	}
 	// A volume of a driver is mounted anew, with its present options, only when no container uses it.
 	return !slices.ContainsFunc(s.Mounts, func(m workload.Mount) bool {
 		return m.Kind == workload.MountVolume && len(p.Volume(m.Source).Options) > 0

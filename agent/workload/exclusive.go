@@ -43,7 +43,9 @@ func (p *Project) Attached(s *Service) string {
 		if a.IPv4.IsValid() || a.IPv6.IsValid() || a.MAC != "" {
 			return "its address on network " + a.Network + " is fixed, and two containers cannot have it"
 		}
-		if i := slices.IndexFunc(p.Networks, func(n Network) bool { return n.Name == a.Network }); i >= 0 && p.Networks[i].Driver != "" && p.Networks[i].Driver != Bridge {
+		if slices.ContainsFunc(p.Networks, func(n Network) bool {
+			return n.Name == a.Network && (n.External != "" || n.Driver != "" && n.Driver != Bridge)
+		}) {
 			return "network " + a.Network + " has no service address that could move"
 		}
 	}

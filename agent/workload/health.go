@@ -13,6 +13,13 @@ type Health struct {
 	StartInterval time.Duration `json:",omitzero"` // between probes in the start period; 0: Interval
 }
 
+// Defaults of Compose and of an image's HEALTHCHECK.
+const (
+	HealthInterval = 30 * time.Second
+	HealthTimeout  = 30 * time.Second
+	HealthRetries  = 3
+)
+
 // Probe is one question to a container: exactly one of Exec, HTTP and TCP is set. The zero value of a service's own
 // Health is the test of the image, judged by the intervals of the service.
 type Probe struct {

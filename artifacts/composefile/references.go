@@ -87,7 +87,7 @@ func Each(n *Node, visit func(name string, c *Node)) {
 func (f *flattening) references(root *Node) map[string]bool {
 	out := map[string]bool{}
 	for _, k := range fileKeys(root) {
-		if k.written && !f.packable(k.name) {
+		if k.written && !Packable(f.fsys, k.name) {
 			continue
 		}
 		if k.bound && path.Clean(k.name) == "." {
@@ -120,14 +120,14 @@ func (f *flattening) references(root *Node) map[string]bool {
 	return out
 }
 
-// packable reports whether there are files at a path within the directory.
-func (f *flattening) packable(name string) bool {
+// Packable reports whether a path is that of a file of the project, or of a directory with files.
+func Packable(fsys fs.FS, name string) bool {
 	clean := path.Clean(name)
-	if path.IsAbs(name) || !fs.ValidPath(clean) || clean == "." {
+	if !fs.ValidPath(clean) || clean == "." {
 		return false
 	}
-	names, _, err := FilesBelow(f.fsys, clean)
-	return err == nil && len(names) > 0
+	_, _, err := FilesBelow(fsys, clean)
+	return err == nil
 }
 
 // inside reports whether a path can be packed: without variables, and within the directory.

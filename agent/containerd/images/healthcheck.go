@@ -1,19 +1,13 @@
 package images
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
-)
-
-// Docker's defaults for an image's HEALTHCHECK.
-const (
-	imageHealthInterval = 30 * time.Second
-	imageHealthTimeout  = 30 * time.Second
-	imageHealthRetries  = 3
 )
 
 // imageHealth reads Docker's HEALTHCHECK out of an image's configuration: OCI's own has no such field. nil: none.
@@ -36,11 +30,8 @@ func imageHealth(config []byte) (*workload.Health, error) {
 		return nil, nil
 	}
 	h := &workload.Health{
-		Interval: positiveOr(c.Interval, imageHealthInterval), Timeout: positiveOr(c.Timeout, imageHealthTimeout),
-		Retries: c.Retries, StartPeriod: max(c.StartPeriod, 0), StartInterval: max(c.StartInterval, 0),
-	}
-	if h.Retries <= 0 {
-		h.Retries = imageHealthRetries
+		Interval: cmp.Or(max(c.Interval, 0), workload.HealthInterval), Timeout: cmp.Or(max(c.Timeout, 0), workload.HealthTimeout),
+		Retries: cmp.Or(max(c.Retries, 0), workload.HealthRetries), StartPeriod: max(c.StartPeriod, 0), StartInterval: max(c.StartInterval, 0),
 	}
 	switch args := c.Test[1:]; {
 	case c.Test[0] == "CMD" && len(args) > 0:
@@ -55,11 +46,4 @@ func imageHealth(config []byte) (*workload.Health, error) {
 		return nil, nil
 	}
 	return h, nil
-}
-
-func positiveOr(d, otherwise time.Duration) time.Duration {
-	if d > 0 {
-		return d
-	}
-	return otherwise
 }

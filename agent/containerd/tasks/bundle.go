@@ -128,15 +128,7 @@ func inGroup(pid int, group, proc string) bool {
 // shimAction is a process that is starting or deleting a shim of a container, 0: none. Shims themselves do not count: they may serve
 // several containers.
 func shimAction(namespace, id, proc string) int {
-	files, err := filepath.Glob(filepath.Join(proc, "[0-9]*"))
-	if err != nil {
-		return 0
-	}
-	for _, f := range files {
-		pid, err := strconv.Atoi(filepath.Base(f))
-		if err != nil {
-			continue
-		}
+	for _, pid := range processes(proc) {
 		args := process.CommandLine(pid, proc)
 		if isShim(args) && (args[len(args)-1] == "start" || args[len(args)-1] == "delete") &&
 			hasFlag(args, "-namespace", namespace) && hasFlag(args, "-id", id) {

@@ -108,7 +108,7 @@ func (t *Tasks) leaveEarly(id string, turn turn) (stop func()) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		old := processes()
+		old := processes("/proc")
 		tick := time.NewTicker(shimLook)
 		defer tick.Stop()
 		for {
@@ -117,7 +117,7 @@ func (t *Tasks) leaveEarly(id string, turn turn) (stop func()) {
 			case <-done:
 				return
 			}
-			if turn.awaited() && slices.ContainsFunc(processes(), func(pid int) bool { return !slices.Contains(old, pid) && t.serves(pid, id) }) {
+			if turn.awaited() && slices.ContainsFunc(processes("/proc"), func(pid int) bool { return !slices.Contains(old, pid) && t.serves(pid, id) }) {
 				turn.leave()
 				return
 			}
@@ -133,8 +133,8 @@ func (t *Tasks) serves(pid int, id string) bool {
 }
 
 // processes are the processes of this machine; none where they cannot be listed.
-func processes() (pids []int) {
-	dir, err := os.Open("/proc")
+func processes(proc string) (pids []int) {
+	dir, err := os.Open(proc)
 	if err != nil {
 		return nil
 	}

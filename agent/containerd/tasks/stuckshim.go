@@ -19,17 +19,9 @@ import (
 // closed the pipe: the shim waits forever for a reader and keeps the socket of its project. For each later container of the
 // project containerd finds the socket, connects, and waits forever for an answer.
 func (t *Tasks) endStuckShims() (ended bool) {
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return false
-	}
 	parents := map[int]bool{}
 	var shims []int
-	for _, dir := range dirs {
-		pid, err := strconv.Atoi(filepath.Base(dir))
-		if err != nil {
-			continue
-		}
+	for _, pid := range processes("/proc") {
 		parent, _ := process.RunOf(uint32(pid), "/proc")
 		parents[parent] = true
 		if isServing(process.CommandLine(pid, "/proc"), t.namespace) {

@@ -59,12 +59,6 @@ func (r *Store) materialiseOne(ctx context.Context, p *workload.Project, c workl
 		if err != nil {
 			return err
 		}
-	case m.Kind == workload.MountVolume && m.Subpath != "":
-		dir, err := r.anonymousDir(p.Name, c.Service.Name, c.Replica, m.Target)
-		if err != nil {
-			return err
-		}
-		source = filepath.Join(dir, volumeData)
 	case m.Kind == workload.MountImage:
 		return r.mountView(ctx, c.ID, n, m)
 	case m.Kind == workload.MountBind:
@@ -205,9 +199,6 @@ func viewKey(id string, n int) string { return id + "/image/" + strconv.Itoa(n) 
 
 // ensureView creates a read-only view of another image's files.
 func (r *Store) ensureView(ctx context.Context, p *workload.Project, c workload.Container, n int, m workload.Mount) error {
-	if m.Image == nil {
-		return fmt.Errorf("no image: %w", fault.ErrInvalid)
-	}
 	top, err := r.o.Top(ctx, *m.Image)
 	if err != nil {
 		return err
