@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -170,7 +171,7 @@ func sound(ctx context.Context, file string) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return damaged(errors.Join(err, errors.New(verdict)))
+		return damaged(cmp.Or(err, errors.New(verdict)))
 	}
 	var tables int
 	if err := db.QueryRowContext(ctx, "SELECT count(*) FROM sqlite_master WHERE name IN ('devices', 'deployments', 'tokens', 'goose_db_version')").Scan(&tables); err != nil || tables != 4 {

@@ -69,6 +69,9 @@ func TestNoDatabase(t *testing.T) {
 	}
 	_, err := store.Open(t.Context(), path, slog.New(slog.DiscardHandler))
 	copied := store.Backup(t.Context(), path, filepath.Join(place, "copy.db"), time.Now())
+	if _, err := store.Restore(t.Context(), path, filepath.Join(place, "other.db")); !errors.Is(err, fault.ErrInvalid) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("Restore = %q, want ErrInvalid in one line", err)
+	}
 	for what, err := range map[string]error{"Open": err, "Backup": copied} {
 		if !errors.Is(err, fault.ErrInvalid) || !strings.Contains(err.Error(), "not an SQLite database") || !strings.Contains(fault.Hint(err), "--database") {
 			t.Errorf("%s = %v, want ErrInvalid that says what the file is, and a hint", what, err)
