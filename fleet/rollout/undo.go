@@ -262,8 +262,12 @@ func (cfg Config) loadable(ctx context.Context, todo []artifacts.RolloutTarget) 
 		}
 		g.Go(func() error {
 			found, err := cfg.look(inner, t)
-			if errors.Is(err, errUntouched) {
+			switch {
+			case errors.Is(err, errUntouched):
 				return nil
+			case fault.Distrusted(err): // perhaps of all devices, and the rollout would pass for rolled back
+				return fault.WithHint(fmt.Errorf("look what %s would get again: %w", t.Device, err),
+					"if another key of yours signed it, name it with --verify-key FILE; or leave such devices as they are with --no-content")
 			}
 			if err != nil && !(inner.Err() == nil && release.Unfit(err)) { // else it is reported on the way, and does not affect other devices
 				return fmt.Errorf("look what %s would get again: %w", t.Device, err)

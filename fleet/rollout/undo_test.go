@@ -212,6 +212,33 @@ func TestPublicationsAreVerified(t *testing.T) {
 	})
 }
 
+// Without the key that signed the former states, no device would get its own again, and the rollout would pass for rolled back.
+func TestUndoWithoutTheFormerKey(t *testing.T) {
+	bubble(t, func(t *testing.T, s *stage) {
+		if err := s.roll(t.Context(), rollout.Start{}); err != nil {
+			t.Fatal(err)
+		}
+		former := map[digest.Digest]bool{}
+		for _, target := range s.record().Targets {
+			former[target.Former] = true
+		}
+		k := s.conduct()
+		k.Loader = fleet.NewLoader(s.m, fleet.Options{})
+		k.Store.Verify = func(_ context.Context, _ string, d digest.Digest) error {
+			if former[d] {
+				return fmt.Errorf("no trusted key has signed it: %w", fault.ErrUnsigned)
+			}
+			return nil
+		}
+		if _, err := rollout.Undo(t.Context(), k, "by hand"); !errors.Is(err, fault.ErrUnsigned) || !strings.Contains(fault.Hint(err), "--verify-key") {
+			t.Errorf("undo: %v, want ErrUnsigned and a hint", err)
+		}
+		s.want("nothing is published", map[uint64]int{2: 20})
+		s.undo()
+		s.want("undone", map[uint64]int{3: 20})
+	})
+}
+
 // failsOnce is a registry that is away when a manifest is read for the first time.
 type failsOnce struct {
 	fleet.Registry
