@@ -172,8 +172,7 @@ func (r *Report) failures(all int) error {
 		}
 	}
 	far := r.far(all)
-	switch {
-	case len(failed) > 0:
+	if len(failed) > 0 {
 		first := r.Failed[artifacts.DeviceID(failed[0])]
 		err := fmt.Errorf("%s: publish %s: %w", far, some(failed), first)
 		if fault.Hint(first) == "" {

@@ -20,6 +20,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -159,62 +160,49 @@ func (d deployment) seen() rollout.DeploymentReport {
 	return out
 }
 
-// Look implements [rollout.Endpoint]: few devices are requested one by one, for more all are listed.
+// Look implements [rollout.Endpoint]: few devices are requested one by one; for more all are listed, devices first and deployments then: the
+// deployments of a device are then never older than its own entry.
 func (c *Client) Look(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
+	out := make(map[artifacts.DeviceID]*rollout.DeviceReport, len(devices))
 	if len(devices) <= fewDevices {
-		return c.some(ctx, devices)
+		found, err := c.each(ctx, devices)
+		for id, d := range found {
+			out[id] = d.sighting()
+		}
+		return out, err
 	}
-	return c.all(ctx, devices)
-}
-
-func (c *Client) some(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
-	found, err := c.each(ctx, devices)
+	err := c.list(ctx, url.Values{"limit": {strconv.Itoa(pageSize)}}, devices, func(id artifacts.DeviceID, d device) { out[id] = d.sighting() })
 	if err != nil {
 		return nil, err
 	}
-	out := map[artifacts.DeviceID]*rollout.DeviceReport{}
-	for id, d := range found {
-		out[id] = d.sighting()
-	}
-	return out, nil
+	return out, c.pages(ctx, url.Values{"limit": {strconv.Itoa(pageSize)}}, func(d deployment) {
+		if s := out[artifacts.DeviceID(d.Device)]; s != nil {
+			s.Deployments = append(s.Deployments, d.seen())
+		}
+	})
 }
 
 // each requests devices one by one; a device that has never reported is not in the result.
 func (c *Client) each(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*device, error) {
-	found := make([]*device, len(devices))
+	out := map[artifacts.DeviceID]*device{}
+	var mu sync.Mutex
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(manyAtOnce)
-	for i, id := range devices {
+	for _, id := range devices {
 		g.Go(func() error {
 			d, err := c.device(ctx, id)
 			if errors.Is(err, fault.ErrNotFound) {
 				return nil
 			}
-			found[i] = d
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				out[id] = d
+			}
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	out := map[artifacts.DeviceID]*device{}
-	for i, d := range found {
-		if d != nil {
-			out[devices[i]] = d
-		}
-	}
-	return out, nil
-}
-
-// all lists devices first and deployments then: the deployments of a device are then never older than its own
-// entry.
-func (c *Client) all(ctx context.Context, devices []artifacts.DeviceID) (map[artifacts.DeviceID]*rollout.DeviceReport, error) {
-	out := make(map[artifacts.DeviceID]*rollout.DeviceReport, len(devices))
-	err := c.list(ctx, url.Values{"limit": {strconv.Itoa(pageSize)}}, devices, func(id artifacts.DeviceID, d device) { out[id] = d.sighting() })
-	if err != nil {
-		return nil, err
-	}
-	return out, c.deployments(ctx, out)
+	return out, g.Wait()
 }
 
 // list reads all pages of devices, and calls visit for the requested ones.
@@ -244,15 +232,6 @@ func (c *Client) list(ctx context.Context, q url.Values, devices []artifacts.Dev
 		}
 		q.Set("after", list.Next)
 	}
-}
-
-// deployments adds the deployments of devices.
-func (c *Client) deployments(ctx context.Context, out map[artifacts.DeviceID]*rollout.DeviceReport) error {
-	return c.pages(ctx, url.Values{"limit": {strconv.Itoa(pageSize)}}, func(d deployment) {
-		if s := out[artifacts.DeviceID(d.Device)]; s != nil {
-			s.Deployments = append(s.Deployments, d.seen())
-		}
-	})
 }
 
 // pages reads all pages of deployments.

@@ -31,22 +31,15 @@ func (s Store) History(ctx context.Context, limit int) (all []*Record, more bool
 func (s Store) before(ctx context.Context, rec *Record, targets map[digest.Digest][]byte) (*Record, error) {
 	above := rec.Revision // is of this rollout, or of a later one
 	var found *Record
-	for step := uint64(1); found == nil; step *= 2 {
-		if above == 1 {
+	for step := uint64(1); found == nil || found.Revision+1 < above; step *= 2 {
+		next := above - min(step, above-1)
+		switch {
+		case found != nil:
+			next = found.Revision + (above-found.Revision)/2
+		case above == 1:
 			return nil, nil
 		}
-		x, err := s.at(ctx, above-min(step, above-1), targets)
-		switch {
-		case err != nil || x == nil:
-			return nil, err
-		case x.Rollout.Number < rec.Rollout.Number:
-			found = x
-		default:
-			above = x.Revision
-		}
-	}
-	for found.Revision+1 < above {
-		x, err := s.at(ctx, found.Revision+(above-found.Revision)/2, targets)
+		x, err := s.at(ctx, next, targets)
 		switch {
 		case err != nil || x == nil:
 			return nil, err
