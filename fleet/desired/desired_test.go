@@ -355,18 +355,6 @@ func TestDiskLost(t *testing.T) {
 	}
 }
 
-// A state is served only when it may be.
-func TestVerifiedBeforeItIsServed(t *testing.T) {
-	w := newWorld(t, verifyNone)
-	w.publish("press-07", 1, "web")
-	if a := w.get("press-07", "/api/v1/deployments"); a.code != 500 || !strings.Contains(string(a.body), "signature") {
-		t.Errorf("GET deployments = %d %s", a.code, a.body)
-	}
-	if w.reg.Asked["blob"] > 0 {
-		t.Error("blobs of a state that may not be served were read")
-	}
-}
-
 // Paths of whatever form are answered, and never with what is not the client's.
 func FuzzPath(f *testing.F) {
 	for _, s := range []string{"deployments", "deployments/" + someID + "/sha256:x", "bundles/../bundles/x", "bundles/sha256:%00", "deployments//", "bundles/%2e%2e/", "deployments/a/b/c"} {

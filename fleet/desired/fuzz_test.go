@@ -1,22 +1,13 @@
 package desired_test
 
 import (
-	"context"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"testing"
 
-	"github.com/opencontainers/go-digest"
-
-	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
-	"github.com/longshore-dev/longshore/fleet/desired"
 )
-
-func verifyNone(o *desired.Options) {
-	o.Verify = func(context.Context, desired.Source, digest.Digest) error { return fault.ErrBadSignature }
-}
 
 func fuzzPath(t *testing.T, w *world, path string) {
 	r := httptest.NewRequest("GET", "/", http.NoBody)

@@ -254,17 +254,12 @@ func (v *View) read(ctx context.Context, f *found) (*artifacts.StateIndex, *arti
 	return x, state, nil
 }
 
-// manifest is the manifest of a state that may be served.
+// manifest is the manifest of a state.
 func (v *View) manifest(ctx context.Context, f *found) ([]byte, error) {
 	if f.Size > 0 {
 		data, err := v.o.Content.Get(ctx, f.Digest)
 		if err == nil || f.source == nil || !errors.Is(err, fault.ErrNotFound) {
 			return data, err
-		}
-	}
-	if v.o.Verify != nil {
-		if err := v.o.Verify(ctx, f.source, f.Digest); err != nil {
-			return nil, err
 		}
 	}
 	_, data, err := f.source.Manifest(ctx, f.Digest)

@@ -63,12 +63,10 @@ type Options struct {
 	Sources   []Source // the first that has a device's state is used
 	Content   Content  // used by this view only
 	Manifests store.Manifests
-	// Verify returns an error if a state must not be served. nil: each one may, and devices verify.
-	Verify  func(ctx context.Context, from Source, d digest.Digest) error
-	Every   time.Duration // between looks for a device's state; 0: 30 s
-	Now     func() time.Time
-	Logger  *slog.Logger
-	Metrics prometheus.Registerer // nil: no metrics
+	Every     time.Duration // between looks for a device's state; 0: 30 s
+	Now       func() time.Time
+	Logger    *slog.Logger
+	Metrics   prometheus.Registerer // nil: no metrics
 }
 
 // View serves desired state. It implements [status.Desired].
