@@ -83,17 +83,23 @@ func TestTrustOfAReplacedVersion(t *testing.T) {
 	s.do(outcome.OK, "trust", "push", "-q", "--key", "root.key", "policy.yaml", states)
 	s.do(outcome.OK, "trust", "set-threshold", "-q", "--dry-run", "--key", "root.key", "--policy-signers", "1", states)
 	s.do(outcome.OK, "trust", "init", "--signer", "root.pub", "--key", "release.pub", "--key", "other.pub", "--file", "stranger.yaml", states)
-	a, err := artifacts.PackTrust(artifacts.TrustOptions{Version: 1, Policy: mustRead(t, "stranger.yaml")})
-	if err == nil {
-		_, err = release.Publish(t.Context(), s.repository(), a, release.PublishOptions{Tags: []string{"v1"}})
+	put := func(version uint64, tag string) {
+		t.Helper()
+		a, err := artifacts.PackTrust(artifacts.TrustOptions{Version: version, Policy: mustRead(t, "stranger.yaml")})
+		if err == nil {
+			_, err = release.Publish(t.Context(), s.repository(), a, release.PublishOptions{Tags: []string{tag}})
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.refuses(outcome.Verification, []string{"change " + states + ":v1", "compare it with"}, "trust", "set-threshold", "--key", "root.key", "--policy-signers", "1", states)
-	s.do(outcome.NotFound, "trust", "show", states+":v2.proposal")
+	put(1, "v1")
+	s.refuses(outcome.Verification, []string{states + ":v1", "compare it with"}, "trust", "set-threshold", "--key", "root.key", "--policy-signers", "1", states)
 	s.rewrite("stranger.yaml", "version: 1", "version: 2")
-	s.do(outcome.OK, "trust", "push", "-q", "stranger.yaml", states)
+	s.refuses(outcome.Verification, []string{states + ":v1", "compare it with"}, "trust", "push", "--key", "root.key", "stranger.yaml", states)
+	s.do(outcome.NotFound, "trust", "show", states+":v2.proposal")
+	put(2, "v2.proposal")
+	s.refuses(outcome.Verification, []string{states + ":v1", "compare it with"}, "trust", "sign", "--key", "root.key", states)
 	if out := s.do(outcome.OK, "trust", "show", states+":v2.proposal"); !strings.Contains(out, "version 1, which lacks valid signatures") {
 		t.Errorf("trust show does not tell that version 1 is not signed:\n%s", out)
 	}

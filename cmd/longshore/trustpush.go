@@ -414,7 +414,7 @@ func (c *call) trustSign(args []string) error {
 // review asks the user at a terminal whether to sign the proposal, and returns its digest. seen is the digest in the command
 // line; "" if it has none.
 func (c *call) review(repo *registry.Repository, seen digest.Digest) (digest.Digest, error) {
-	x, err := trust.Pending(c.Context, repo)
+	x, err := trust.Pending(c.Context, c.now(), repo)
 	if err != nil {
 		return "", fmt.Errorf("sign the proposed trust policy in %s: %w", repo.Name(), err)
 	}

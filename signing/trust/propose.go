@@ -75,7 +75,7 @@ func Propose(ctx context.Context, now time.Time, at Place, m Moves, d Draft, by 
 		return nil, err
 	}
 	what := fmt.Sprintf("propose trust policy %d in %s", p.Version, at.Name())
-	before, err := Latest(ctx, at)
+	before, err := genuine(ctx, now, at)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
@@ -131,8 +131,8 @@ func Propose(ctx context.Context, now time.Time, at Place, m Moves, d Draft, by 
 }
 
 // Pending reads the proposal of the version that is next. It is fault.ErrNotFound where nothing is proposed.
-func Pending(ctx context.Context, at Place) (*Published, error) {
-	_, p, err := underWay(ctx, at)
+func Pending(ctx context.Context, now time.Time, at Place) (*Published, error) {
+	_, p, err := underWay(ctx, now, at)
 	return p, err
 }
 
@@ -140,7 +140,7 @@ func Pending(ctx context.Context, at Place) (*Published, error) {
 // signer has looked at: another one is fault.ErrConflict.
 func Endorse(ctx context.Context, now time.Time, at Place, m Moves, seen digest.Digest, by ...Signatory) (*Proposal, error) {
 	what := "sign the proposed trust policy in " + at.Name()
-	before, p, err := underWay(ctx, at)
+	before, p, err := underWay(ctx, now, at)
 	if err == nil && seen != "" && seen != p.Descriptor.Digest {
 		err = fmt.Errorf("the proposal is %s now: %w", p.Descriptor.Digest, fault.ErrConflict)
 	}
@@ -340,21 +340,28 @@ func (b *Published) admits(ctx context.Context, now time.Time, at Place, d diges
 	return b.Policy.Follow(ctx, now, at, d)
 }
 
-// Newest reads the highest version that is published, to be changed. It is fault.ErrNotFound where there is none. One that is not
-// signed by enough of its own signers and of those of the version before is refused, as the next one would sign what it says.
+// Newest reads the highest version that is published, to be changed. It is fault.ErrNotFound where there is none.
 func Newest(ctx context.Context, now time.Time, at Place) (*Published, error) {
-	p, err := Latest(ctx, at)
-	if err != nil {
-		return nil, err
-	}
-	if p == nil {
-		return nil, fault.WithHint(fmt.Errorf("%s: no trust policy is published: %w", at.Name(), fault.ErrNotFound),
+	p, err := genuine(ctx, now, at)
+	if p == nil && err == nil {
+		err = fault.WithHint(fmt.Errorf("%s: no trust policy is published: %w", at.Name(), fault.ErrNotFound),
 			"write the first one with longshore trust init, and publish it with longshore trust push")
 	}
+	return p, err
+}
+
+// genuine reads the highest version that is published; nil: none is. One that is not signed by enough of its own signers and of those of
+// the version before is refused: the next one would sign what it says, and no device could follow it.
+func genuine(ctx context.Context, now time.Time, at Place) (*Published, error) {
+	p, err := Latest(ctx, at)
+	if p == nil || err != nil {
+		return nil, err
+	}
 	if err := p.Signed(ctx, now, at); err != nil {
-		err = fmt.Errorf("change %s:%s: %w", at.Name(), artifacts.TrustTag(p.Policy.Version), err)
+		tag := artifacts.TrustTag(p.Policy.Version)
+		err = fmt.Errorf("%s:%s: %w", at.Name(), tag, err)
 		if !fault.Retryable(err) {
-			err = fault.WithHint(err, "compare it with the policy of a device: longshore trust history --policy FILE; change a file that you trust with --file, and publish it with longshore trust push")
+			err = fault.WithHint(err, "compare it with the policy of a device: longshore trust history --policy FILE; then point the tag "+tag+" at the version that devices have, or remove it if they have none")
 		}
 		return nil, err
 	}
@@ -362,7 +369,7 @@ func Newest(ctx context.Context, now time.Time, at Place) (*Published, error) {
 }
 
 // Signed reports whether enough of the signers that the version names have signed it, and of those that the version before it in
-// the repository names, if that is there.
+// the repository names, if that is there. Signers whose time is over count: they may have been replaced because of that.
 func (p *Published) Signed(ctx context.Context, now time.Time, at Place) error {
 	former, err := p.Former(ctx, at)
 	if err != nil {
@@ -374,7 +381,7 @@ func (p *Published) Signed(ctx context.Context, now time.Time, at Place) error {
 		case by.Policy.Trust == nil:
 			return fmt.Errorf("version %d names no signers of versions: %w", by.Policy.Version, fault.ErrRejected)
 		default:
-			if t := by.Policy.Endorsements(ctx, now, at, p.Descriptor); t.Err != nil {
+			if t := by.Policy.Endorsements(ctx, now, at, p.Descriptor); t.Err != nil && !errors.Is(t.Err, fault.ErrKeyExpired) {
 				return fmt.Errorf("signers of version %d: %w", by.Policy.Version, t.Err)
 			}
 		}
@@ -435,8 +442,8 @@ func versions(ctx context.Context, at Place) (versions, proposals []uint64, err 
 }
 
 // underWay reads the version that is published, nil if none is, and the proposal of the one that is next.
-func underWay(ctx context.Context, at Place) (before, proposal *Published, err error) {
-	before, err = Latest(ctx, at)
+func underWay(ctx context.Context, now time.Time, at Place) (before, proposal *Published, err error) {
+	before, err = genuine(ctx, now, at)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -31,6 +31,45 @@ func (r *repository) propose(t testing.TB, d doc, names ...string) (*Proposal, e
 	return Propose(t.Context(), now, r, nil, Draft{Document: []byte(d.text(t))}, by(t, names...)...)
 }
 
+// After a rotation of signers whose time ends, the version stays one that can be changed, and carried to a site.
+func TestSignersOfBeforeHaveExpired(t *testing.T) {
+	r := newRepository()
+	first, second := plain(1), plain(2)
+	first.keys = map[string]string{"root-1": ", notAfter: 2026-12-01T00:00:00Z", "root-2": ", notAfter: 2026-12-01T00:00:00Z", "root-3": ", notAfter: 2026-12-01T00:00:00Z"}
+	second.signers = []string{"root-4", "root-5", "root-6"}
+	r.push(t, first, "", "root-1", "root-2")
+	r.push(t, second, "", "root-1", "root-2", "root-4", "root-5")
+	later := now.AddDate(1, 0, 0)
+	if _, err := Newest(t.Context(), later, r); err != nil {
+		t.Errorf("Newest = %v", err)
+	}
+	third := plain(3)
+	third.signers = second.signers
+	p, err := Propose(t.Context(), later, r, nil, Draft{Document: []byte(third.text(t))}, by(t, "root-4", "root-5")...)
+	if err != nil || !p.Published {
+		t.Errorf("Propose = %+v, %v", p, err)
+	}
+}
+
+// A version that was put over the newest one, or above it, by others is named: nothing can follow it, and no one is asked to sign what does.
+func TestProposeAfterAForeignVersion(t *testing.T) {
+	for name, version := range map[string]uint64{"replaced": 2, "above": 3} {
+		r := newRepository()
+		r.push(t, plain(1), "", "root-1", "root-2")
+		r.push(t, plain(2), "", "root-1", "root-2")
+		foreign := plain(version)
+		foreign.signers = []string{"evil-1", "evil-2", "evil-3"}
+		r.push(t, foreign, "", "evil-1", "evil-2")
+		p, err := r.propose(t, plain(version+1), "root-1", "root-2")
+		if !fault.Distrusted(err) || !strings.Contains(err.Error(), fmt.Sprintf(":v%d: ", version)) || !strings.Contains(fault.Hint(err), fmt.Sprintf("v%d", version)) {
+			t.Errorf("%s: %+v, %v (%s)", name, p, err, fault.Hint(err))
+		}
+		if _, err := r.Resolve(t.Context(), fmt.Sprintf("v%d.proposal", version+1)); !errors.Is(err, fault.ErrNotFound) {
+			t.Errorf("%s: something is proposed: %v", name, err)
+		}
+	}
+}
+
 // TestOneAfterTheOther: each signer adds a signature on another day; the last one that is needed publishes.
 func TestOneAfterTheOther(t *testing.T) {
 	r := newRepository()
