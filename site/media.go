@@ -16,7 +16,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
@@ -50,47 +49,43 @@ type Inventory struct {
 func Take(ctx context.Context, from Source, states string, c *Closure) (*Inventory, error) {
 	var mu sync.Mutex
 	i := &Inventory{Version: documentVersion, States: states, Content: map[string][]digest.Digest{}}
-	g, inner := errgroup.WithContext(ctx)
-	g.SetLimit(8)
 	names := map[string]uint64{} // generations that the devices' tags name
 	for _, n := range c.Needs {
 		if n.current != "" {
 			names[n.current] = n.number
 		}
 	}
-	for _, n := range c.Needs {
-		g.Go(func() error {
-			repo, err := from.OpenName(inner, n.Repository)
+	err := each(ctx, 8, c.Needs, func(ctx context.Context, n *Need) error {
+		repo, err := from.OpenName(ctx, n.Repository)
+		if err != nil {
+			return err
+		}
+		content, err := repo.Everything(ctx, n.Digest)
+		if errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
+			return nil // it is exported again
+		}
+		if err != nil {
+			return err
+		}
+		// A state that came without its device's tag, as before the last step of an import, is exported again, to set the tag.
+		ahead := n.Kind == artifacts.KindState && slices.ContainsFunc(n.Devices, func(device string) bool { return n.number > names[device] })
+		for _, d := range content {
+			if ahead && d.Digest == n.Digest {
+				continue
+			}
+			there, err := repo.Exists(ctx, d)
 			if err != nil {
 				return err
 			}
-			content, err := repo.Everything(inner, n.Digest)
-			if errors.Is(err, fault.ErrNotFound) && !errors.Is(err, fault.ErrTemporary) {
-				return nil // it is exported again
+			if there {
+				mu.Lock()
+				i.Content[n.Repository] = append(i.Content[n.Repository], d.Digest)
+				mu.Unlock()
 			}
-			if err != nil {
-				return err
-			}
-			// A state that came without its device's tag, as before the last step of an import, is exported again, to set the tag.
-			ahead := n.Kind == artifacts.KindState && slices.ContainsFunc(n.Devices, func(device string) bool { return n.number > names[device] })
-			for _, d := range content {
-				if ahead && d.Digest == n.Digest {
-					continue
-				}
-				there, err := repo.Exists(inner, d)
-				if err != nil {
-					return err
-				}
-				if there {
-					mu.Lock()
-					i.Content[n.Repository] = append(i.Content[n.Repository], d.Digest)
-					mu.Unlock()
-				}
-			}
-			return nil
-		})
-	}
-	if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
+		}
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	for name, all := range i.Content {

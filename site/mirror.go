@@ -10,7 +10,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -75,17 +74,7 @@ func (m *Mirror) Run(ctx context.Context, c *Closure) (*Mirrored, error) {
 		most  int // at a time
 		do    func(context.Context, *Need) error
 	}{{states, mostStates, m.check}, {others, most, m.copy}, {states, mostStates, m.copy}, {states, mostStates, m.history}, {states, mostStates, m.move}} {
-		g, inner := errgroup.WithContext(ctx)
-		g.SetLimit(step.most)
-		for _, n := range step.needs {
-			g.Go(func() error {
-				if inner.Err() != nil {
-					return inner.Err()
-				}
-				return step.do(inner, n)
-			})
-		}
-		if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
+		if err := each(ctx, step.most, step.needs, step.do); err != nil {
 			return &m.made, err
 		}
 	}
@@ -101,24 +90,20 @@ func (m *Mirror) news(ctx context.Context, states, others []*Need) (newStates, n
 	has := m.Since.sets()
 	var mu sync.Mutex
 	whole, told := map[*Need][]ocispec.Descriptor{}, map[string]bool{} // told: devices
-	g, inner := errgroup.WithContext(ctx)
-	g.SetLimit(8)
-	for _, n := range slices.Concat(states, others) {
-		g.Go(func() error {
-			all, err := m.whole(inner, has[n.Repository], n)
-			if err != nil {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			whole[n] = all
-			for _, device := range n.Devices {
-				told[device] = told[device] || all == nil
-			}
-			return nil
-		})
-	}
-	if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
+	err = each(ctx, 8, slices.Concat(states, others), func(ctx context.Context, n *Need) error {
+		all, err := m.whole(ctx, has[n.Repository], n)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		whole[n] = all
+		for _, device := range n.Devices {
+			told[device] = told[device] || all == nil
+		}
+		return nil
+	})
+	if err != nil {
 		return nil, nil, err
 	}
 	for i, n := range slices.Concat(states, others) {
@@ -168,36 +153,31 @@ func (m *Mirror) whole(ctx context.Context, has map[digest.Digest]bool, n *Need)
 
 // again checks the content of new states once more: a prune that ran before their tags were set may have removed it.
 func (m *Mirror) again(ctx context.Context, needs []*Need) error {
-	g, inner := errgroup.WithContext(ctx)
-	g.SetLimit(4)
-	for _, n := range needs {
-		g.Go(func() error {
-			to, err := m.To(inner, n.Repository)
-			if err != nil {
-				return err
-			}
-			there, err := to.Exists(inner, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: n.Digest})
-			if err != nil || there {
-				return err
-			}
-			from, err := m.From.OpenName(inner, n.Repository)
-			if err != nil {
-				return err
-			}
-			to, err = to.Elsewhere(inner, to.Name()) // a snapshot would list removed signatures
-			if errors.Is(err, fault.ErrUnsupported) {
-				return nil // a layout is not pruned
-			}
-			if err != nil {
-				return err
-			}
-			lost := *n
-			lost.there = false
-			_, err = m.bring(inner, &lost, from.Upstream(), to.Upstream())
+	return each(ctx, 4, needs, func(ctx context.Context, n *Need) error {
+		to, err := m.To(ctx, n.Repository)
+		if err != nil {
 			return err
-		})
-	}
-	return errors.Join(g.Wait(), ctx.Err())
+		}
+		there, err := to.Exists(ctx, ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: n.Digest})
+		if err != nil || there {
+			return err
+		}
+		from, err := m.From.OpenName(ctx, n.Repository)
+		if err != nil {
+			return err
+		}
+		to, err = to.Elsewhere(ctx, to.Name()) // a snapshot would list removed signatures
+		if errors.Is(err, fault.ErrUnsupported) {
+			return nil // a layout is not pruned
+		}
+		if err != nil {
+			return err
+		}
+		lost := *n
+		lost.there = false
+		_, err = m.bring(ctx, &lost, from.Upstream(), to.Upstream())
+		return err
+	})
 }
 
 // check rejects a device's state that is older than the one at the site.

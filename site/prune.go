@@ -11,7 +11,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -145,30 +144,26 @@ func planStates(ctx context.Context, repo *registry.Repository, devices []artifa
 	}
 	reported := map[string][]release.Need{}
 	var mu sync.Mutex
-	g, inner := errgroup.WithContext(ctx)
-	g.SetLimit(reportsAtOnce)
-	for _, report := range tags {
+	err = each(ctx, reportsAtOnce, tags, func(ctx context.Context, report string) error {
 		tag, ok := strings.CutSuffix(report, artifacts.CurrentTag(""))
 		if !ok {
-			continue
-		}
-		g.Go(func() error {
-			running, err := reportedStates(inner, repo, report)
-			if err != nil && !release.Unfit(err) {
-				return err
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				reported[tag] = []release.Need{{All: true, Why: "what the device runs cannot be read from " + report}}
-			}
-			for _, g := range running {
-				reported[tag] = append(reported[tag], release.Need{Digest: g.Digest, Why: "the device reports that it has it"})
-			}
 			return nil
-		})
-	}
-	if err := errors.Join(g.Wait(), ctx.Err()); err != nil {
+		}
+		running, err := reportedStates(ctx, repo, report)
+		if err != nil && !release.Unfit(err) {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			reported[tag] = []release.Need{{All: true, Why: "what the device runs cannot be read from " + report}}
+		}
+		for _, g := range running {
+			reported[tag] = append(reported[tag], release.Need{Digest: g.Digest, Why: "the device reports that it has it"})
+		}
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	return release.PlanPrune(ctx, repo, release.Retention{
@@ -202,15 +197,12 @@ func (w *walk) all(ctx context.Context, repo *registry.Repository, name string, 
 			states[artifacts.HistoryTag(device, n)] = true
 		}
 	}
-	g, inner := errgroup.WithContext(ctx)
-	g.SetLimit(w.o.concurrency())
-	for _, tag := range tags {
+	return each(ctx, w.o.concurrency(), tags, func(ctx context.Context, tag string) error {
 		if strings.HasPrefix(tag, "sha256-") || strings.HasSuffix(tag, artifacts.CurrentTag("")) {
-			continue
+			return nil
 		}
-		g.Go(func() error { return w.tagged(inner, repo, name, tag, states[tag], wanted) })
-	}
-	return errors.Join(g.Wait(), ctx.Err())
+		return w.tagged(ctx, repo, name, tag, states[tag], wanted)
+	})
 }
 
 // tagged reads the state that a tag names; state: by its name a state of a device, whether this version can read it or not.
@@ -348,7 +340,7 @@ func (p *Pruning) Remove(ctx context.Context) (*Pruned, error) {
 			break
 		}
 		var gone *release.Gone
-		gone, err = one.Plan.Remove(ctx, one.at, nil, nil)
+		gone, err = one.Plan.Remove(ctx, one.at, nil)
 		out.States, out.Referrers = out.States+gone.States, out.Referrers+gone.Referrers
 	}
 	ctx = context.WithoutCancel(ctx) // needed content is restored, whatever ended the removal

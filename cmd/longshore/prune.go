@@ -355,7 +355,7 @@ func (c *call) prune(command string, at map[string][]artifacts.DeviceID, keep re
 		if one.signatures != nil {
 			signatures = one.signatures
 		}
-		gone, err := one.plan.Remove(c.Context, one.repo, signatures, nil)
+		gone, err := one.plan.Remove(c.Context, one.repo, signatures)
 		if r.Removed, r.Referrers = r.Removed+gone.States, r.Referrers+gone.Referrers; err != nil {
 			if r.Removed == 0 {
 				return err

@@ -428,7 +428,7 @@ type Gone struct {
 // Remove executes the plan: it removes each state with everything that refers to it; signatures is the repository of these, nil:
 // that of the states. The signatures of a removed state are removed even if the rest is interrupted. The counts are also valid with an
 // error. A device whose tag has moved to a generation of the plan keeps everything, and its error wraps fault.ErrConflict.
-func (p *Pruning) Remove(ctx context.Context, states, signatures Remover, progress func(done, all int)) (*Gone, error) {
+func (p *Pruning) Remove(ctx context.Context, states, signatures Remover) (*Gone, error) {
 	if signatures == nil {
 		signatures = states
 	}
@@ -459,10 +459,7 @@ func (p *Pruning) Remove(ctx context.Context, states, signatures Remover, progre
 				}
 				n, err := signatures.RemoveReferrers(context.WithoutCancel(inner), old.Digest, tags)
 				mu.Lock()
-				out.States++
-				if out.Referrers += n; progress != nil {
-					progress(out.States, all)
-				}
+				out.States, out.Referrers = out.States+1, out.Referrers+n
 				mu.Unlock()
 				if err != nil {
 					return err

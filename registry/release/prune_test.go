@@ -27,6 +27,7 @@ type shelf struct {
 	refuse  error // what RemoveManifest answers; nil: it removes
 	freed   []digest.Digest
 	removed []digest.Digest
+	told    func() // of a removal; nil: nothing
 }
 
 func (s *shelf) RemoveManifest(_ context.Context, d digest.Digest, _ ...string) error {
@@ -35,7 +36,9 @@ func (s *shelf) RemoveManifest(_ context.Context, d digest.Digest, _ ...string) 
 	if s.refuse != nil {
 		return s.refuse
 	}
-	s.removed = append(s.removed, d)
+	if s.removed = append(s.removed, d); s.told != nil {
+		s.told()
+	}
 	for t, there := range s.tags { // every tag that names it goes, as with most registries
 		if there == d {
 			delete(s.tags, t)
@@ -165,7 +168,7 @@ func TestPlanPrune(t *testing.T) {
 					t.Errorf("%s stays because %q, want %q", tag, got, why)
 				}
 			}
-			if _, err := p.Remove(t.Context(), s, nil, nil); err != nil {
+			if _, err := p.Remove(t.Context(), s, nil); err != nil {
 				t.Fatal(err)
 			}
 			again, err := PlanPrune(t.Context(), s, c.o)
@@ -327,7 +330,7 @@ func TestPruneKeepsWhatIsNeeded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		gone, err := p.Remove(t.Context(), s, nil, nil)
+		gone, err := p.Remove(t.Context(), s, nil)
 		if err != nil || before-len(s.tags) != gone.States || gone.Referrers != 2*gone.States || !slices.Equal(slices.Sorted(slices.Values(s.freed)), slices.Sorted(slices.Values(s.removed))) {
 			t.Fatalf("round %d: %+v, %v, %d tags less", round, gone, err, before-len(s.tags))
 		}
@@ -355,23 +358,20 @@ func TestPruneEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := p.Remove(t.Context(), s, nil, nil); !errors.Is(err, fault.ErrUnsupported) || !strings.Contains(err.Error(), "0 of 4 old generations removed") || len(s.freed) != 0 {
+	if _, err := p.Remove(t.Context(), s, nil); !errors.Is(err, fault.ErrUnsupported) || !strings.Contains(err.Error(), "0 of 4 old generations removed") || len(s.freed) != 0 {
 		t.Errorf("a registry that lets nobody: %v, freed %v", err, s.freed)
 	}
 	// Somebody moves the tag back to what was to go.
 	s.refuse = nil
 	s.tags[s.name+":d"] = s.tags[s.name+":d.v2"]
-	if _, err := p.Remove(t.Context(), s, nil, nil); !errors.Is(err, fault.ErrConflict) || len(s.removed) != 0 {
+	if _, err := p.Remove(t.Context(), s, nil); !errors.Is(err, fault.ErrConflict) || len(s.removed) != 0 {
 		t.Errorf("the tag was moved: %v, removed %v", err, s.removed)
 	}
 	// Once ended by the caller, what was removed is freed of its signatures nevertheless.
 	s.tags[s.name+":d"] = s.tags[s.name+":d.v6"]
 	ctx, cancel := context.WithCancel(t.Context())
-	gone, err := p.Remove(ctx, s, nil, func(done, all int) {
-		if cancel(); done != 1 || all != 4 {
-			t.Logf("%d of %d", done, all)
-		}
-	})
+	s.told = cancel
+	gone, err := p.Remove(ctx, s, nil)
 	if len(s.freed) != len(s.removed) || gone.States != len(s.removed) {
 		t.Errorf("%d removed, %d freed, %v", len(s.removed), len(s.freed), err)
 	}
