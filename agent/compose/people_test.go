@@ -175,13 +175,13 @@ func TestTargetsOfRuntimes(t *testing.T) {
 	}
 	for _, text := range []string{
 		`services: {a: {image: x, volumes: ["/proc:/proc", "/opt/cpu:/proc/cpuinfo", "/proc:/host/proc:ro", "/opt/a:/process"]}}`,
-		`services: {a: {image: x, user: "4294967294:0"}}`,
+		`services: {a: {image: x, user: "2147483647:0"}}`,
 	} {
 		if _, err := compose.CheckFile(t.Context(), "f", []byte(text), nil); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	for _, user := range []string{"4294967296", "0:4294967296", "4294967295", "99999999999999999999"} {
+	for _, user := range []string{"4294967296", "0:4294967296", "2147483648", "99999999999999999999"} {
 		_, err := compose.CheckFile(t.Context(), "f", []byte(`services: {a: {image: x, user: "`+user+`"}}`), nil)
 		wantFault(t, err, "services.a.user", "no number of a user or group")
 	}

@@ -3,7 +3,6 @@ package compose
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"math"
@@ -215,8 +214,8 @@ func (t *translation) plainFields(n *composefile.Node, s *workload.Service) {
 		t.Fault(n.Get("domainname"), "", "%q is no name of a domain", s.Domainname)
 	}
 	for id := range strings.SplitSeq(s.User, ":") {
-		if v, err := strconv.ParseUint(id, 10, 32); errors.Is(err, strconv.ErrRange) || err == nil && v == math.MaxUint32 {
-			t.Fault(n.Get("user"), "", "%s is no number of a user or group: the highest is %d", composefile.Clip(id), uint32(math.MaxUint32-1))
+		if v, _ := strconv.ParseUint(id, 10, 32); v > math.MaxInt32 { // with an error 0, or the highest for one that is too large
+			t.Fault(n.Get("user"), "", "%s is no number of a user or group: the highest is %d", composefile.Clip(id), math.MaxInt32)
 		}
 	}
 	s.Annotations = t.mapping(n.Get("annotations"))
