@@ -286,6 +286,9 @@ func (r *Store) fill(id string, layer []mount.Mount, target, dir string) error {
 		if err := os.Rename(fresh, full); err != nil {
 			return err
 		}
+		if err := syncDir(dir, unix.Fsync); err != nil { // before any file is moved
+			return err
+		}
 	}
 	files, err := entries(full)
 	for _, name := range files {
