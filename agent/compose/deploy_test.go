@@ -75,6 +75,7 @@ func TestStartFirst(t *testing.T) {
 		{"fixed address", "networks: {a: {ipv4_address: 10.1.0.9}}", "networks: {a: {ipam: {config: [{subnet: 10.1.0.0/24}]}}}", "fixed"},
 		{"fixed hardware address", "mac_address: \"02:42:00:00:00:01\"", "", "fixed"},
 		{"macvlan", "networks: [a]", "networks: {a: {driver: macvlan, driver_opts: {parent: eth0}}}", "no service address"},
+		{"network of the site", "networks: [a]", "networks: {a: {external: true}}", "no service address"},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -24,15 +24,10 @@ type Policy struct {
 	Patience   int           // restarts in a row after which a component that was installed counts as failed
 
 	Monitor time.Duration // a new container that fails this soon after it was up has failed an update, unless it says another
-	MinRun  time.Duration // a new container without a health check becomes active when it ran this long
+	MinRun  time.Duration // a new container without a health check becomes active when it ran this long, unless its update has a Monitor
 	Drain   time.Duration // the old container keeps running this long after the address moved
 	LastLog bool          // the last log lines of a container that exited are waited for
 }
-
-// Ripe is how long a new container without a health check runs before it becomes active.
-func (p Policy) Ripe(u workload.Update) time.Duration { return cmp.Or(u.Monitor, p.MinRun) }
-
-func (p Policy) monitor(u workload.Update) time.Duration { return cmp.Or(u.Monitor, p.Monitor) }
 
 // NewPolicy returns a policy with these longest pauses between restarts of a container and between attempts at a step, and this time in
 // which a failure of a new container fails an update.

@@ -172,7 +172,7 @@ func (pl *planner) judge(v *view, x *slot) {
 		x.well = false // it exited before: not up until it has settled
 		v.wakeAt(s.Since.Add(settle(c, pl.p)))
 	case !hasHealth(c) && !x.ended():
-		if ripe := s.Since.Add(pl.p.Ripe(c.Service.Update)); pl.now.Before(ripe) {
+		if ripe := s.Since.Add(cmp.Or(c.Service.Update.Monitor, pl.p.MinRun)); pl.now.Before(ripe) {
 			x.well = false
 			v.wakeAt(ripe)
 		}
@@ -196,7 +196,7 @@ func (pl *planner) judge(v *view, x *slot) {
 		})
 	}
 	if alive(x.o) && x.well && (v.d.Updating || !hasHealth(c)) { // a health check reports it; no waiting is needed
-		if end := s.Up.Add(pl.p.monitor(c.Service.Update)); s.Up.IsZero() || pl.now.Before(end) {
+		if end := s.Up.Add(cmp.Or(c.Service.Update.Monitor, pl.p.Monitor)); s.Up.IsZero() || pl.now.Before(end) {
 			x.up = false
 			v.wakeAt(end)
 		}
