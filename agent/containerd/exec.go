@@ -81,7 +81,7 @@ func execSpec(s *oci.Spec, o agent.ExecOptions, pid uint32) (*specs.Process, err
 	if o.User == "" {
 		return p, nil
 	}
-	user, err := users.LookUp(fmt.Sprintf("/proc/%d/root", pid), o.User)
+	user, err := users.LookUp(fmt.Sprintf("/proc/%d/root", pid), o.User, nil)
 	if err != nil {
 		return nil, err
 	}

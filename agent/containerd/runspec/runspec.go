@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
 	_ "github.com/containerd/containerd/v2/client" // names the types of specifications
 	"github.com/containerd/containerd/v2/core/containers"
+	"github.com/containerd/containerd/v2/core/mount"
 	"github.com/containerd/containerd/v2/pkg/oci"
 	"github.com/containerd/typeurl/v2"
 	"github.com/moby/sys/signal"
@@ -25,6 +25,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/containerd/guard"
+	"github.com/longshore-dev/longshore/agent/containerd/users"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -81,6 +82,7 @@ func (m Maker) opts(b Blueprint) []oci.SpecOpts {
 	hostname := cmp.Or(b.Hostname, s.Hostname, s.Name)
 	opts := []oci.SpecOpts{
 		processOpts(s, config, hostname, m.Telemetry.environment(m.Device, b.Project, b.Container, config)),
+		asUser(cmp.Or(s.User, config.User, "0"), s.Groups),
 		oci.WithHostname(hostname),
 		oci.WithoutRunMount, // an image's own /run stays visible
 		oci.WithMounts(b.Mounts),
@@ -90,17 +92,6 @@ func (m Maker) opts(b Blueprint) []oci.SpecOpts {
 	}
 	if s.Domainname != "" && s.Namespaces.UTS != workload.HostNamespace {
 		opts = append(opts, oci.WithDomainname(s.Domainname))
-	}
-	if user := cmp.Or(s.User, config.User); user != "" {
-		opts = append(opts, asUser(user))
-		if !strings.Contains(user, ":") { // as with Docker, a group in its place is the only one
-			opts = append(opts, supplementaryGroups)
-		}
-	} else {
-		opts = append(opts, oci.WithAdditionalGIDs("root"))
-	}
-	if len(s.Groups) > 0 {
-		opts = append(opts, oci.WithAppendAdditionalGroups(s.Groups...))
 	}
 	if s.ReadOnly {
 		opts = append(opts, oci.WithRootFSReadonly())
@@ -179,20 +170,27 @@ func Environment(lists ...[]string) []string {
 	return out
 }
 
-// asUser sets the user, "uid[:gid]" or names of the image.
-func asUser(user string) oci.SpecOpts {
+// asUser sets the user and the groups of the process, by the files of its layer. containerd's own options for that would mount the layer once for
+// each of them, and link text/template.
+func asUser(name string, groups []string) oci.SpecOpts {
 	return func(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
-		if err := oci.WithUser(user)(ctx, client, c, s); err != nil {
-			return fault.WithHint(fmt.Errorf("user %q is not in the image: %w", user, failure.As(fault.ErrInvalid, err)),
-				"name a user that the image's /etc/passwd has, or give the number")
+		layer, err := client.SnapshotService(c.Snapshotter).Mounts(ctx, c.SnapshotKey)
+		if err != nil {
+			return err
 		}
+		var user specs.User
+		var unknown error // apart from those of the mount, which have the name of its directory in their text
+		err = mount.WithReadonlyTempMount(ctx, users.WithoutMapping(layer), func(root string) error {
+			user, unknown = users.LookUp(root, name, groups)
+			return nil
+		})
+		if err = cmp.Or(err, unknown); err != nil {
+			return err
+		}
+		user.Umask = s.Process.User.Umask
+		s.Process.User = user
 		return nil
 	}
-}
-
-// supplementaryGroups looks up the groups of the user that was set before.
-func supplementaryGroups(ctx context.Context, client oci.Client, c *containers.Container, s *oci.Spec) error {
-	return oci.WithAdditionalGIDs(strconv.FormatUint(uint64(s.Process.User.UID), 10))(ctx, client, c, s)
 }
 
 // Signal reads the name or number of a signal; "" is SIGTERM. fault.ErrInvalid: there is no such signal.

@@ -1,11 +1,13 @@
 package users
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/user"
@@ -19,25 +21,36 @@ import (
 // maxAccounts bounds what is read of a container's /etc/passwd and /etc/group.
 const maxAccounts = 1 << 20
 
-// LookUp finds a user, "uid[:gid]" or names, in /etc/passwd and /etc/group below root. fault.ErrInvalid: there is no such user.
-func LookUp(root, spec string) (specs.User, error) {
+// LookUp finds a user, "uid[:gid]" or names, in /etc/passwd and /etc/group below root, and more groups of the process, names or numbers. A user
+// without a group has the groups of /etc/group, as with Docker. fault.ErrInvalid: there is no such user or group.
+func LookUp(root, spec string, groups []string) (specs.User, error) {
 	passwd, err := accounts(root, "etc/passwd")
 	if err != nil {
 		return specs.User{}, err
 	}
 	defer passwd.Close()
-	group, err := accounts(root, "etc/group")
+	file, err := accounts(root, "etc/group")
 	if err != nil {
 		return specs.User{}, err
 	}
-	defer group.Close()
-	u, err := user.GetExecUser(spec, nil, io.LimitReader(passwd, maxAccounts), io.LimitReader(group, maxAccounts))
+	defer file.Close()
+	group, err := io.ReadAll(io.LimitReader(file, maxAccounts))
 	if err != nil {
-		return specs.User{}, fmt.Errorf("user %q: %w", spec, failure.As(fault.ErrInvalid, err))
+		return specs.User{}, fmt.Errorf("read the container's etc/group: %w", err)
+	}
+	u, err := user.GetExecUser(spec, nil, io.LimitReader(passwd, maxAccounts), bytes.NewReader(group))
+	if err != nil {
+		return specs.User{}, fault.WithHint(fmt.Errorf("user %q is not in the image: %w", spec, failure.As(fault.ErrInvalid, err)),
+			"name a user that the image's /etc/passwd has, or give the number")
+	}
+	more, err := user.GetAdditionalGroups(groups, bytes.NewReader(group))
+	if err != nil {
+		return specs.User{}, fault.WithHint(fmt.Errorf("groups %q are not in the image: %w", groups, failure.As(fault.ErrInvalid, err)),
+			"name groups that the image's /etc/group has, or give numbers")
 	}
 	out := specs.User{UID: uint32(u.Uid), GID: uint32(u.Gid), AdditionalGids: []uint32{uint32(u.Gid)}}
-	for _, g := range u.Sgids {
-		if g != u.Gid {
+	for _, g := range slices.Concat(u.Sgids, more) {
+		if !slices.Contains(out.AdditionalGids, uint32(g)) {
 			out.AdditionalGids = append(out.AdditionalGids, uint32(g))
 		}
 	}
