@@ -1,25 +1,29 @@
-// Package apparmor loads containerd's default AppArmor profile. Only the program apparmor_parser can compile a profile. This package runs
-// it itself, because containerd's function has no context: if the program hangs, its caller hangs too.
+// Package apparmor loads the AppArmor profile of containers, which has the rules of containerd's default profile. Only the program
+// apparmor_parser can compile a profile.
+//
+// containerd's own functions are not used: they have no context, so that a parser that hangs would hang the agent, and they need text/template,
+// with which the linker keeps every exported method of the agent, a fifth of its size.
 package apparmor
 
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
-	"github.com/containerd/containerd/v2/contrib/apparmor"
 	hostapparmor "github.com/containerd/containerd/v2/pkg/apparmor"
 )
 
 // loadedProfiles lists the kernel's profiles, one a line: "name (mode)".
 const loadedProfiles = "/sys/kernel/security/apparmor/profiles"
 
-// Load loads containerd's default profile under a name, unless a profile of that name is loaded. It reports whether the device has
+// Load loads the profile under a name, unless a profile of that name is loaded. It reports whether the device has
 // AppArmor; without it there is no error. apparmor_parser is killed when ctx ends.
 func Load(ctx context.Context, name string) (supported bool, err error) {
 	if !hostapparmor.HostSupports() {
@@ -29,11 +33,65 @@ func Load(ctx context.Context, name string) (supported bool, err error) {
 	if err != nil || mode != "" {
 		return true, err
 	}
-	text, err := apparmor.DumpDefaultProfile(name)
-	if err != nil {
-		return true, fmt.Errorf("write AppArmor's default profile: %w", err)
+	return true, parse(ctx, profile(name))
+}
+
+// rules are what a container may not do, beside what its capabilities and its system call filter do not allow.
+const rules = `
+  network,
+  capability,
+  file,
+  umount,
+  signal (receive) peer=unconfined,
+  signal (receive) peer=runc,
+  signal (receive) peer=crun,
+  signal (receive) peer=AGENT,
+  signal (send,receive) peer=NAME,
+  ptrace (trace,tracedby,read,readby) peer=NAME,
+
+  # of /proc, only its own processes and kernel/shm*
+  deny @{PROC}/* w,
+  deny @{PROC}/{[^1-9/],[^1-9/][^0-9/],[^1-9s/][^0-9y/][^0-9s/],[^1-9/][^0-9/][^0-9/][^0-9/]*}/** w,
+  deny @{PROC}/sys/[^k]** w,
+  deny @{PROC}/sys/kernel/{?,??,[^s][^h][^m]**} w,
+  deny @{PROC}/sysrq-trigger rwklx,
+  deny @{PROC}/kcore rwklx,
+
+  deny mount,
+
+  # of /sys, only cgroups
+  deny /sys/[^f]*/** wklx,
+  deny /sys/f[^s]*/** wklx,
+  deny /sys/fs/[^c]*/** wklx,
+  deny /sys/fs/c[^g]*/** wklx,
+  deny /sys/fs/cg[^r]*/** wklx,
+  deny /sys/firmware/** rwklx,
+  deny /sys/devices/virtual/powercap/** rwklx,
+  deny /sys/kernel/security/** rwklx,
+}
+`
+
+// profile is the profile's text, with those of the distribution's definitions that are installed.
+func profile(name string) string {
+	abi, definitions, base := "", "@{PROC}=/proc/\n", ""
+	if installed("abi/3.0") {
+		abi = "abi <abi/3.0>,\n"
 	}
-	return true, parse(ctx, text)
+	if installed("tunables/global") {
+		definitions = "#include <tunables/global>\n"
+	}
+	if installed("abstractions/base") {
+		base = "\n  #include <abstractions/base>"
+	}
+	current, _ := os.ReadFile("/proc/self/attr/current") // none: not confined
+	agent, _, _ := strings.Cut(strings.TrimSpace(string(current)), " ")
+	return abi + definitions + "profile " + name + " flags=(attach_disconnected,mediate_deleted) {" + base +
+		strings.NewReplacer("AGENT", cmp.Or(agent, "unconfined"), "NAME", name).Replace(rules)
+}
+
+func installed(definitions string) bool {
+	_, err := os.Stat(filepath.Join("/etc/apparmor.d", definitions))
+	return err == nil
 }
 
 // Mode is the mode of a profile in the kernel, such as "enforce"; "": it is not loaded.

@@ -5,10 +5,39 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/containerd/containerd/v2/contrib/apparmor"
+	"github.com/google/go-cmp/cmp"
 )
+
+// The profile has the rules of containerd's.
+func TestRulesAreContainerds(t *testing.T) {
+	theirs, err := apparmor.DumpDefaultProfile("longshore")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(statements(theirs), statements(profile("longshore"))); diff != "" {
+		t.Errorf("containerd's -, ours +\n%s", diff)
+	}
+}
+
+// statements are the lines of a profile without comments, sorted: their order has no meaning.
+func statements(profile string) (out []string) {
+	for line := range strings.Lines(profile) {
+		if !strings.HasPrefix(line, "#include") && !strings.HasPrefix(strings.TrimSpace(line), "#include") {
+			line, _, _ = strings.Cut(line, "#")
+		}
+		if line = strings.TrimSpace(line); line != "" && !strings.Contains(line, "rootlesskit") {
+			out = append(out, line)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
 
 // The program reads the profile, its words are told, and it ends with its context.
 func TestParser(t *testing.T) {
