@@ -43,9 +43,9 @@ func (p *page) changePage(w http.ResponseWriter, r *http.Request, id string, s *
 			if c.Decision != nil {
 				seen = c.Decision.At.Format(time.RFC3339Nano)
 			}
-			p.show(w, http.StatusOK, "change", content{Person: s.person.name, Flash: s.flash, Data: changeView{
+			p.show(w, http.StatusOK, content{Person: s.person.name, Flash: s.flash}, p.choices(changeView{
 				c, postponements, now.Format(untilLayout), now.Add(agent.MaxPostponed).Format(untilLayout), now.Format("MST"), seen,
-			}})
+			}))
 			return
 		}
 	}
@@ -114,14 +114,8 @@ func accepted(s status.Status) string {
 	return s.Accepted.Digest.String()
 }
 
-type holdView struct {
-	status.Status
-	State string // see [accepted]
-}
-
 func (p *page) rollbackPage(w http.ResponseWriter, _ *http.Request, _ string, s *session) {
-	st := p.Device.Status()
-	p.show(w, http.StatusOK, "rollback", content{Person: s.person.name, Flash: s.flash, Data: holdView{st, accepted(st)}})
+	p.show(w, http.StatusOK, content{Person: s.person.name, Flash: s.flash}, p.rollbackForm(accepted(p.Device.Status())))
 }
 
 func (p *page) rollBack(w http.ResponseWriter, r *http.Request, id string, s *session) {
@@ -146,7 +140,7 @@ func (p *page) rollBack(w http.ResponseWriter, r *http.Request, id string, s *se
 }
 
 func (p *page) releasePage(w http.ResponseWriter, _ *http.Request, _ string, s *session) {
-	p.show(w, http.StatusOK, "release", content{Person: s.person.name, Flash: s.flash, Data: holdView{Status: p.Device.Status()}})
+	p.show(w, http.StatusOK, content{Person: s.person.name, Flash: s.flash}, p.releaseForm(p.Device.Status().Hold))
 }
 
 func (p *page) release(w http.ResponseWriter, r *http.Request, id string, s *session) {

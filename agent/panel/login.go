@@ -40,12 +40,12 @@ func (p *page) loginPage(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Query().Has("ended") {
 		c.Flash = &flash{Text: p.Messages.Text("login.ended"), Bad: true}
 	}
-	p.show(w, http.StatusOK, "login", c)
+	p.show(w, http.StatusOK, c, p.loginForm())
 }
 
 func (p *page) logIn(w http.ResponseWriter, r *http.Request) {
 	refuse := func(code int, text string) {
-		p.show(w, code, "login", content{Flash: &flash{Text: text, Bad: true}})
+		p.show(w, code, content{Flash: &flash{Text: text, Bad: true}}, p.loginForm())
 	}
 	if !p.form(w, r) {
 		return

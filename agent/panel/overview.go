@@ -36,8 +36,7 @@ func (p *page) overview(w http.ResponseWriter, r *http.Request, s *session) {
 		c.Person, c.Flash = s.person.name, s.flash
 		d.Person = c.Person
 	}
-	c.Data = d
-	p.show(w, http.StatusOK, "overview", c)
+	p.show(w, http.StatusOK, c, p.live(d))
 }
 
 // when formats a time as the device's clock on the wall has it; "": zero.

@@ -10,11 +10,9 @@
 package panel
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"fmt"
-	"html/template"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -26,12 +24,14 @@ import (
 	"sync"
 	"time"
 
+	g "maragu.dev/gomponents"
+
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 )
 
-//go:embed page.html en.yaml static
+//go:embed en.yaml static
 var files embed.FS
 
 const (
@@ -67,7 +67,6 @@ type Options struct {
 
 type page struct {
 	Options
-	tmpl     *template.Template
 	sessions sessions
 	attempts attempts
 	login    sync.Mutex // one PIN is compared at a time: those who guess cannot do so at once, nor use every processor
@@ -82,13 +81,6 @@ func New(o Options) (http.Handler, error) {
 		}
 	}
 	p := &page{Options: o, sessions: sessions{now: o.Now, all: map[string]*session{}}, attempts: attempts{now: o.Now, by: map[netip.Prefix]tries{}}}
-	var err error
-	p.tmpl, err = template.New("").Funcs(template.FuncMap{
-		"t": o.Messages.Text, "named": o.Messages.named, "when": p.when, "lasts": p.lasts, "size": printable.Bytes[int64], "short": short, "why": p.why, "runs": runs,
-	}).ParseFS(files, "page.html")
-	if err != nil {
-		return nil, fmt.Errorf("parse the page: %w", err)
-	}
 	static, err := fs.Sub(files, "static")
 	if err != nil {
 		return nil, fmt.Errorf("open static files: %w", err)
@@ -147,21 +139,14 @@ func (p *page) known(host string) bool {
 type content struct {
 	Device   string
 	Person   string // user that is logged in; "": none
-	CanLogIn bool
-	Flash    *flash
-	Overview bool // which renews itself
-	Data     any
-	Text     *Messages
+	Flash    *flash // nil: none
+	Overview bool   // which renews itself
 }
 
-func (p *page) show(w http.ResponseWriter, code int, name string, c content) {
-	c.Device, c.Text, c.CanLogIn = p.Device.Status().Device, p.Messages, p.PINFile != ""
-	var b bytes.Buffer
-	if err := p.tmpl.ExecuteTemplate(&b, name, c); err != nil {
-		p.Log.Error("panel: render the page", "page", name, "err", err)
-		http.Error(w, "internal error", http.StatusInternalServerError)
-		return
-	}
+func (p *page) show(w http.ResponseWriter, code int, c content, body g.Node) {
+	c.Device = p.Device.Status().Device
+	var b strings.Builder
+	_ = p.document(c, body).Render(&b) // memory is always written
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	w.WriteHeader(code)
 	_, _ = io.WriteString(w, printable.Text(b.String())) // a browser obeys bidirectional controls in names and reasons
