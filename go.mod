@@ -55,7 +55,8 @@ require (
 	github.com/sigstore/sigstore/pkg/signature/kms/gcp v1.10.8 // keys in Google Cloud KMS
 	github.com/sigstore/sigstore/pkg/signature/kms/hashivault v1.10.8 // keys in Vault
 	github.com/sirupsen/logrus v1.10.2 // mutes what libraries log
-	github.com/urfave/cli/v2 v2.27.7 // commands, flags, completion
+	github.com/spf13/cobra v1.10.2 // commands and help
+	github.com/spf13/pflag v1.0.10 // flags
 	github.com/vbauerster/mpb/v8 v8.9.3 // progress
 	github.com/vishvananda/netlink v1.3.1 // links, addresses and routes
 	github.com/vishvananda/netns v0.0.5 // network namespaces
@@ -72,6 +73,7 @@ require (
 	google.golang.org/grpc v1.83.2 // connections to containerd; codes of key services
 	google.golang.org/protobuf v1.36.12 // messages of containerd, of bundles, and of traces
 	gotest.tools/gotestsum v1.13.0 // tests: a line for each package
+	maragu.dev/gomponents v1.2.0 // the HTML of the panel, escaped, without a template engine
 	modernc.org/sqlite v1.53.0 // the database of the endpoint, without cgo
 	oras.land/oras-go/v2 v2.6.4 // registries, layouts, copies
 	rsc.io/qr v0.2.0 // the fingerprint of a device as a QR code
@@ -122,7 +124,6 @@ require (
 	github.com/containerd/plugin v1.1.0 // indirect
 	github.com/containerd/ttrpc v1.2.9 // indirect
 	github.com/coreos/go-oidc/v3 v3.17.0 // indirect
-	github.com/cpuguy83/go-md2man/v2 v2.0.7 // indirect
 	github.com/cyberphone/json-canonicalization v0.0.0-20241213102144-19d51d7fe467 // indirect
 	github.com/digitorus/pkcs7 v0.0.0-20230818184609-3a137a874352 // indirect
 	github.com/digitorus/timestamp v0.0.0-20231217203849-220c5c2851b7 // indirect
@@ -213,15 +214,12 @@ require (
 	github.com/redis/go-redis/v9 v9.20.1 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/rivo/uniseg v0.4.7 // indirect
-	github.com/russross/blackfriday/v2 v2.1.0 // indirect
 	github.com/ryanuber/go-glob v1.0.0 // indirect
 	github.com/sassoftware/relic v7.2.1+incompatible // indirect
 	github.com/sethvargo/go-retry v0.5.0 // indirect
 	github.com/shibumi/go-pathspec v1.3.0 // indirect
 	github.com/sigstore/rekor-tiles/v2 v2.3.0 // indirect
 	github.com/sigstore/timestamp-authority/v2 v2.1.3 // indirect
-	github.com/spf13/cobra v1.10.2 // indirect
-	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/spiffe/go-spiffe/v2 v2.7.0 // X.509-SVIDs and trust bundles of mutual TLS
 	github.com/stretchr/testify v1.12.1 // indirect
 	github.com/thales-e-security/pool v0.0.2 // indirect
@@ -231,7 +229,6 @@ require (
 	github.com/transparency-dev/formats v0.1.1 // indirect
 	github.com/transparency-dev/merkle v0.0.2 // indirect
 	github.com/xhit/go-str2duration/v2 v2.1.0 // indirect
-	github.com/xrash/smetrics v0.0.0-20240521201337-686a1a2994c1 // indirect
 	github.com/youmark/pkcs8 v0.0.0-20240726163527-a2c0da244d78 // indirect
 	go.opentelemetry.io/auto/sdk v1.2.1 // indirect
 	go.opentelemetry.io/contrib/bridges/prometheus v0.67.0 // indirect
@@ -273,3 +270,4 @@ require (
 	modernc.org/memory v1.12.1 // indirect
 	tags.cncf.io/container-device-interface/specs-go v1.1.1 // indirect
 )
+

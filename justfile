@@ -54,7 +54,7 @@ deps:
 
 # static stripped binaries for every platform, in dist/
 build:
-    for a in amd64 arm64 arm riscv64; do CGO_ENABLED=0 GOOS=linux GOARCH=$a GOARM=7 go build -trimpath -tags grpcnotrace,urfave_cli_no_docs -ldflags '-s -w' -o dist/linux-$a/ ./cmd/longshore ./cmd/longshore-agent ./cmd/longshore-fleet || exit; done
+    for a in amd64 arm64 arm riscv64; do CGO_ENABLED=0 GOOS=linux GOARCH=$a GOARM=7 go build -trimpath -tags grpcnotrace -ldflags '-s -w' -o dist/linux-$a/ ./cmd/longshore ./cmd/longshore-agent ./cmd/longshore-fleet || exit; done
 
 # a release in an empty dist/: archives, SBOMs, provenance, checksums, signatures: just release 1.4.0 --key release.key (or --unsigned)
 release version *flags:

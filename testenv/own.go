@@ -13,7 +13,7 @@ import (
 )
 
 // ReleaseTags are build tags that leave out what our programs never use, as the justfile's recipe for releases does.
-const ReleaseTags = "grpcnotrace,urfave_cli_no_docs"
+const ReleaseTags = "grpcnotrace"
 
 // OwnPrograms are the commands of this repository that devices and people run.
 func OwnPrograms() []string { return []string{"longshore", "longshore-agent", "longshore-fleet"} }

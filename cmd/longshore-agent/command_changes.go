@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/control"
@@ -27,12 +26,12 @@ import (
 // operatorSocket is where the members of approvals.group may ask and decide: beside the run directory, which is root's alone.
 func operatorSocket(runDir string) string { return runDir + "-operators/agent.sock" }
 
-func socketFlag() cli.Flag {
-	return &cli.StringFlag{Name: "socket", Usage: "`SOCKET` of the agent (default: that of the configuration, for other users than root the operators' socket)", EnvVars: env("SOCKET")}
+func socketFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "socket", Usage: "`SOCKET` of the agent (default: that of the configuration, for other users than root the operators' socket)", Env: env("SOCKET")}
 }
 
 // operatorOf asks the agent as root does, or as a member of approvals.group.
-func operatorOf(c *cli.Context) (*control.Client, error) {
+func operatorOf(c *cmdline.Context) (*control.Client, error) {
 	if path := c.String("socket"); path != "" {
 		return control.NewClient(path), nil
 	}
@@ -50,44 +49,46 @@ func operatorOf(c *cli.Context) (*control.Client, error) {
 	return control.NewClient(socketPath(cfg)), nil
 }
 
-func (p *program) changesCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) changesCommand() cmdline.Command {
+	return cmdline.Command{
 		Name: "changes", Usage: "list the changes that wait, and why",
-		Description: "A change is what the accepted state changes of one deployment. It waits for an approval, an update lock of the application, or a\n" +
+		About: "A change is what the accepted state changes of one deployment. It waits for an approval, an update lock of the application, or a\n" +
 			"window for changes, as agent.yaml says. What runs continues. The change trust-policy is the next version of the trust policy.\n\n" +
 			"Examples:\n  longshore-agent changes\n  longshore-agent changes -o json\n\n" + outcome.Help,
-		Flags:  []cli.Flag{configFlag(), socketFlag(), outputFlag()},
-		Action: shows(p, operatorOf, func(c *cli.Context, agent *control.Client) ([]status.Change, error) { return agent.Changes(c.Context) }, writeChanges),
+		Flags: []cmdline.Flag{configFlag(), socketFlag(), outputFlag()},
+		Run: shows(p, operatorOf, func(c *cmdline.Context, agent *control.Client) ([]status.Change, error) {
+			return agent.Changes(c.Context)
+		}, writeChanges),
 	}
 }
 
-func (p *program) decisionCommands() []*cli.Command {
-	reason := &cli.StringFlag{Name: "reason", Usage: "`TEXT` with the reason, for the event log and the reports"}
-	id := &cli.StringFlag{Name: "id", Usage: "decide only if the change is still the one with this `ID`, as changes -o json shows it"}
-	flags := []cli.Flag{configFlag(), socketFlag(), outputFlag(), id, reason}
+func (p *program) decisionCommands() []cmdline.Command {
+	reason := cmdline.Flag{Name: "reason", Usage: "`TEXT` with the reason, for the event log and the reports"}
+	id := cmdline.Flag{Name: "id", Usage: "decide only if the change is still the one with this `ID`, as changes -o json shows it"}
+	flags := []cmdline.Flag{configFlag(), socketFlag(), outputFlag(), id, reason}
 	about := "A decision is about the change that waits now: if the state changes, the new change waits for its own decision. The agent records who\n" +
 		"decided, when and what. A change that has begun cannot be stopped. trust-policy names the next version of the trust policy.\n\n"
-	return []*cli.Command{
+	return []cmdline.Command{
 		{
-			Name: "approve", Usage: "let changes of deployments begin", ArgsUsage: "DEPLOYMENT ...",
-			Description: about + "Examples:\n  longshore-agent approve vision\n  longshore-agent approve --all\n\n" + outcome.Help,
-			Flags:       append([]cli.Flag{&cli.BoolFlag{Name: "all", Usage: "approve every change of a deployment that waits"}}, flags...),
-			Action:      func(c *cli.Context) error { return p.decide(c, control.Decision{Verdict: store.Approved}) },
+			Name: "approve", Usage: "let changes of deployments begin", Args: "DEPLOYMENT ...",
+			About: about + "Examples:\n  longshore-agent approve vision\n  longshore-agent approve --all\n\n" + outcome.Help,
+			Flags: append([]cmdline.Flag{{Name: "all", Value: false, Usage: "approve every change of a deployment that waits"}}, flags...),
+			Run:   func(c *cmdline.Context) error { return p.decide(c, control.Decision{Verdict: store.Approved}) },
 		},
 		{
-			Name: "reject", Usage: "keep what runs instead of a change", ArgsUsage: "DEPLOYMENT ...",
-			Description: about + "Examples:\n  longshore-agent reject vision --reason 'camera 2 is not calibrated'\n\n" + outcome.Help,
-			Flags:       flags,
-			Action:      func(c *cli.Context) error { return p.decide(c, control.Decision{Verdict: store.Rejected}) },
+			Name: "reject", Usage: "keep what runs instead of a change", Args: "DEPLOYMENT ...",
+			About: about + "Examples:\n  longshore-agent reject vision --reason 'camera 2 is not calibrated'\n\n" + outcome.Help,
+			Flags: flags,
+			Run:   func(c *cmdline.Context) error { return p.decide(c, control.Decision{Verdict: store.Rejected}) },
 		},
 		{
-			Name: "postpone", Usage: "decide on a change later", ArgsUsage: "DEPLOYMENT ...",
-			Description: about + "Examples:\n  longshore-agent postpone vision --for 8h\n  longshore-agent postpone vision --until 2026-12-01T22:00:00Z\n\n" + outcome.Help,
-			Flags: append([]cli.Flag{
-				&cli.DurationFlag{Name: "for", Usage: "`DURATION` from now, at most 90 days: 8h", DefaultText: "none"},
-				&cli.StringFlag{Name: "until", Usage: "`TIME` until which nothing changes, at most 90 days from now: 2026-12-01T22:00:00Z, or 2026-12-01 22:00 in local time"},
+			Name: "postpone", Usage: "decide on a change later", Args: "DEPLOYMENT ...",
+			About: about + "Examples:\n  longshore-agent postpone vision --for 8h\n  longshore-agent postpone vision --until 2026-12-01T22:00:00Z\n\n" + outcome.Help,
+			Flags: append([]cmdline.Flag{
+				{Name: "for", Value: time.Duration(0), Usage: "`DURATION` from now, at most 90 days: 8h", Default: "none"},
+				{Name: "until", Usage: "`TIME` until which nothing changes, at most 90 days from now: 2026-12-01T22:00:00Z, or 2026-12-01 22:00 in local time"},
 			}, flags...),
-			Action: func(c *cli.Context) error {
+			Run: func(c *cmdline.Context) error {
 				d := control.Decision{Verdict: store.Postponed}
 				until := c.String("until")
 				if (until == "") == !c.IsSet("for") {
@@ -105,18 +106,18 @@ func (p *program) decisionCommands() []*cli.Command {
 }
 
 // decide decides on the changes of the deployments that are named, each as it was just listed.
-func (p *program) decide(c *cli.Context, d control.Decision) error {
-	names := c.Args().Slice()
+func (p *program) decide(c *cmdline.Context, d control.Decision) error {
+	names := c.Args
 	client, err := operatorOf(c)
 	if err != nil {
 		return err
 	}
 	if len(names) == 0 != c.Bool("all") {
-		return outcome.Usagef(c.Command.Name, "name the deployments whose changes are meant")
+		return outcome.Usagef(c.Command, "name the deployments whose changes are meant")
 	}
 	d.Reason = c.String("reason")
 	if d.Verdict == store.Rejected && d.Reason == "" {
-		return outcome.Usagef(c.Command.Name, "give a reason with --reason")
+		return outcome.Usagef(c.Command, "give a reason with --reason")
 	}
 	all, err := client.Changes(c.Context)
 	if err != nil {
@@ -160,20 +161,21 @@ func (p *program) decide(c *cli.Context, d control.Decision) error {
 	return errors.Join(append(errs, err)...)
 }
 
-func (p *program) rollbackCommands() []*cli.Command {
-	return []*cli.Command{
+func (p *program) rollbackCommands() []cmdline.Command {
+	return []cmdline.Command{
 		{
 			Name: "rollback", Usage: "go back to a generation that ran before, and stay there",
-			Description: "The device keeps the generation until the registry has another state than the one that is accepted now, or until\n" +
+			About: "The device keeps the generation until the registry has another state than the one that is accepted now, or until\n" +
 				"longshore-agent release. Its signatures and those of its components and images, which are on the device, are verified again: a generation\n" +
 				"that the current trust policy does not accept, or that it has revoked, is rejected with exit code 6.\n" +
 				"Without --to it is the generation that ran completely before.\n\n" +
 				"Examples:\n  longshore-agent rollback --reason 'line 3 stops since the update'\n  longshore-agent rollback --to 41\n\n" + outcome.Help,
-			Flags: []cli.Flag{
-				configFlag(), socketFlag(), outputFlag(), &cli.Uint64Flag{Name: "to", Usage: "`NUMBER` of the generation", DefaultText: "the one that ran completely before"},
-				&cli.StringFlag{Name: "reason", Usage: "`TEXT` with the reason, for the event log and the reports"},
+			Flags: []cmdline.Flag{
+				configFlag(), socketFlag(), outputFlag(),
+				{Name: "to", Value: uint64(0), Usage: "`NUMBER` of the generation", Default: "the one that ran completely before"},
+				{Name: "reason", Usage: "`TEXT` with the reason, for the event log and the reports"},
 			},
-			Action: shows(p, operatorOf, func(c *cli.Context, agent *control.Client) (status.Hold, error) {
+			Run: shows(p, operatorOf, func(c *cmdline.Context, agent *control.Client) (status.Hold, error) {
 				return agent.RollBack(c.Context, control.Rollback{To: c.Uint64("to"), Reason: c.String("reason")})
 			}, func(w io.Writer, h status.Hold) {
 				fmt.Fprintf(w, "generation %d is restored and held; longshore-agent release ends that\n", h.Generation)
@@ -181,9 +183,9 @@ func (p *program) rollbackCommands() []*cli.Command {
 		},
 		{
 			Name: "release", Usage: "end a rollback by hand: apply the accepted state",
-			Description: "Examples:\n  longshore-agent release\n\n" + outcome.Help,
-			Flags:       []cli.Flag{configFlag(), socketFlag(), outputFlag()},
-			Action: shows(p, operatorOf, func(c *cli.Context, agent *control.Client) (status.Hold, error) { return agent.Release(c.Context) },
+			About: "Examples:\n  longshore-agent release\n\n" + outcome.Help,
+			Flags: []cmdline.Flag{configFlag(), socketFlag(), outputFlag()},
+			Run: shows(p, operatorOf, func(c *cmdline.Context, agent *control.Client) (status.Hold, error) { return agent.Release(c.Context) },
 				func(w io.Writer, h status.Hold) { fmt.Fprintf(w, "released from generation %d\n", h.Generation) }),
 		},
 	}

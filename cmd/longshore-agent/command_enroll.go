@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/report"
@@ -40,12 +39,12 @@ const (
 	bundleTimeout = 30 * time.Second
 )
 
-func (p *program) enrollCommand() *cli.Command {
-	return &cli.Command{
-		Name:      "enroll",
-		Usage:     "get this device's certificate and configuration from a manager",
-		ArgsUsage: "URL",
-		Description: "Creates the device's key, in a TPM 2.0 if there is one, and asks the manager at URL for a certificate. Shows the fingerprint of\n" +
+func (p *program) enrollCommand() cmdline.Command {
+	return cmdline.Command{
+		Name:  "enroll",
+		Usage: "get this device's certificate and configuration from a manager",
+		Args:  "URL",
+		About: "Creates the device's key, in a TPM 2.0 if there is one, and asks the manager at URL for a certificate. Shows the fingerprint of\n" +
 			"the key and waits until an operator approves it there (longshore-fleet devices approve). Then writes agent.yaml, trust.yaml and\n" +
 			"the credentials. If it is interrupted, run it again: the key stays the same.\n\n" +
 			"The device authenticates the manager first: by its fingerprint, which the manager logs when it starts, by its trust bundle, or\n" +
@@ -54,29 +53,29 @@ func (p *program) enrollCommand() *cli.Command {
 			"  longshore-agent enroll https://fleet.acme.example:8443 --device press-07 --expect-manager sha256:9f1c…\n" +
 			"  longshore-agent enroll https://fleet.acme.example:8443 --join-token-file /media/stick/press-07.join --run\n" +
 			"  longshore-agent enroll --print-fingerprint",
-		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "device", Usage: "`ID` that this device should get; default: the operator decides", EnvVars: env("DEVICE")},
-			&cli.StringFlag{Name: "expect-manager", Usage: "`SHA256` fingerprint of the manager's authority", EnvVars: env("EXPECT_MANAGER")},
-			&cli.StringFlag{Name: "trust-bundle", Usage: "`FILE` with the manager's trust bundle (SPIFFE's JSON, or PEM)", EnvVars: env("TRUST_BUNDLE")},
-			&cli.StringFlag{Name: "bundle-url", Usage: "https `URL` of the manager's trust bundle, read once", EnvVars: env("BUNDLE_URL")},
-			&cli.StringFlag{Name: "bundle-ca-file", Usage: "PEM `FILE` with the CA of the server at --bundle-url (default: the system's)", EnvVars: env("BUNDLE_CA_FILE")},
-			&cli.StringFlag{Name: "manager", Usage: "SPIFFE `ID` of the manager (default: any manager of the trust domain)", EnvVars: env("MANAGER")},
-			&cli.StringFlag{Name: "join-token-file", Usage: "`FILE` with a join token: the device is enrolled without an operator", EnvVars: env("JOIN_TOKEN_FILE")},
-			&cli.StringFlag{Name: "expect-trust", Usage: "`SHA256` digest that the first trust policy must have", EnvVars: env("EXPECT_TRUST")},
-			&cli.StringFlag{Name: "report-key", Usage: "where the device's key is: `PLACE` is file, tpm, tpm:DEVICE, or pkcs11:… for a token", DefaultText: "tpm if there is one, else file", EnvVars: env("REPORT_KEY")},
-			&cli.BoolFlag{Name: "allow-wipe", Usage: "the manager may have this device delete everything when it is removed there", EnvVars: env("ALLOW_WIPE")},
-			&cli.BoolFlag{Name: "print-fingerprint", Usage: "create the key if there is none, print its fingerprint and exit", EnvVars: env("PRINT_FINGERPRINT")},
-			&cli.BoolFlag{Name: "qr", Usage: "show the fingerprint also as a QR code", DefaultText: "on a terminal", EnvVars: env("QR")},
-			&cli.BoolFlag{Name: "run", Usage: "run the agent afterwards; also if the device is enrolled already", EnvVars: env("RUN_AGENT")},
+		Flags: append([]cmdline.Flag{
+			{Name: "device", Usage: "`ID` that this device should get; default: the operator decides", Env: env("DEVICE")},
+			{Name: "expect-manager", Usage: "`SHA256` fingerprint of the manager's authority", Env: env("EXPECT_MANAGER")},
+			{Name: "trust-bundle", Usage: "`FILE` with the manager's trust bundle (SPIFFE's JSON, or PEM)", Env: env("TRUST_BUNDLE")},
+			{Name: "bundle-url", Usage: "https `URL` of the manager's trust bundle, read once", Env: env("BUNDLE_URL")},
+			{Name: "bundle-ca-file", Usage: "PEM `FILE` with the CA of the server at --bundle-url (default: the system's)", Env: env("BUNDLE_CA_FILE")},
+			{Name: "manager", Usage: "SPIFFE `ID` of the manager (default: any manager of the trust domain)", Env: env("MANAGER")},
+			{Name: "join-token-file", Usage: "`FILE` with a join token: the device is enrolled without an operator", Env: env("JOIN_TOKEN_FILE")},
+			{Name: "expect-trust", Usage: "`SHA256` digest that the first trust policy must have", Env: env("EXPECT_TRUST")},
+			{Name: "report-key", Usage: "where the device's key is: `PLACE` is file, tpm, tpm:DEVICE, or pkcs11:… for a token", Default: "tpm if there is one, else file", Env: env("REPORT_KEY")},
+			{Name: "allow-wipe", Value: false, Usage: "the manager may have this device delete everything when it is removed there", Env: env("ALLOW_WIPE")},
+			{Name: "print-fingerprint", Value: false, Usage: "create the key if there is none, print its fingerprint and exit", Env: env("PRINT_FINGERPRINT")},
+			{Name: "qr", Value: false, Usage: "show the fingerprint also as a QR code", Default: "on a terminal", Env: env("QR")},
+			{Name: "run", Value: false, Usage: "run the agent afterwards; also if the device is enrolled already", Env: env("RUN_AGENT")},
 			outputFlag(),
 		}, deviceFlags()...),
-		Action: p.enroll,
+		Run: p.enroll,
 	}
 }
 
 // enrollee is a device that is being enrolled.
 type enrollee struct {
-	c         *cli.Context
+	c         *cmdline.Context
 	dir       string // of agent.yaml
 	key       *report.Key
 	place     report.Place
@@ -97,8 +96,8 @@ type enrolled struct {
 	Files       []string      `json:"files"`
 }
 
-func (p *program) enroll(c *cli.Context) error {
-	if n := c.NArg(); n > 1 || n == 0 && !c.Bool("print-fingerprint") {
+func (p *program) enroll(c *cmdline.Context) error {
+	if n := len(c.Args); n > 1 || n == 0 && !c.Bool("print-fingerprint") {
 		return outcome.Usagef("enroll", "name the URL of one manager")
 	}
 	dir, err := filepath.Abs(c.String("config-dir"))
@@ -189,7 +188,7 @@ func (e *enrollee) makeKey() (err error) {
 func (p *program) authenticate(e *enrollee) (ask bool, err error) {
 	c := e.c
 	e.options = enroll.Options{
-		URL: c.Args().First(), Now: time.Now, UserAgent: "longshore-agent/" + build.Version(), Proxy: http.ProxyFromEnvironment,
+		URL: c.Arg(), Now: time.Now, UserAgent: "longshore-agent/" + build.Version(), Proxy: http.ProxyFromEnvironment,
 		Trust: enroll.Trust{Manager: c.String("manager"), Pin: digest.Digest(c.String("expect-manager"))},
 	}
 	if err := enroll.CheckURL(e.options.URL); err != nil {

@@ -8,31 +8,29 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-func (p *program) eventsCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) eventsCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "events",
 		Usage: "show events of the device",
-		Description: "The agent keeps the newest thousand events since it started: states accepted and refused, containers started, exited,\n" +
+		About: "The agent keeps the newest thousand events since it started: states accepted and refused, containers started, exited,\n" +
 			"restarted, their health, updates and rollbacks, repairs. Security events, which may indicate an attack, and\n" +
 			"decisions of people at the device are kept across restarts. JSON output has one event per line; YAML output is one list.\n\n" +
 			"Examples:\n  longshore-agent events --since 1h\n  longshore-agent events --kind security\n  longshore-agent events -f -o json",
-		Flags: []cli.Flag{
+		Flags: []cmdline.Flag{
 			configFlag(), outputFlag(),
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "continue until interrupted", EnvVars: env("FOLLOW")},
-			&cli.StringFlag{Name: "kind", Usage: "only events of this `KIND`: accepted, refused, security, exited …; the error for another KIND lists all", EnvVars: env("KIND")},
-			&cli.StringFlag{Name: "since", Usage: "only events since `TIME`: 10m or 3d (ago), or 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
+			{Name: "follow", Value: false, Alias: "f", Usage: "continue until interrupted", Env: env("FOLLOW")},
+			{Name: "kind", Usage: "only events of this `KIND`: accepted, refused, security, exited …; the error for another KIND lists all", Env: env("KIND")},
+			{Name: "since", Usage: "only events since `TIME`: 10m or 3d (ago), or 2026-11-20T12:00:00Z", Env: env("SINCE")},
 		},
-		Action: func(c *cli.Context) error {
+		Run: func(c *cmdline.Context) error {
 			kind := status.EventKind(c.String("kind"))
 			if kinds := status.EventKinds(); kind != "" && !slices.Contains(kinds, kind) {
-				return outcome.Usagef(c.Command.Name, "--kind: %q is not one of %s", kind, strings.Trim(fmt.Sprint(kinds), "[]"))
+				return outcome.Usagef(c.Command, "--kind: %q is not one of %s", kind, strings.Trim(fmt.Sprint(kinds), "[]"))
 			}
 			since, err := moment(c, "since", time.Now())
 			if err != nil {
@@ -53,14 +51,14 @@ func (p *program) eventsCommand() *cli.Command {
 	}
 }
 
-func (p *program) metricsCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) metricsCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "metrics",
 		Usage: "print metrics in Prometheus format",
-		Description: "The same text is served over HTTP if agent.yaml has metrics.listen.\n\n" +
+		About: "The same text is served over HTTP if agent.yaml has metrics.listen.\n\n" +
 			"Examples:\n  longshore-agent metrics",
-		Flags: []cli.Flag{configFlag()},
-		Action: func(c *cli.Context) error {
+		Flags: []cmdline.Flag{configFlag()},
+		Run: func(c *cmdline.Context) error {
 			client, err := clientOf(c)
 			if err != nil {
 				return err

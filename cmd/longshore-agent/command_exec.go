@@ -11,7 +11,6 @@ import (
 	"sync"
 	"syscall"
 
-	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/agent"
@@ -28,39 +27,40 @@ const execFailed = 125
 // impatience is how many interrupts end a command that does not care about them.
 const impatience = 3
 
-func (p *program) execCommand() *cli.Command {
-	return &cli.Command{
-		Name:      "exec",
-		Usage:     "run a command in a container",
-		ArgsUsage: "TARGET [--] COMMAND [ARGUMENT ...]",
-		Description: "Flags come before TARGET; everything after it is the command. Signals are forwarded to the command; it is killed when this\n" +
+func (p *program) execCommand() cmdline.Command {
+	return cmdline.Command{
+		Name:  "exec",
+		Usage: "run a command in a container",
+		Args:  "TARGET [--] COMMAND [ARGUMENT ...]",
+		About: "Flags come before TARGET; everything after it is the command. Signals are forwarded to the command; it is killed when this\n" +
 			"program is killed, and at the third interrupt.\n" + targetHelp + "\n" +
 			"Exit code: that of the command, 128 plus the signal number if a signal ended it; 125 if it could not be run, 127 if the container has\n" +
 			"no such program or user, 2 for a wrong command line.\n\n" +
 			"Examples:\n  longshore-agent exec line-monitor/web -- ls -l /\n  longshore-agent exec -it web -- sh\n  echo 1 | longshore-agent exec -i broker -- tee /data/flag",
-		Flags: []cli.Flag{
+		Flags: []cmdline.Flag{
 			configFlag(),
-			&cli.BoolFlag{Name: "interactive", Aliases: []string{"i"}, Usage: "forward standard input", EnvVars: env("INTERACTIVE")},
-			&cli.BoolFlag{Name: "tty", Aliases: []string{"t"}, Usage: "give the command a terminal", EnvVars: env("TTY")},
-			&cli.StringFlag{Name: "user", Aliases: []string{"u"}, Usage: "`USER[:GROUP]`, names or numbers; default: the container's", EnvVars: env("USER")},
-			&cli.StringFlag{Name: "workdir", Aliases: []string{"w"}, Usage: "working `DIRECTORY` of the command", EnvVars: env("WORKDIR")},
-			&cli.StringSliceFlag{Name: "env", Aliases: []string{"e"}, Usage: "`KEY=VALUE` for the command, repeatable", EnvVars: env("ENV")},
+			{Name: "interactive", Value: false, Alias: "i", Usage: "forward standard input", Env: env("INTERACTIVE")},
+			{Name: "tty", Value: false, Alias: "t", Usage: "give the command a terminal", Env: env("TTY")},
+			{Name: "user", Alias: "u", Usage: "`USER[:GROUP]`, names or numbers; default: the container's", Env: env("USER")},
+			{Name: "workdir", Alias: "w", Usage: "working `DIRECTORY` of the command", Env: env("WORKDIR")},
+			{Name: "env", Value: []string(nil), Alias: "e", Usage: "`KEY=VALUE` for the command, repeatable", Env: env("ENV")},
 		},
-		Action: p.exec,
+		Verbatim: true,
+		Run:      p.exec,
 	}
 }
 
-func (p *program) exec(c *cli.Context) error {
-	args := c.Args().Slice()
+func (p *program) exec(c *cmdline.Context) error {
+	args := c.Args
 	if len(args) > 1 && args[1] == "--" {
 		args = append(args[:1:1], args[2:]...)
 	}
 	if len(args) < 2 {
-		return outcome.Usagef(c.Command.Name, "exec takes a container and a command")
+		return outcome.Usagef(c.Command, "exec takes a container and a command")
 	}
 	for _, e := range c.StringSlice("env") {
 		if k, _, ok := strings.Cut(e, "="); !ok || k == "" {
-			return outcome.Usagef(c.Command.Name, "--env: %q is not KEY=VALUE", e)
+			return outcome.Usagef(c.Command, "--env: %q is not KEY=VALUE", e)
 		}
 	}
 	r := control.ExecRequest{
@@ -68,7 +68,7 @@ func (p *program) exec(c *cli.Context) error {
 	}
 	in := cmdline.Terminal(p.stdin)
 	if r.TTY && c.Bool("interactive") && in == nil {
-		return outcome.Usagef(c.Command.Name, "--tty: standard input is no terminal; leave -t out")
+		return outcome.Usagef(c.Command, "--tty: standard input is no terminal; leave -t out")
 	}
 	client, err := clientOf(c)
 	if err != nil {

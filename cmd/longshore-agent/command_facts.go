@@ -5,23 +5,21 @@ import (
 	_ "embed"
 	"fmt"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/containerd/daemon"
 	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
 
-func (p *program) capabilitiesCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) capabilitiesCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "capabilities",
 		Usage: "print the device's capabilities as Margo's DeviceCapabilities",
-		Description: "The agent detects them; agent.yaml adds to them and overrides them. Constraints of deployments are checked against\n" +
+		About: "The agent detects them; agent.yaml adds to them and overrides them. Constraints of deployments are checked against\n" +
 			"these. The agent does not have to run. Only root can read a serial number.\n\n" +
 			"Examples:\n  longshore-agent capabilities\n  longshore-agent capabilities --config ./agent.yaml",
-		Flags: []cli.Flag{configFlag()},
-		Action: func(c *cli.Context) error {
+		Flags: []cmdline.Flag{configFlag()},
+		Run: func(c *cmdline.Context) error {
 			cfg, err := readConfig(c.String("config"))
 			if err != nil {
 				return err
@@ -44,12 +42,12 @@ func (p *program) capabilitiesCommand() *cli.Command {
 //go:embed longshore-agent.service
 var unit string
 
-func (p *program) unitCommand() *cli.Command {
+func (p *program) unitCommand() cmdline.Command {
 	return cmdline.UnitCommand(p.stdout, unit, "The unit expects the program at /usr/local/bin/longshore-agent.\n\n"+
 		"Examples:\n  longshore-agent unit >/etc/systemd/system/longshore-agent.service")
 }
 
-func (p *program) containerdConfigCommand() *cli.Command {
+func (p *program) containerdConfigCommand() cmdline.Command {
 	return cmdline.FileCommand(p.stdout, "containerd-config", "print a configuration for containerd", daemon.Config,
 		"It turns off what Longshore does not use, such as everything for Kubernetes, and saves memory. containerd 1.6 and later read it; the\n"+
 			"file is complete: containerd has its default for everything else. Containers run on while containerd restarts.\n\n"+

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/manager"
 	"github.com/longshore-dev/longshore/agent/wipe"
@@ -22,6 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/emit"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/identity/workloadapi"
@@ -33,11 +32,11 @@ import (
 // workloadWait is how long the first answer of the Workload API is waited for.
 const workloadWait = 10 * time.Second
 
-func (p *program) initCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) initCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "init",
 		Usage: "write the configuration of this device",
-		Description: "Writes agent.yaml and trust.yaml. The public key is copied into trust.yaml, so a device needs only these\n" +
+		About: "Writes agent.yaml and trust.yaml. The public key is copied into trust.yaml, so a device needs only these\n" +
 			"two files. With --policy, trust.yaml is a copy of that file with the keys that it names; longshore trust init\n" +
 			"creates a policy with updates from the registry. With --margo a Margo manager defines what the device runs:\n" +
 			"with --state only states that are signed in that repository, with --allow-unsigned every State Manifest of the manager.\n" +
@@ -50,50 +49,50 @@ func (p *program) initCommand() *cli.Command {
 			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --policy trust.yaml\n" +
 			"  longshore-agent init --device press-07 --margo https://wfm.acme.example --allow-unsigned --margo-cert-file press-07.crt \\\n" +
 			"    --margo-key-file press-07.key --margo-trust-bundle bundle.json",
-		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "device", Usage: "`ID` of this device", EnvVars: env("DEVICE")},
-			&cli.StringFlag{Name: "state", Usage: "`REPOSITORY` of the device states, oci://host/path", EnvVars: env("STATE")},
-			&cli.StringFlag{Name: "margo", Usage: "`URL` of the Margo manager that defines what this device runs", EnvVars: env("MARGO")},
-			&cli.StringFlag{Name: "margo-cert-file", Usage: "PEM `FILE` with the certificate of this device for the manager", EnvVars: env("MARGO_CERT_FILE")},
-			&cli.StringFlag{Name: "margo-key-file", Usage: "PEM `FILE` with the key of this certificate", EnvVars: env("MARGO_KEY_FILE")},
-			&cli.StringFlag{Name: "margo-trust-bundle", Usage: "`FILE` with the trust bundle of the manager's trust domain", EnvVars: env("MARGO_TRUST_BUNDLE")},
-			&cli.StringFlag{Name: "margo-workload-api", Usage: "in place of these three: the `SOCKET` of the SPIFFE Workload API, unix:///run/spire/agent.sock", EnvVars: env("MARGO_WORKLOAD_API")},
-			&cli.StringFlag{Name: "margo-token-file", Usage: "`FILE` with the bearer token of this device, in place of a certificate", EnvVars: env("MARGO_TOKEN_FILE")},
-			&cli.StringFlag{Name: "margo-ca-file", Usage: "PEM `FILE` with the CA of the manager, for a token", EnvVars: env("MARGO_CA_FILE")},
-			&cli.BoolFlag{Name: "allow-unsigned", Usage: "accept the manager's State Manifests, which are not signed; shown in every status", EnvVars: env("ALLOW_UNSIGNED")},
-			&cli.StringSliceFlag{Name: "key", Usage: "public key `FILE` whose signature a state needs; repeat for several", EnvVars: env("PUBLIC_KEY")},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` for the device, instead of one created from --key", EnvVars: env("POLICY")},
-			&cli.StringFlag{Name: "scope", Usage: "`PATTERN` of the repositories that the keys may sign for (default: the path above the state's repository)", EnvVars: env("SCOPE")},
-			&cli.StringFlag{Name: "fleet-url", Usage: "`URL` of the fleet endpoint", EnvVars: env("FLEET_URL")},
-			&cli.StringFlag{Name: "fleet-token-file", Usage: "`FILE` with the bearer token of this device", EnvVars: env("FLEET_TOKEN_FILE")},
-			&cli.StringFlag{Name: "fleet-ca-file", Usage: "PEM `FILE` with the CA of the fleet endpoint", EnvVars: env("FLEET_CA_FILE")},
-			&cli.BoolFlag{Name: "report-registry", Usage: "push the device's current state to the registry, signed with the device's key", EnvVars: env("REPORT_REGISTRY")},
-			&cli.StringFlag{Name: "report-registry-config", Usage: "`FILE` with registry credentials that may push these reports, in Docker's format", EnvVars: env("REPORT_REGISTRY_CONFIG")},
-			&cli.StringFlag{Name: "report-key", Usage: "where the device's own key is: `PLACE` is file, tpm or tpm:DEVICE for a TPM 2.0, or pkcs11:… for a token", DefaultText: "file", EnvVars: env("REPORT_KEY")},
+		Flags: append([]cmdline.Flag{
+			{Name: "device", Usage: "`ID` of this device", Env: env("DEVICE")},
+			{Name: "state", Usage: "`REPOSITORY` of the device states, oci://host/path", Env: env("STATE")},
+			{Name: "margo", Usage: "`URL` of the Margo manager that defines what this device runs", Env: env("MARGO")},
+			{Name: "margo-cert-file", Usage: "PEM `FILE` with the certificate of this device for the manager", Env: env("MARGO_CERT_FILE")},
+			{Name: "margo-key-file", Usage: "PEM `FILE` with the key of this certificate", Env: env("MARGO_KEY_FILE")},
+			{Name: "margo-trust-bundle", Usage: "`FILE` with the trust bundle of the manager's trust domain", Env: env("MARGO_TRUST_BUNDLE")},
+			{Name: "margo-workload-api", Usage: "in place of these three: the `SOCKET` of the SPIFFE Workload API, unix:///run/spire/agent.sock", Env: env("MARGO_WORKLOAD_API")},
+			{Name: "margo-token-file", Usage: "`FILE` with the bearer token of this device, in place of a certificate", Env: env("MARGO_TOKEN_FILE")},
+			{Name: "margo-ca-file", Usage: "PEM `FILE` with the CA of the manager, for a token", Env: env("MARGO_CA_FILE")},
+			{Name: "allow-unsigned", Value: false, Usage: "accept the manager's State Manifests, which are not signed; shown in every status", Env: env("ALLOW_UNSIGNED")},
+			{Name: "key", Value: []string(nil), Usage: "public key `FILE` whose signature a state needs; repeat for several", Env: env("PUBLIC_KEY")},
+			{Name: "policy", Usage: "trust.yaml `FILE` for the device, instead of one created from --key", Env: env("POLICY")},
+			{Name: "scope", Usage: "`PATTERN` of the repositories that the keys may sign for (default: the path above the state's repository)", Env: env("SCOPE")},
+			{Name: "fleet-url", Usage: "`URL` of the fleet endpoint", Env: env("FLEET_URL")},
+			{Name: "fleet-token-file", Usage: "`FILE` with the bearer token of this device", Env: env("FLEET_TOKEN_FILE")},
+			{Name: "fleet-ca-file", Usage: "PEM `FILE` with the CA of the fleet endpoint", Env: env("FLEET_CA_FILE")},
+			{Name: "report-registry", Value: false, Usage: "push the device's current state to the registry, signed with the device's key", Env: env("REPORT_REGISTRY")},
+			{Name: "report-registry-config", Usage: "`FILE` with registry credentials that may push these reports, in Docker's format", Env: env("REPORT_REGISTRY_CONFIG")},
+			{Name: "report-key", Usage: "where the device's own key is: `PLACE` is file, tpm or tpm:DEVICE for a TPM 2.0, or pkcs11:… for a token", Default: "file", Env: env("REPORT_KEY")},
 		}, deviceFlags()...),
-		Action: p.initialise,
+		Run: p.initialise,
 	}
 }
 
 // deviceFlags say what this device has, and where the configuration is written.
-func deviceFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "ca-file", Usage: "PEM `FILE` with the CA of the registry", EnvVars: env("CA_FILE")},
-		&cli.StringFlag{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", EnvVars: env("REGISTRY_CONFIG")},
-		&cli.StringSliceFlag{Name: "plain-http", Usage: "registry `HOST` that is accessed without TLS; repeat for several", EnvVars: env("PLAIN_HTTP_HOSTS")},
-		&cli.StringFlag{Name: "containerd", Usage: "containerd's `SOCKET`", EnvVars: env("CONTAINERD")},
-		&cli.StringFlag{Name: "containerd-namespace", Usage: "`NAME` of the namespace in containerd", EnvVars: env("CONTAINERD_NAMESPACE")},
-		&cli.StringFlag{Name: "network-table", Usage: "`NAME` of the nftables table, and of the interfaces' prefix", EnvVars: env("NETWORK_TABLE")},
-		&cli.StringFlag{Name: "network-pool", Usage: "`RANGE` of addresses for containers", EnvVars: env("NETWORK_POOL")},
-		&cli.StringFlag{Name: "data-dir", Usage: "`DIR` for data that survives a reboot", EnvVars: env("DATA_DIR")},
-		&cli.StringFlag{Name: "run-dir", Usage: "`DIR` for data that does not survive a reboot", EnvVars: env("RUN_DIR")},
-		&cli.DurationFlag{Name: "poll", Usage: "`TIME` between two polls of the registry", DefaultText: config.DefaultInterval.String(), EnvVars: env("POLL")},
-		&cli.StringFlag{Name: "config-dir", Usage: "`DIR` to write to", Value: filepath.Dir(config.DefaultPath), EnvVars: env("CONFIG_DIR")},
-		&cli.BoolFlag{Name: "force", Usage: "replace existing files", EnvVars: env("FORCE")},
+func deviceFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "ca-file", Usage: "PEM `FILE` with the CA of the registry", Env: env("CA_FILE")},
+		{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", Env: env("REGISTRY_CONFIG")},
+		{Name: "plain-http", Value: []string(nil), Usage: "registry `HOST` that is accessed without TLS; repeat for several", Env: env("PLAIN_HTTP_HOSTS")},
+		{Name: "containerd", Usage: "containerd's `SOCKET`", Env: env("CONTAINERD")},
+		{Name: "containerd-namespace", Usage: "`NAME` of the namespace in containerd", Env: env("CONTAINERD_NAMESPACE")},
+		{Name: "network-table", Usage: "`NAME` of the nftables table, and of the interfaces' prefix", Env: env("NETWORK_TABLE")},
+		{Name: "network-pool", Usage: "`RANGE` of addresses for containers", Env: env("NETWORK_POOL")},
+		{Name: "data-dir", Usage: "`DIR` for data that survives a reboot", Env: env("DATA_DIR")},
+		{Name: "run-dir", Usage: "`DIR` for data that does not survive a reboot", Env: env("RUN_DIR")},
+		{Name: "poll", Value: time.Duration(0), Usage: "`TIME` between two polls of the registry", Default: config.DefaultInterval.String(), Env: env("POLL")},
+		{Name: "config-dir", Usage: "`DIR` to write to", Value: filepath.Dir(config.DefaultPath), Env: env("CONFIG_DIR")},
+		{Name: "force", Value: false, Usage: "replace existing files", Env: env("FORCE")},
 	}
 }
 
-func (p *program) initialise(c *cli.Context) error {
+func (p *program) initialise(c *cmdline.Context) error {
 	if err := initUsage(c); err != nil {
 		return err
 	}
@@ -152,7 +151,7 @@ func (p *program) initialise(c *cli.Context) error {
 }
 
 // initUsage refuses flags that leave open where desired state comes from, or who must have signed it.
-func initUsage(c *cli.Context) error {
+func initUsage(c *cmdline.Context) error {
 	keys, policy, unsigned := c.IsSet("key"), c.IsSet("policy"), c.Bool("allow-unsigned")
 	switch {
 	case !c.IsSet("device"):
@@ -175,7 +174,7 @@ func initUsage(c *cli.Context) error {
 }
 
 // unwritten refuses to replace files without --force.
-func unwritten(c *cli.Context, names ...string) error {
+func unwritten(c *cmdline.Context, names ...string) error {
 	if c.Bool("force") {
 		return nil
 	}
@@ -211,7 +210,7 @@ type place struct {
 }
 
 // placeOf is what the flags of init say.
-func placeOf(c *cli.Context) place {
+func placeOf(c *cmdline.Context) place {
 	reports := section("key", c.String("report-key"), "authFile", absolute(c.String("report-registry-config")))
 	if c.Bool("report-registry") {
 		reports = append(emit.Of("registry", true), reports...)
@@ -226,7 +225,7 @@ func placeOf(c *cli.Context) place {
 }
 
 // agentDocument writes only what differs from the defaults: a file that a person reads at a glance.
-func agentDocument(c *cli.Context, at place) ([]byte, error) {
+func agentDocument(c *cmdline.Context, at place) ([]byte, error) {
 	interval := ""
 	if d := c.Duration("poll"); d != 0 {
 		interval = d.String()
@@ -249,7 +248,7 @@ func agentDocument(c *cli.Context, at place) ([]byte, error) {
 
 // trustDocument makes a policy of keys, or takes the one of --policy with what it names inside; root is the trusted root
 // that goes beside it, nil for none.
-func trustDocument(c *cli.Context) (document, root []byte, err error) {
+func trustDocument(c *cmdline.Context) (document, root []byte, err error) {
 	if file := c.String("policy"); file != "" {
 		data, err := bounded.File(os.Open, file, maxConfigBytes)
 		if err != nil {
@@ -261,7 +260,7 @@ func trustDocument(c *cli.Context) (document, root []byte, err error) {
 	return document, nil, err
 }
 
-func keysDocument(c *cli.Context) ([]byte, error) {
+func keysDocument(c *cmdline.Context) ([]byte, error) {
 	scope := c.String("scope")
 	if scope == "" {
 		scope = strings.TrimPrefix(c.String("state"), "oci://")
@@ -299,19 +298,19 @@ func keysDocument(c *cli.Context) ([]byte, error) {
 	return emit.YAML(emit.Of("rules", rules))
 }
 
-func (p *program) checkConfigCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) checkConfigCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "check-config",
 		Usage: "check agent.yaml and the files that it names, offline",
-		Description: "Reads agent.yaml, the files that it names and those in registry.certsDir, and reports all errors in all of these files, each with its\n" +
+		About: "Reads agent.yaml, the files that it names and those in registry.certsDir, and reports all errors in all of these files, each with its\n" +
 			"line. The users and groups that agent.yaml names must exist.\n\n" +
 			"Examples:\n  longshore-agent check-config\n  longshore-agent check-config --config ./agent.yaml",
-		Flags:  []cli.Flag{configFlag()},
-		Action: p.checkConfig,
+		Flags: []cmdline.Flag{configFlag()},
+		Run:   p.checkConfig,
 	}
 }
 
-func (p *program) checkConfig(c *cli.Context) error {
+func (p *program) checkConfig(c *cmdline.Context) error {
 	cfg, configErr := readConfig(c.String("config"))
 	if cfg == nil {
 		return configErr

@@ -6,23 +6,21 @@ import (
 	"io"
 	"io/fs"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/signing"
 )
 
-func (p *program) keyCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) keyCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "key",
 		Usage: "print the public key of this device",
-		Description: "The device signs the reports of its current state with its own key. longshore-agent init creates the key, or the\n" +
+		About: "The device signs the reports of its current state with its own key. longshore-agent init creates the key, or the\n" +
 			"agent when it starts with report.registry. Put the public key into the fleet's files, and give it to everyone who\n" +
 			"verifies reports with longshore verify device.\n\n" +
 			"Examples:\n  longshore-agent key >press-07.pub\n  longshore-agent key -o json",
-		Flags:  []cli.Flag{configFlag(), outputFlag()},
-		Action: p.showKey,
+		Flags: []cmdline.Flag{configFlag(), outputFlag()},
+		Run:   p.showKey,
 	}
 }
 
@@ -36,7 +34,7 @@ type keyResult struct {
 	PublicKey   string `json:"publicKey"`   // PEM
 }
 
-func (p *program) showKey(c *cli.Context) error {
+func (p *program) showKey(c *cmdline.Context) error {
 	cfg, err := readConfig(c.String("config"))
 	if err != nil {
 		return err

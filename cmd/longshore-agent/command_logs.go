@@ -7,12 +7,11 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -20,35 +19,35 @@ import (
 const targetHelp = "A TARGET is a service (web), one replica (web-2), either with its deployment (line-monitor/web), a deployment, or a\n" +
 	"container's id or its prefix. An ambiguous name is rejected with a list of the candidates."
 
-func (p *program) logsCommand() *cli.Command {
-	return &cli.Command{
-		Name:      "logs",
-		Usage:     "show the output of containers",
-		ArgsUsage: "[TARGET ...]",
-		Description: "Without TARGET all containers are shown. With several containers each line starts with the container's name.\n" +
+func (p *program) logsCommand() cmdline.Command {
+	return cmdline.Command{
+		Name:  "logs",
+		Usage: "show the output of containers",
+		Args:  "[TARGET ...]",
+		About: "Without TARGET all containers are shown. With several containers each line starts with the container's name.\n" +
 			"Times of output are accurate to some seconds while the agent runs, and unknown for other times: --since\n" +
 			"and --until may show a few lines too many, never too few.\n" + targetHelp + "\n\n" +
 			"Examples:\n  longshore-agent logs line-monitor/web\n  longshore-agent logs -f --tail 20 web broker\n  longshore-agent logs --since 10m -t",
-		Flags: []cli.Flag{
+		Flags: []cmdline.Flag{
 			configFlag(),
-			&cli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "continue until interrupted", EnvVars: env("FOLLOW")},
-			&cli.StringFlag{Name: "tail", Aliases: []string{"n"}, Usage: "only the last `N` lines of each container, N × 16 KiB at most; 0: none, all: every line that is kept", Value: "all", EnvVars: env("TAIL")},
-			&cli.StringFlag{Name: "since", Usage: "only output since `TIME`: 10m or 3d (ago), or 2026-11-20T12:00:00Z", EnvVars: env("SINCE")},
-			&cli.StringFlag{Name: "until", Usage: "only output until `TIME`", EnvVars: env("UNTIL")},
-			&cli.BoolFlag{Name: "timestamps", Aliases: []string{"t"}, Usage: "start each line with its time, as far as known", EnvVars: env("TIMESTAMPS")},
-			&cli.BoolFlag{Name: "prefix", Usage: "start each line with the container's name, also for one container", EnvVars: env("PREFIX")},
-			&cli.BoolFlag{Name: "raw", Usage: "print the output unchanged, with colours and terminal sequences; default: control characters are escaped", EnvVars: env("RAW")},
+			{Name: "follow", Value: false, Alias: "f", Usage: "continue until interrupted", Env: env("FOLLOW")},
+			{Name: "tail", Alias: "n", Usage: "only the last `N` lines of each container, N × 16 KiB at most; 0: none, all: every line that is kept", Value: "all", Env: env("TAIL")},
+			{Name: "since", Usage: "only output since `TIME`: 10m or 3d (ago), or 2026-11-20T12:00:00Z", Env: env("SINCE")},
+			{Name: "until", Usage: "only output until `TIME`", Env: env("UNTIL")},
+			{Name: "timestamps", Value: false, Alias: "t", Usage: "start each line with its time, as far as known", Env: env("TIMESTAMPS")},
+			{Name: "prefix", Value: false, Usage: "start each line with the container's name, also for one container", Env: env("PREFIX")},
+			{Name: "raw", Value: false, Usage: "print the output unchanged, with colours and terminal sequences; default: control characters are escaped", Env: env("RAW")},
 		},
-		Action: p.logs,
+		Run: p.logs,
 	}
 }
 
-func (p *program) logs(c *cli.Context) error {
+func (p *program) logs(c *cmdline.Context) error {
 	tail, err := tailLines(c)
 	if err != nil {
 		return err
 	}
-	r := status.LogRequest{Targets: c.Args().Slice(), Prefix: c.Bool("prefix"), LogOptions: workload.LogOptions{
+	r := status.LogRequest{Targets: c.Args, Prefix: c.Bool("prefix"), LogOptions: workload.LogOptions{
 		Follow: c.Bool("follow"), Tail: tail, Stamps: c.Bool("timestamps"),
 	}}
 	now := time.Now()
@@ -81,7 +80,7 @@ func (p *program) logs(c *cli.Context) error {
 }
 
 // tailLines reads --tail, which means what it means to docker, podman and nerdctl.
-func tailLines(c *cli.Context) (int, error) {
+func tailLines(c *cmdline.Context) (int, error) {
 	s := c.String("tail")
 	if s == "all" {
 		return 0, nil
@@ -89,7 +88,7 @@ func tailLines(c *cli.Context) (int, error) {
 	n, err := strconv.Atoi(s)
 	switch {
 	case err != nil || n < 0:
-		return 0, outcome.Usagef(c.Command.Name, "--tail: %q is neither a number of lines nor all", s)
+		return 0, outcome.Usagef(c.Command, "--tail: %q is neither a number of lines nor all", s)
 	case n == 0:
 		return workload.NoTail, nil
 	}
@@ -97,7 +96,7 @@ func tailLines(c *cli.Context) (int, error) {
 }
 
 // moment reads a flag that is a time or a span before now.
-func moment(c *cli.Context, flag string, now time.Time) (time.Time, error) {
+func moment(c *cmdline.Context, flag string, now time.Time) (time.Time, error) {
 	s := c.String(flag)
 	if s == "" {
 		return time.Time{}, nil
@@ -107,7 +106,7 @@ func moment(c *cli.Context, flag string, now time.Time) (time.Time, error) {
 	}
 	t := timeOf(s)
 	if t.IsZero() {
-		return t, outcome.Usagef(c.Command.Name, "--%s: %q is neither a span like 10m or 3d nor a time like %s", flag, s, now.UTC().Format(time.RFC3339))
+		return t, outcome.Usagef(c.Command, "--%s: %q is neither a span like 10m or 3d nor a time like %s", flag, s, now.UTC().Format(time.RFC3339))
 	}
 	return t, nil
 }

@@ -11,33 +11,32 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-func (p *program) psCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) psCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "ps",
 		Usage: "list the device's containers",
-		Description: "Lists running containers; with --all also those that have exited, are not created yet, or are about to be removed. Queries the\n" +
+		About: "Lists running containers; with --all also those that have exited, are not created yet, or are about to be removed. Queries the\n" +
 			"running agent: exit code 4 means that no agent runs.\n\n" +
 			"Examples:\n  longshore-agent ps\n  longshore-agent ps -a -o json\n  longshore-agent restart $(longshore-agent ps -q)",
-		Flags: []cli.Flag{
+		Flags: []cmdline.Flag{
 			configFlag(), outputFlag(),
-			&cli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "also containers that do not run", EnvVars: env("ALL")},
-			&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print only the containers' ids", EnvVars: env("QUIET")},
+			{Name: "all", Value: false, Alias: "a", Usage: "also containers that do not run", Env: env("ALL")},
+			{Name: "quiet", Value: false, Alias: "q", Usage: "print only the containers' ids", Env: env("QUIET")},
 		},
-		Action: func(c *cli.Context) error { return p.ps(c.Bool("quiet"))(c) },
+		Run: func(c *cmdline.Context) error { return p.ps(c.Bool("quiet"))(c) },
 	}
 }
 
-func (p *program) ps(quiet bool) cli.ActionFunc {
-	return shows(p, clientOf, func(c *cli.Context, agent *control.Client) ([]status.Container, error) {
+func (p *program) ps(quiet bool) func(*cmdline.Context) error {
+	return shows(p, clientOf, func(c *cmdline.Context, agent *control.Client) ([]status.Container, error) {
 		all, err := agent.Containers(c.Context)
 		if !c.Bool("all") {
 			all = slices.DeleteFunc(all, func(c status.Container) bool {
@@ -56,22 +55,22 @@ func (p *program) ps(quiet bool) cli.ActionFunc {
 	})
 }
 
-func (p *program) restartCommand() *cli.Command {
-	return &cli.Command{
-		Name:      "restart",
-		Usage:     "stop containers and start them again",
-		ArgsUsage: "TARGET ...",
-		Description: "Waits until the containers have started. Each gets its stop signal and its stop_grace_period; one that does not run is started at\n" +
+func (p *program) restartCommand() cmdline.Command {
+	return cmdline.Command{
+		Name:  "restart",
+		Usage: "stop containers and start them again",
+		Args:  "TARGET ...",
+		About: "Waits until the containers have started. Each gets its stop signal and its stop_grace_period; one that does not run is started at\n" +
 			"once. Services with depends_on and restart: true are restarted too. If a container depends on a service that is not up, nothing is\n" +
 			"stopped: name both. If a stop or start fails, the command ends with the reason, and the agent tries again. Windows and approvals do not\n" +
 			"apply.\n" + targetHelp + "\n\n" +
 			"Examples:\n  longshore-agent restart line-monitor/web\n  longshore-agent restart line-monitor",
-		Flags: []cli.Flag{configFlag(), outputFlag()},
-		Action: shows(p, clientOf, func(c *cli.Context, agent *control.Client) ([]status.Container, error) {
-			if !c.Args().Present() {
-				return nil, outcome.Usagef(c.Command.Name, "name the containers to restart")
+		Flags: []cmdline.Flag{configFlag(), outputFlag()},
+		Run: shows(p, clientOf, func(c *cmdline.Context, agent *control.Client) ([]status.Container, error) {
+			if len(c.Args) == 0 {
+				return nil, outcome.Usagef(c.Command, "name the containers to restart")
 			}
-			return agent.Restart(c.Context, c.Args().Slice())
+			return agent.Restart(c.Context, c.Args)
 		}, func(w io.Writer, all []status.Container) {
 			for _, c := range all {
 				fmt.Fprintf(w, "restarted   %s\n", c.Path())

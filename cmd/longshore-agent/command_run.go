@@ -14,8 +14,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/clock"
 	"github.com/longshore-dev/longshore/agent/config"
@@ -29,28 +27,29 @@ import (
 	"github.com/longshore-dev/longshore/agent/wipe"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity/workloadapi"
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func (p *program) runCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) runCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "run",
 		Usage: "run the agent",
-		Description: "Keeps the device at the newest state that it accepts. SIGINT and SIGTERM stop the agent; containers continue to run.\n" +
+		About: "Keeps the device at the newest state that it accepts. SIGINT and SIGTERM stop the agent; containers continue to run.\n" +
 			"\n" +
 			"Examples:\n  longshore-agent run\n  longshore-agent run --config ./agent.yaml --debug",
-		Flags: []cli.Flag{
+		Flags: []cmdline.Flag{
 			configFlag(),
-			&cli.BoolFlag{Name: "debug", Usage: "log every step", EnvVars: env("DEBUG")},
-			&cli.StringFlag{Name: "log-format", Usage: "`FORMAT` of the log: text or json", Value: "text", EnvVars: env("LOG_FORMAT")},
+			{Name: "debug", Value: false, Usage: "log every step", Env: env("DEBUG")},
+			{Name: "log-format", Usage: "`FORMAT` of the log: text or json", Value: "text", Env: env("LOG_FORMAT")},
 		},
-		Action: p.runAgent,
+		Run: p.runAgent,
 	}
 }
 
-func (p *program) runAgent(c *cli.Context) (err error) {
+func (p *program) runAgent(c *cmdline.Context) (err error) {
 	if os.Geteuid() != 0 {
 		return fault.WithHint(fmt.Errorf("run the agent: it needs root, for containers and networks: %w", fault.ErrDenied),
 			"run it as root: sudo longshore-agent run; or as a service: longshore-agent unit")
@@ -135,7 +134,7 @@ func (p *program) runAgent(c *cli.Context) (err error) {
 
 func socketPath(cfg *config.Config) string { return filepath.Join(cfg.RunDir, "agent.sock") }
 
-func (p *program) logger(c *cli.Context) (*slog.Logger, error) {
+func (p *program) logger(c *cmdline.Context) (*slog.Logger, error) {
 	o := &slog.HandlerOptions{}
 	if c.Bool("debug") {
 		o.Level = slog.LevelDebug
@@ -146,7 +145,7 @@ func (p *program) logger(c *cli.Context) (*slog.Logger, error) {
 	case "json":
 		return slog.New(slog.NewJSONHandler(p.stderr, o)), nil
 	default:
-		return nil, outcome.Usagef(c.Command.Name, "--log-format: %q is neither text nor json", f)
+		return nil, outcome.Usagef(c.Command, "--log-format: %q is neither text nor json", f)
 	}
 }
 

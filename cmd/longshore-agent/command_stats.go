@@ -8,8 +8,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/delay"
@@ -20,36 +18,36 @@ import (
 // statsPause is the time over which a share of the CPU is measured.
 const statsPause = time.Second
 
-func (p *program) statsCommand() *cli.Command {
-	return &cli.Command{
-		Name:      "stats",
-		Usage:     "show resource usage of running containers",
-		ArgsUsage: "[TARGET ...]",
-		Description: "Without TARGET all containers are shown, every second until interrupted. 100 % is one core. Memory excludes what the\n" +
+func (p *program) statsCommand() cmdline.Command {
+	return cmdline.Command{
+		Name:  "stats",
+		Usage: "show resource usage of running containers",
+		Args:  "[TARGET ...]",
+		About: "Without TARGET all containers are shown, every second until interrupted. 100 % is one core. Memory excludes what the\n" +
 			"kernel can drop at once. JSON output has one list per line.\n" + targetHelp + "\n\n" +
 			"Examples:\n  longshore-agent stats --no-stream\n  longshore-agent stats line-monitor/web\n  longshore-agent stats --no-stream -o json",
-		Flags: []cli.Flag{
+		Flags: []cmdline.Flag{
 			configFlag(), outputFlag(),
-			&cli.BoolFlag{Name: "no-stream", Usage: "print once; this takes a second", EnvVars: env("NO_STREAM")},
+			{Name: "no-stream", Value: false, Usage: "print once; this takes a second", Env: env("NO_STREAM")},
 		},
-		Action: p.stats,
+		Run: p.stats,
 	}
 }
 
-func (p *program) stats(c *cli.Context) error {
+func (p *program) stats(c *cmdline.Context) error {
 	client, err := clientOf(c)
 	if err != nil {
 		return err
 	}
 	var before []status.Usage
-	if before, err = client.Stats(c.Context, c.Args().Slice()); err != nil {
+	if before, err = client.Stats(c.Context, c.Args); err != nil {
 		return err
 	}
 	for {
 		if delay.For(c.Context, statsPause) != nil {
 			return c.Context.Err()
 		}
-		now, err := measure(c.Context, client, c.Args().Slice(), before)
+		now, err := measure(c.Context, client, c.Args, before)
 		if err != nil {
 			return err
 		}

@@ -8,8 +8,6 @@ import (
 	"os"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -17,36 +15,38 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-func outputFlag() cli.Flag { return cmdline.OutputFlag(env("OUTPUT")) }
+func outputFlag() cmdline.Flag { return cmdline.OutputFlag(env("OUTPUT")) }
 
-func (p *program) statusCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) statusCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "status",
 		Usage: "show the status of this device, problems first",
-		Description: "Queries the running agent. Exit code 4 means that no agent runs.\n\n" +
+		About: "Queries the running agent. Exit code 4 means that no agent runs.\n\n" +
 			"Examples:\n  longshore-agent status\n  longshore-agent status -o json",
-		Flags:  []cli.Flag{configFlag(), socketFlag(), outputFlag()},
-		Action: shows(p, operatorOf, func(c *cli.Context, agent *control.Client) (*status.Status, error) { return agent.Status(c.Context) }, writeStatus),
+		Flags: []cmdline.Flag{configFlag(), socketFlag(), outputFlag()},
+		Run: shows(p, operatorOf, func(c *cmdline.Context, agent *control.Client) (*status.Status, error) {
+			return agent.Status(c.Context)
+		}, writeStatus),
 	}
 }
 
-func (p *program) syncCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) syncCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "sync",
 		Usage: "check the registry now and wait for the result",
-		Description: "Ends when the state in the registry runs, was refused, or could not be fetched.\n" +
+		About: "Ends when the state in the registry runs, was refused, or could not be fetched.\n" +
 			"Exit code 0 in sync, 1 accepted but not running completely, 6 refused, 75 registry not reached or --timeout expired: the\n" +
 			"agent continues.\n\n" +
 			"Examples:\n  longshore-agent sync\n  longshore-agent sync --timeout 5m -o json",
-		Flags: []cli.Flag{
+		Flags: []cmdline.Flag{
 			configFlag(), socketFlag(), outputFlag(),
-			&cli.DurationFlag{Name: "timeout", Usage: "`TIME` to wait at most", DefaultText: "no limit", EnvVars: env("TIMEOUT")},
+			{Name: "timeout", Value: time.Duration(0), Usage: "`TIME` to wait at most", Default: "no limit", Env: env("TIMEOUT")},
 		},
-		Action: p.sync,
+		Run: p.sync,
 	}
 }
 
-func (p *program) sync(c *cli.Context) error {
+func (p *program) sync(c *cmdline.Context) error {
 	client, err := operatorOf(c)
 	if err != nil {
 		return err
@@ -105,9 +105,9 @@ func unfinished(ctx context.Context, client *control.Client, waited time.Duratio
 
 // shows is the action of a command that asks the agent one thing and prints the answer.
 func shows[T any](
-	p *program, connect func(*cli.Context) (*control.Client, error), ask func(*cli.Context, *control.Client) (T, error), text func(io.Writer, T),
-) cli.ActionFunc {
-	return func(c *cli.Context) error {
+	p *program, connect func(*cmdline.Context) (*control.Client, error), ask func(*cmdline.Context, *control.Client) (T, error), text func(io.Writer, T),
+) func(*cmdline.Context) error {
+	return func(c *cmdline.Context) error {
 		agent, err := connect(c)
 		if err != nil {
 			return err
@@ -120,7 +120,7 @@ func shows[T any](
 	}
 }
 
-func clientOf(c *cli.Context) (*control.Client, error) {
+func clientOf(c *cmdline.Context) (*control.Client, error) {
 	cfg, err := readConfig(c.String("config"))
 	if err != nil {
 		return nil, err

@@ -9,12 +9,12 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 )
@@ -25,36 +25,43 @@ const (
 	maxStdin     = 1 << 20 // bytes of the descriptor that containerd writes
 )
 
-// asVerifier makes the command line of a call by containerd: it knows a program's path, and no command of it.
+// asVerifier makes the command line of a call by containerd: it knows a program's path, no command of it, and writes flags with one dash.
 func asVerifier(args []string) []string {
 	if len(args) == 0 || filepath.Base(args[0]) != verifierName {
 		return args
 	}
-	return append([]string{args[0], verifyImage}, args[1:]...)
+	line := []string{args[0], verifyImage}
+	for _, a := range args[1:] {
+		if strings.HasPrefix(a, "-") && !strings.HasPrefix(a, "--") {
+			a = "-" + a
+		}
+		line = append(line, a)
+	}
+	return line
 }
 
-func (p *program) verifyImageCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) verifyImageCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  verifyImage,
 		Usage: "containerd image verifier: accept only images that the trust policy accepts",
-		Description: "Checks images that other clients pull on this device: containerd's image verifier (io.containerd.image-verifier.v1.bindir)\n" +
+		About: "Checks images that other clients pull on this device: containerd's image verifier (io.containerd.image-verifier.v1.bindir)\n" +
 			"runs this before its transfer service pulls an image. The running agent decides by the trust policy in use; without an agent\n" +
 			"every image is rejected. An image is accepted if a rule for images accepts it or, if no rule covers images, if the accepted\n" +
 			"state names its digest.\n" +
 			"The reason is printed on stdout. Started through a link named " + verifierName + ", the program needs no command.\n\n" +
 			"Examples:\n  ln -s /usr/local/bin/longshore-agent /opt/containerd/image-verifier/bin/" + verifierName + "\n" +
-			"  longshore-agent verify-image -name harbor.acme.example/plant/web:2 -digest sha256:… </dev/null",
-		Flags: []cli.Flag{
+			"  longshore-agent verify-image --name harbor.acme.example/plant/web:2 --digest sha256:… </dev/null",
+		Flags: []cmdline.Flag{
 			configFlag(),
-			&cli.StringFlag{Name: "name", Usage: "`REFERENCE` of the image"},
-			&cli.StringFlag{Name: "digest", Usage: "`DIGEST` of the image"},
-			&cli.StringFlag{Name: "stdin-media-type", Usage: "media `TYPE` of stdin; only a descriptor is read"},
+			{Name: "name", Usage: "`REFERENCE` of the image"},
+			{Name: "digest", Usage: "`DIGEST` of the image"},
+			{Name: "stdin-media-type", Usage: "media `TYPE` of stdin; only a descriptor is read"},
 		},
-		Action: p.verifyImage,
+		Run: p.verifyImage,
 	}
 }
 
-func (p *program) verifyImage(c *cli.Context) error {
+func (p *program) verifyImage(c *cmdline.Context) error {
 	err := p.askAboutImage(c)
 	if err != nil {
 		fmt.Fprintln(p.stdout, strings.ReplaceAll(err.Error(), "\n", "; ")) // what containerd tells who pulls
@@ -62,7 +69,7 @@ func (p *program) verifyImage(c *cli.Context) error {
 	return err
 }
 
-func (p *program) askAboutImage(c *cli.Context) error {
+func (p *program) askAboutImage(c *cmdline.Context) error {
 	ref, err := registry.ParseImage(c.String("name"))
 	if err == nil && ref.Scheme != registry.SchemeOCI {
 		err = outcome.Usagef(verifyImage, "%s: --name %q is no image in a registry", verifyImage, c.String("name"))

@@ -7,8 +7,6 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/printable"
@@ -16,35 +14,37 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-func (p *program) volumesCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) volumesCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "volumes",
 		Usage: "list and remove volumes",
-		Description: "Named volumes stay on the disk when their application is removed from the device, so that it finds its data when it is\n" +
+		About: "Named volumes stay on the disk when their application is removed from the device, so that it finds its data when it is\n" +
 			"installed again. These commands query the running agent.",
-		Subcommands: []*cli.Command{
+		Commands: []cmdline.Command{
 			{
 				Name: "list", Usage: "list the named volumes on the disk with their sizes",
-				Description: "STATE is kept for a volume that nothing on the device uses any more, neither the state that runs nor one that is\n" +
+				About: "STATE is kept for a volume that nothing on the device uses any more, neither the state that runs nor one that is\n" +
 					"being loaded nor a revision that the device may go back to.\n\n" +
 					"Examples:\n  longshore-agent volumes list\n  longshore-agent volumes list -o json\n\n" + outcome.Help,
-				Flags:  []cli.Flag{configFlag(), outputFlag()},
-				Action: shows(p, clientOf, func(c *cli.Context, agent *control.Client) ([]status.Volume, error) { return agent.Volumes(c.Context) }, writeVolumes),
+				Flags: []cmdline.Flag{configFlag(), outputFlag()},
+				Run: shows(p, clientOf, func(c *cmdline.Context, agent *control.Client) ([]status.Volume, error) {
+					return agent.Volumes(c.Context)
+				}, writeVolumes),
 			},
 			{
-				Name: "remove", Usage: "delete volumes that nothing uses, with their data", ArgsUsage: "VOLUME ...",
-				Description: "A VOLUME is named as list shows it, by DEPLOYMENT/VOLUME, or by its own name if there is one of that name. The data\n" +
+				Name: "remove", Usage: "delete volumes that nothing uses, with their data", Args: "VOLUME ...",
+				About: "A VOLUME is named as list shows it, by DEPLOYMENT/VOLUME, or by its own name if there is one of that name. The data\n" +
 					"cannot be restored. A volume that is in use is refused with exit code 6.\n\n" +
 					"Examples:\n  longshore-agent volumes remove line-monitor/data\n\n" + outcome.Help,
-				Flags:  []cli.Flag{configFlag(), outputFlag()},
-				Action: p.removeVolumes,
+				Flags: []cmdline.Flag{configFlag(), outputFlag()},
+				Run:   p.removeVolumes,
 			},
 		},
 	}
 }
 
-func (p *program) removeVolumes(c *cli.Context) error {
-	if !c.Args().Present() {
+func (p *program) removeVolumes(c *cmdline.Context) error {
+	if len(c.Args) == 0 {
 		return outcome.Usagef("volumes remove", "name the volumes to remove")
 	}
 	client, err := clientOf(c)
@@ -53,7 +53,7 @@ func (p *program) removeVolumes(c *cli.Context) error {
 	}
 	var errs []error
 	removed := []status.Volume{}
-	for _, name := range c.Args().Slice() {
+	for _, name := range c.Args {
 		v, err := client.RemoveVolume(c.Context, name)
 		if err != nil {
 			errs = append(errs, err)

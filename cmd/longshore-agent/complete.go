@@ -1,13 +1,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"os"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/agent/control"
@@ -19,7 +18,7 @@ import (
 // completeLimit is how long the agent may take to tell its containers while somebody holds the tab key.
 const completeLimit = time.Second
 
-func (p *program) completionCommand() *cli.Command {
+func (p *program) completionCommand() cmdline.Command {
 	return cmdline.ScriptCommand(p.stdout, " If an agent runs, services and containers are completed too.\n\n"+
 		"Examples:\n  longshore-agent completion bash >/etc/bash_completion.d/longshore-agent")
 }
@@ -30,7 +29,7 @@ func offer(ctx context.Context, x *cmdline.Completion, flag, begin string) (out 
 		return nil, false
 	}
 	arguments := x.Arguments()
-	switch usage := x.Command.ArgsUsage; {
+	switch usage := x.Command.Args; {
 	case strings.HasPrefix(usage, "[TARGET"), strings.HasPrefix(usage, "TARGET") && len(arguments) == 0:
 		out = targetNames(containersOf(ctx, x.Words), x.Command.Name)
 	default:
@@ -41,12 +40,7 @@ func offer(ctx context.Context, x *cmdline.Completion, flag, begin string) (out 
 
 // containersOf asks the agent that a command line means; none when it does not answer.
 func containersOf(ctx context.Context, words []string) []status.Container {
-	file := config.DefaultPath
-	for _, name := range env("CONFIG") {
-		if v := os.Getenv(name); v != "" {
-			file = v
-		}
-	}
+	file := cmp.Or(os.Getenv(env("CONFIG")), config.DefaultPath)
 	for i, word := range words {
 		if (word == "-c" || word == "--config") && i+1 < len(words) {
 			file = words[i+1]

@@ -15,7 +15,6 @@ import (
 	_ "time/tzdata" // windows of time on a device without time zones of its own
 
 	"github.com/sirupsen/logrus"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
@@ -46,36 +45,36 @@ type program struct {
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	logrus.SetOutput(io.Discard) // libraries warn there; what they return is logged with its place
 	p := &program{stdin: stdin, stdout: printable.NewWriter(stdout), stderr: printable.NewWriter(stderr)}
-	app := &cli.App{
-		Name:      "longshore-agent",
-		Usage:     "run signed applications on this device",
-		Writer:    p.stdout,
-		ErrWriter: p.stderr,
-		Metadata:  map[string]any{cmdline.Verbatim: []string{"exec"}},
-		Description: "Set up a device, then see what it does:\n\n" +
+	app := &cmdline.Program{
+		Name:  "longshore-agent",
+		Usage: "run signed applications on this device",
+		Out:   p.stdout,
+		Err:   p.stderr,
+		About: "Set up a device, then see what it does:\n\n" +
 			"   longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
 			"   systemctl enable --now longshore-agent\n   longshore-agent status",
 		Commands: slices.Concat(
-			[]*cli.Command{p.initCommand(), p.enrollCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(), p.changesCommand()},
+			[]cmdline.Command{p.initCommand(), p.enrollCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(), p.changesCommand()},
 			p.decisionCommands(), p.rollbackCommands(),
-			[]*cli.Command{
+			[]cmdline.Command{
 				p.psCommand(), p.logsCommand(), p.execCommand(), p.restartCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(), p.volumesCommand(),
 				p.capabilitiesCommand(), p.keyCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.panelPINCommand(), p.unitCommand(), p.containerdConfigCommand(),
 				p.completionCommand(), cmdline.Version(p.stdout, outputFlag()),
 			}),
 	}
-	for _, c := range app.Commands {
-		if !strings.Contains("\n"+c.Description, "\nExit code") { // a command that has codes of its own lists them
-			c.Description = strings.TrimLeft(c.Description+"\n\n"+outcome.Help, "\n")
+	for i := range app.Commands {
+		c := &app.Commands[i]
+		if !strings.Contains("\n"+c.About, "\nExit code") { // a command that has codes of its own lists them
+			c.About = strings.TrimLeft(c.About+"\n\n"+outcome.Help, "\n")
 		}
 	}
 	return cmdline.Run(ctx, app, args[1:], cmdline.Options{Offer: offer})
 }
 
-func env(name string) []string { return []string{"LONGSHORE_" + name} }
+func env(name string) string { return "LONGSHORE_" + name }
 
-func configFlag() cli.Flag {
-	return &cli.StringFlag{Name: "config", Aliases: []string{"c"}, Usage: "`FILE` with the device's configuration", Value: config.DefaultPath, EnvVars: env("CONFIG")}
+func configFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "config", Alias: "c", Usage: "`FILE` with the device's configuration", Value: config.DefaultPath, Env: env("CONFIG")}
 }
 
 // maxConfigBytes bounds every file that configures a device.

@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-var listed = regexp.MustCompile(`(?m)^   ([a-z][a-z-]*)(?:, [a-z])?  `)
+var listed = regexp.MustCompile(`(?m)^  ([a-z][a-z-]*)  `)
 
 // commandsOf are the commands that a help lists, but help itself.
 func commandsOf(help string) (out []string) {
-	_, below, _ := strings.Cut(help, "\nCOMMANDS:\n")
+	_, below, _ := strings.Cut(help, "\nCommands:\n")
 	below, _, _ = strings.Cut(below, "\n\n")
 	for _, m := range listed.FindAllStringSubmatch(below, -1) {
 		if m[1] != "help" {

@@ -28,7 +28,7 @@ import (
 
 func TestAsVerifier(t *testing.T) {
 	for name, tt := range map[string]struct{ args, want []string }{
-		"link":   {[]string{"/opt/bin/longshore-verify-image", "-name", "a"}, []string{"/opt/bin/longshore-verify-image", "verify-image", "-name", "a"}},
+		"link":   {[]string{"/opt/bin/longshore-verify-image", "-name", "a"}, []string{"/opt/bin/longshore-verify-image", "verify-image", "--name", "a"}},
 		"itself": {[]string{"longshore-agent", "status"}, []string{"longshore-agent", "status"}},
 		"nobody": {nil, nil},
 	} {
@@ -62,14 +62,14 @@ func TestVerifyImage(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			var out, errs bytes.Buffer
-			args := []string{"longshore-agent", "verify-image", "--config", file, "-name", tt.image, "-digest", tt.digest, "-stdin-media-type", "application/vnd.oci.descriptor.v1+json"}
+			args := []string{"longshore-agent", "verify-image", "--config", file, "--name", tt.image, "--digest", tt.digest, "--stdin-media-type", "application/vnd.oci.descriptor.v1+json"}
 			code := run(t.Context(), args, strings.NewReader(tt.stdin), &out, &errs)
 			if code != tt.code || !strings.Contains(out.String(), tt.want) || strings.Count(out.String(), "\n") != 1 {
 				t.Errorf("exit %d, want %d, stdout with %q\n%s--- stderr\n%s", code, tt.code, tt.want, out.String(), errs.String())
 			}
 		})
 	}
-	if code, out, _ := command(t, "verify-image", "--config", writeConfig(t), "-name", "redis", "-digest", d.String()); code != outcome.Temporary || !strings.Contains(out, "does not run") {
+	if code, out, _ := command(t, "verify-image", "--config", writeConfig(t), "--name", "redis", "--digest", d.String()); code != outcome.Temporary || !strings.Contains(out, "does not run") {
 		t.Errorf("without an agent: exit %d, %s", code, out)
 	}
 }

@@ -5,27 +5,26 @@ import (
 	"os"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
-func (p *program) backupCommand() *cli.Command {
-	return &cli.Command{
-		Name: "backup", Usage: "write a copy of the database into a file", ArgsUsage: "FILE",
-		Description: "The copy is consistent; the server does not have to be stopped. FILE is replaced as a whole. It holds hashes of tokens, and\n" +
+func (p *program) backupCommand() cmdline.Command {
+	return cmdline.Command{
+		Name: "backup", Usage: "write a copy of the database into a file", Args: "FILE",
+		About: "The copy is consistent; the server does not have to be stopped. FILE is replaced as a whole. It holds hashes of tokens, and\n" +
 			"only its owner may read it. Desired state is not in it: that is in the registry.\n\n" +
 			"   longshore-fleet backup /var/backups/fleet.db\n   longshore-fleet backup --database ./fleet.db /media/stick/fleet.db\n\n" + exitCodes,
-		Flags: []cli.Flag{databaseFlag()},
-		Action: func(c *cli.Context) error {
-			if c.NArg() != 1 {
+		Flags: []cmdline.Flag{databaseFlag()},
+		Run: func(c *cmdline.Context) error {
+			if len(c.Args) != 1 {
 				return outcome.Usagef("backup", "backup needs one FILE")
 			}
 			if err := checkDatabase(c); err != nil {
 				return err
 			}
-			file := c.Args().First()
+			file := c.Arg()
 			err := store.Backup(c.Context, c.String("database"), file, p.now())
 			if err != nil {
 				return err
@@ -40,20 +39,20 @@ func (p *program) backupCommand() *cli.Command {
 	}
 }
 
-func (p *program) restoreCommand() *cli.Command {
-	return &cli.Command{
-		Name: "restore", Usage: "replace the database with a backup", ArgsUsage: "FILE",
-		Description: "The server must be stopped. A damaged backup, or one of a newer version, changes nothing. Afterwards each device reports\n" +
+func (p *program) restoreCommand() cmdline.Command {
+	return cmdline.Command{
+		Name: "restore", Usage: "replace the database with a backup", Args: "FILE",
+		About: "The server must be stopped. A damaged backup, or one of a newer version, changes nothing. Afterwards each device reports\n" +
 			"everything once more, and gets a manifest above the one that it has. Devices that were removed since the backup are enrolled\n" +
 			"again: remove them before you start the server: longshore-fleet devices remove ID.\n\n" +
 			"   longshore-fleet restore /var/backups/fleet.db\n   longshore-fleet restore --database ./fleet.db /media/stick/fleet.db\n\n" +
 			"Exit codes: 0 done; 2 usage, or the file is damaged; 4 not found; 6 the database is open in another process; 70 anything else.",
-		Flags: []cli.Flag{newDatabaseFlag()},
-		Action: func(c *cli.Context) error {
-			if c.NArg() != 1 {
+		Flags: []cmdline.Flag{newDatabaseFlag()},
+		Run: func(c *cmdline.Context) error {
+			if len(c.Args) != 1 {
 				return outcome.Usagef("restore", "restore needs one FILE")
 			}
-			file := c.Args().First()
+			file := c.Arg()
 			r, err := store.Restore(c.Context, file, c.String("database"))
 			if err != nil {
 				return err

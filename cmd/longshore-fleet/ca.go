@@ -8,8 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity"
 	"github.com/longshore-dev/longshore/identity/files"
@@ -24,41 +23,42 @@ const (
 	maxCAFiles = 64 << 10 // bytes of each
 )
 
-func (p *program) caCommand() *cli.Command {
-	dir := &cli.StringFlag{Name: "dir", Usage: "`DIR` of the authority", Value: "ca", EnvVars: env("ca-dir")}
-	return &cli.Command{
+func (p *program) caCommand() cmdline.Command {
+	dir := cmdline.Flag{Name: "dir", Usage: "`DIR` of the authority", Value: "ca", Env: env("ca-dir")}
+	return cmdline.Command{
 		Name:  "ca",
 		Usage: "a small certificate authority for mutual TLS",
-		Description: "For sites without an authority of their own, such as SPIRE. Whoever has ca.key can act as every manager and every client of the\n" +
+		About: "For sites without an authority of their own, such as SPIRE. Whoever has ca.key can act as every manager and every client of the\n" +
 			"trust domain. Only a server that enrolls devices (serve --enroll) needs it: keep it away from other servers. With --key the key\n" +
 			"stays in a PKCS#11 token or a key management service, with the same addresses as for longshore sign --key.",
-		Subcommands: []*cli.Command{
+		Commands: []cmdline.Command{
 			{
 				Name: "init", Usage: "create an authority for a trust domain, and its trust bundle",
-				Description: "Writes ca.crt, ca.key (mode 0600) and bundle.json, the trust bundle that manager and devices need. An existing authority is kept.\n" +
+				About: "Writes ca.crt, ca.key (mode 0600) and bundle.json, the trust bundle that manager and devices need. An existing authority is kept.\n" +
 					"With --key the key must exist already (ECDSA P-256 or P-384, or RSA of 3072 bits), and there is no ca.key.\n\n" +
 					"   longshore-fleet ca init --trust-domain plant.acme.example\n   longshore-fleet ca init --trust-domain plant.acme.example --dir /media/stick/ca\n" +
 					"   longshore-fleet ca init --trust-domain plant.acme.example --key 'pkcs11:token=plant;object=ca?module-path=/usr/lib/softhsm/libsofthsm2.so'\n" +
 					"   longshore-fleet ca init --trust-domain plant.acme.example --key hashivault://plant-ca\n\n" + exitCodes,
-				Flags:  append([]cli.Flag{&cli.StringFlag{Name: "trust-domain", Usage: "`NAME` of the trust domain", EnvVars: env("trust-domain")}, dir}, caKeyFlags()...),
-				Action: p.caInit,
+				Flags: append([]cmdline.Flag{{Name: "trust-domain", Usage: "`NAME` of the trust domain", Env: env("trust-domain")}, dir}, caKeyFlags()...),
+				Run:   p.caInit,
 			},
 			{
-				Name: "issue", Usage: "sign a certificate for a manager or a client", ArgsUsage: "NAME",
-				Description: "Writes NAME.crt and NAME.key (mode 0600), with a new key; existing files are replaced.\n\n" +
+				Name: "issue", Usage: "sign a certificate for a manager or a client", Args: "NAME",
+				About: "Writes NAME.crt and NAME.key (mode 0600), with a new key; existing files are replaced.\n\n" +
 					"   longshore-fleet ca issue --manager main main\n   longshore-fleet ca issue --manager main --client press-07 press-07\n\n" + exitCodes,
-				Flags: append([]cli.Flag{
-					&cli.StringFlag{Name: "manager", Usage: "`ID` of the manager", EnvVars: env("manager")},
-					&cli.StringFlag{Name: "client", Usage: "`ID` of a client of it; default: the certificate is the manager's", EnvVars: env("client")},
-					&cli.DurationFlag{Name: "ttl", Usage: "`TIME` for which the certificate is valid", Value: svidTTL, EnvVars: env("ttl")}, dir,
+				Flags: append([]cmdline.Flag{
+					{Name: "manager", Usage: "`ID` of the manager", Env: env("manager")},
+					{Name: "client", Usage: "`ID` of a client of it; default: the certificate is the manager's", Env: env("client")},
+					{Name: "ttl", Usage: "`TIME` for which the certificate is valid", Value: svidTTL, Env: env("ttl")},
+					dir,
 				}, caKeyFlags()...),
-				Action: p.caIssue,
+				Run: p.caIssue,
 			},
 		},
 	}
 }
 
-func (p *program) caInit(c *cli.Context) error {
+func (p *program) caInit(c *cmdline.Context) error {
 	if c.String("trust-domain") == "" {
 		return outcome.Usagef("ca init", "--trust-domain is needed, a name like plant.acme.example")
 	}
@@ -83,8 +83,8 @@ func (p *program) caInit(c *cli.Context) error {
 	return err
 }
 
-func (p *program) caIssue(c *cli.Context) error {
-	if c.NArg() != 1 || c.String("manager") == "" {
+func (p *program) caIssue(c *cmdline.Context) error {
+	if len(c.Args) != 1 || c.String("manager") == "" {
 		return outcome.Usagef("ca issue", "--manager and one NAME for the files are needed")
 	}
 	k, err := caKeyOf(c).open(c.Context)
@@ -104,7 +104,7 @@ func (p *program) caIssue(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	file := c.Args().First()
+	file := c.Arg()
 	if err := errors.Join(files.Write(file+".key", key, 0o600), files.Write(file+".crt", cert, 0o644)); err != nil {
 		return err
 	}

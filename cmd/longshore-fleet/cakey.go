@@ -5,9 +5,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity/ca"
 	"github.com/longshore-dev/longshore/signing/sign/remotekey"
@@ -19,14 +18,14 @@ type caKeyAddress struct {
 	passwordFile string // "": the PIN of a token is in its address or in COSIGN_PKCS11_PIN
 }
 
-func caKeyFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "key", Usage: "`ADDRESS` of the authority's key, in place of ca.key: pkcs11:…, awskms://, azurekms://, gcpkms://, hashivault://", EnvVars: env("ca-key")},
-		&cli.StringFlag{Name: "key-password-file", Usage: "`FILE` with the PIN of the token of --key; default: COSIGN_PKCS11_PIN", EnvVars: env("ca-key-password-file")},
+func caKeyFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "key", Usage: "`ADDRESS` of the authority's key, in place of ca.key: pkcs11:…, awskms://, azurekms://, gcpkms://, hashivault://", Env: env("ca-key")},
+		{Name: "key-password-file", Usage: "`FILE` with the PIN of the token of --key; default: COSIGN_PKCS11_PIN", Env: env("ca-key-password-file")},
 	}
 }
 
-func caKeyOf(c *cli.Context) caKeyAddress {
+func caKeyOf(c *cmdline.Context) caKeyAddress {
 	return caKeyAddress{c.String("key"), c.String("key-password-file")}
 }
 

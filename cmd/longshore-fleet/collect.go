@@ -17,7 +17,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -42,11 +41,11 @@ const collectAtOnce = 8
 // maxSeen bounds the file with the newest reports: 100,000 devices need 20 MB.
 const maxSeen = 32 << 20
 
-func (p *program) collectCommand() *cli.Command {
-	return &cli.Command{
-		Name: "collect", ArgsUsage: "HOST/PATH|oci-layout:DIR ...",
+func (p *program) collectCommand() cmdline.Command {
+	return cmdline.Command{
+		Name: "collect", Args: "HOST/PATH|oci-layout:DIR ...",
 		Usage: "store the reports that devices pushed to a registry in the database",
-		Description: "Reads the report of each device whose public key is in --keys, as DEVICE-TAG.pub, from the given repositories, or from\n" +
+		About: "Reads the report of each device whose public key is in --keys, as DEVICE-TAG.pub, from the given repositories, or from\n" +
 			"media that longshore export --reports wrote, and verifies it with that key. What is newer than the stored reports of the\n" +
 			"device is stored like a posted report; older reports change nothing. A registry that shows a report again that is older than\n" +
 			"one of an earlier run is reported; the file DATABASE.seen has the newest report of each device. With --every the command\n" +
@@ -56,17 +55,17 @@ func (p *program) collectCommand() *cli.Command {
 			"   longshore-fleet collect --keys plant/keys oci-layout:/media/stick/reports\n\n" +
 			"Exit codes: 0 done; 2 usage; 3 authentication; 4 no key in --keys; 5 a report is not verified; 6 an old report is shown\n" +
 			"again; 75 temporary, try again; 70 anything else.",
-		Flags: append([]cli.Flag{
+		Flags: append([]cmdline.Flag{
 			newDatabaseFlag(), outputFlag(),
-			&cli.StringFlag{Name: "keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub", EnvVars: env("keys")},
-			&cli.DurationFlag{Name: "every", Usage: "repeat after this `TIME`", DefaultText: "once", EnvVars: env("every")},
+			{Name: "keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub", Env: env("keys")},
+			{Name: "every", Value: time.Duration(0), Usage: "repeat after this `TIME`", Default: "once", Env: env("every")},
 		}, registryFlags("plain-http")...),
-		Action: p.withNewStore(p.collect),
+		Run: p.withNewStore(p.collect),
 	}
 }
 
-func (p *program) collect(c *cli.Context, db *store.SQLite) error {
-	if c.String("keys") == "" || !c.Args().Present() {
+func (p *program) collect(c *cmdline.Context, db *store.SQLite) error {
+	if c.String("keys") == "" || len(c.Args) == 0 {
 		return outcome.Usagef("collect", "collect: give --keys and at least one repository")
 	}
 	log := slog.New(slog.NewTextHandler(p.stderr, nil))
@@ -76,7 +75,7 @@ func (p *program) collect(c *cli.Context, db *store.SQLite) error {
 	}
 	defer client.Close()
 	var from []*registry.Repository
-	for _, name := range c.Args().Slice() {
+	for _, name := range c.Args {
 		repo, err := client.OpenName(c.Context, strings.TrimPrefix(name, "oci://"))
 		if err != nil {
 			return err
@@ -116,16 +115,16 @@ func (p *program) collect(c *cli.Context, db *store.SQLite) error {
 }
 
 // registryFlags say how a registry is reached. plainHTTP is the name of one of them.
-func registryFlags(plainHTTP string) []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "registry-config", Usage: "credentials `FILE` in Docker's or podman's format; default: their files", EnvVars: env("registry-config")},
-		&cli.StringFlag{Name: "ca-file", Usage: "`FILE` with CA certificates to trust in addition to the system's", EnvVars: env("ca-file")},
-		&cli.StringFlag{Name: "certs-dir", Usage: "`DIR` with containerd's HOST/hosts.toml", EnvVars: env("certs-dir")},
-		&cli.BoolFlag{Name: plainHTTP, Usage: "use HTTP without TLS; the default for registries on this machine", EnvVars: env(plainHTTP)},
+func registryFlags(plainHTTP string) []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "registry-config", Usage: "credentials `FILE` in Docker's or podman's format; default: their files", Env: env("registry-config")},
+		{Name: "ca-file", Usage: "`FILE` with CA certificates to trust in addition to the system's", Env: env("ca-file")},
+		{Name: "certs-dir", Usage: "`DIR` with containerd's HOST/hosts.toml", Env: env("certs-dir")},
+		{Name: plainHTTP, Value: false, Usage: "use HTTP without TLS; the default for registries on this machine", Env: env(plainHTTP)},
 	}
 }
 
-func registryOf(c *cli.Context, plainHTTP string, log *slog.Logger) (*registry.Client, error) {
+func registryOf(c *cmdline.Context, plainHTTP string, log *slog.Logger) (*registry.Client, error) {
 	return registry.New(registry.Options{
 		PlainHTTP: c.Bool(plainHTTP), CAFile: c.String("ca-file"), AuthFile: c.String("registry-config"), CertsDir: c.String("certs-dir"),
 		UserAgent: "longshore-fleet/" + build.Version(), Logger: log, Getenv: os.Getenv,
@@ -144,7 +143,7 @@ type collected struct {
 	err error // of the failed ones
 }
 
-func (p *program) collected(c *cli.Context, r collected, err error) error {
+func (p *program) collected(c *cmdline.Context, r collected, err error) error {
 	if err != nil {
 		return err
 	}

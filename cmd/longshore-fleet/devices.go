@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
@@ -22,70 +21,71 @@ import (
 // expectTTL is how long an approval waits for its device.
 const expectTTL = 7 * 24 * time.Hour
 
-func (p *program) devicesCommand() *cli.Command {
-	fingerprint := func(usage string) cli.Flag {
-		return &cli.StringFlag{Name: "fingerprint", Usage: usage, EnvVars: env("fingerprint")}
+func (p *program) devicesCommand() cmdline.Command {
+	fingerprint := func(usage string) cmdline.Flag {
+		return cmdline.Flag{Name: "fingerprint", Usage: usage, Env: env("fingerprint")}
 	}
-	return &cli.Command{
+	return cmdline.Command{
 		Name:  "devices",
 		Usage: "approve, deny, list and remove enrolled devices",
-		Description: "A device that runs longshore-agent enroll waits until its key is approved. It shows the fingerprint of the key: compare it.\n" +
+		About: "A device that runs longshore-agent enroll waits until its key is approved. It shows the fingerprint of the key: compare it.\n" +
 			"The server does not have to be stopped.",
-		Subcommands: []*cli.Command{
+		Commands: []cmdline.Command{
 			{
 				Name: "pending", Usage: "list devices that wait for approval",
-				Description: "What a device reports about itself is not verified; its fingerprint is.\n\n" +
+				About: "What a device reports about itself is not verified; its fingerprint is.\n\n" +
 					"   longshore-fleet devices pending\n   longshore-fleet devices pending -o json\n\n" + exitCodes,
-				Flags:  []cli.Flag{databaseFlag(), outputFlag()},
-				Action: p.withStore(func(c *cli.Context, db *store.SQLite) error { return p.listDevices(c, db, store.EnrollmentPending) }),
+				Flags: []cmdline.Flag{databaseFlag(), outputFlag()},
+				Run:   p.withStore(func(c *cmdline.Context, db *store.SQLite) error { return p.listDevices(c, db, store.EnrollmentPending) }),
 			},
 			{
-				Name: "approve", Usage: "accept a device, by the fingerprint of its key", ArgsUsage: "ID",
-				Description: "The device with this key gets the id ID, and receives its certificate and settings. With --expect the device need not have\n" +
+				Name: "approve", Usage: "accept a device, by the fingerprint of its key", Args: "ID",
+				About: "The device with this key gets the id ID, and receives its certificate and settings. With --expect the device need not have\n" +
 					"asked yet. The key of a denied or removed device can be approved again.\n\n" +
 					"   longshore-fleet devices approve press-07 --fingerprint sha256:9f1c…\n" +
 					"   longshore-fleet devices approve press-08 --expect sha256:77ab… --expires 24h\n\n" + exitCodes,
-				Flags: []cli.Flag{
+				Flags: []cmdline.Flag{
 					fingerprint("`SHA256` of the key, as the device shows it"),
-					&cli.StringFlag{Name: "expect", Usage: "`SHA256` of the key of a device that will ask later", EnvVars: env("expect")},
-					&cli.DurationFlag{Name: "expires", Usage: "`TIME` for which an approval by --expect waits for its device; 0: for ever", Value: expectTTL, EnvVars: env("expires")},
+					{Name: "expect", Usage: "`SHA256` of the key of a device that will ask later", Env: env("expect")},
+					{Name: "expires", Usage: "`TIME` for which an approval by --expect waits for its device; 0: for ever", Value: expectTTL, Env: env("expires")},
 					databaseFlag(), outputFlag(),
 				},
-				Action: p.withStore(p.approveDevice),
+				Run: p.withStore(p.approveDevice),
 			},
 			{
 				Name: "deny", Usage: "reject a device that waits, by the fingerprint of its key",
-				Description: "The device stops asking and shows the reason.\n\n" +
+				About: "The device stops asking and shows the reason.\n\n" +
 					"   longshore-fleet devices deny --fingerprint sha256:9f1c… --reason \"not ours\"\n\n" + exitCodes,
-				Flags: []cli.Flag{
+				Flags: []cmdline.Flag{
 					fingerprint("`SHA256` of the key"),
-					&cli.StringFlag{Name: "reason", Usage: "`TEXT` for the person at the device", EnvVars: env("reason")}, databaseFlag(),
+					{Name: "reason", Usage: "`TEXT` for the person at the device", Env: env("reason")},
+					databaseFlag(),
 				},
-				Action: p.withStore(p.denyDevice),
+				Run: p.withStore(p.denyDevice),
 			},
 			{
 				Name: "list", Usage: "list devices that are enrolled, expected, denied or removed",
-				Description: "   longshore-fleet devices list\n   longshore-fleet devices list --state removed -o json\n\n" + exitCodes,
-				Flags: []cli.Flag{
-					&cli.StringFlag{Name: "state", Usage: "only `STATE`: pending, expected, approved, denied or removed", EnvVars: env("device-state")},
+				About: "   longshore-fleet devices list\n   longshore-fleet devices list --state removed -o json\n\n" + exitCodes,
+				Flags: []cmdline.Flag{
+					{Name: "state", Usage: "only `STATE`: pending, expected, approved, denied or removed", Env: env("device-state")},
 					databaseFlag(), outputFlag(),
 				},
-				Action: p.withStore(func(c *cli.Context, db *store.SQLite) error {
+				Run: p.withStore(func(c *cmdline.Context, db *store.SQLite) error {
 					return p.listDevices(c, db, store.EnrollmentState(c.String("state")))
 				}),
 			},
 			{
-				Name: "remove", Usage: "remove a device from the fleet", ArgsUsage: "ID",
-				Description: "The manager rejects the device's certificate and tokens at once, serves it no desired state and deletes its reports. A pull\n" +
+				Name: "remove", Usage: "remove a device from the fleet", Args: "ID",
+				About: "The manager rejects the device's certificate and tokens at once, serves it no desired state and deletes its reports. A pull\n" +
 					"credential that the server created is deleted. With --wipe the device is asked to delete its applications, data and\n" +
 					"credentials; it does so only if its own configuration permits that (enrollment.allowWipe). Its state in the registry stays.\n" +
 					"A device with a token that is not enrolled is removed too. If --clients accepts its certificate, change that file first:\n" +
 					"otherwise its next report adds it again.\n\n" +
 					"   longshore-fleet devices remove press-07\n   longshore-fleet devices remove press-07 --wipe\n\n" + exitCodes,
-				Flags: []cli.Flag{
-					&cli.BoolFlag{Name: "wipe", Usage: "ask the device to delete its applications, data and credentials", EnvVars: env("wipe")}, databaseFlag(),
+				Flags: []cmdline.Flag{
+					{Name: "wipe", Value: false, Usage: "ask the device to delete its applications, data and credentials", Env: env("wipe")}, databaseFlag(),
 				},
-				Action: p.withStore(p.removeDevice),
+				Run: p.withStore(p.removeDevice),
 			},
 		},
 	}
@@ -115,7 +115,7 @@ func infoOf(e store.Enrollment) deviceInfo {
 	}
 }
 
-func (p *program) listDevices(c *cli.Context, db *store.SQLite, state store.EnrollmentState) error {
+func (p *program) listDevices(c *cmdline.Context, db *store.SQLite, state store.EnrollmentState) error {
 	states := []store.EnrollmentState{"", store.EnrollmentPending, store.EnrollmentExpected, store.EnrollmentApproved, store.EnrollmentDenied, store.EnrollmentRemoved}
 	if !slices.Contains(states, state) {
 		return outcome.Usagef("devices list", "--state %s is none of %v", state, states[1:])
@@ -139,15 +139,15 @@ func date(t time.Time) string {
 	return t.Format(time.RFC3339)
 }
 
-func (p *program) approveDevice(c *cli.Context, db *store.SQLite) error {
+func (p *program) approveDevice(c *cmdline.Context, db *store.SQLite) error {
 	key, ahead := c.String("fingerprint"), c.String("expect")
-	if c.NArg() != 1 || (key == "") == (ahead == "") {
+	if len(c.Args) != 1 || (key == "") == (ahead == "") {
 		return outcome.Usagef("devices approve", "name one ID, and the key with --fingerprint or --expect")
 	}
 	if c.Duration("expires") < 0 {
 		return outcome.Usagef("devices approve", "--expires must not be negative")
 	}
-	a := store.Approval{Key: key + ahead, Device: c.Args().First(), Ahead: ahead != "", At: p.now()}
+	a := store.Approval{Key: key + ahead, Device: c.Arg(), Ahead: ahead != "", At: p.now()}
 	if c.Duration("expires") > 0 {
 		a.Expires = a.At.Add(c.Duration("expires"))
 	}
@@ -174,7 +174,7 @@ func checkFingerprint(text string) error {
 	return nil
 }
 
-func (p *program) denyDevice(c *cli.Context, db *store.SQLite) error {
+func (p *program) denyDevice(c *cmdline.Context, db *store.SQLite) error {
 	key := c.String("fingerprint")
 	if key == "" {
 		return outcome.Usagef("devices deny", "--fingerprint is needed")
@@ -192,11 +192,11 @@ func (p *program) denyDevice(c *cli.Context, db *store.SQLite) error {
 	return err
 }
 
-func (p *program) removeDevice(c *cli.Context, db *store.SQLite) error {
-	if c.NArg() != 1 {
+func (p *program) removeDevice(c *cmdline.Context, db *store.SQLite) error {
+	if len(c.Args) != 1 {
 		return outcome.Usagef("devices remove", "name one ID")
 	}
-	device := c.Args().First()
+	device := c.Arg()
 	tokens, err := db.ListTokens(c.Context, device)
 	if err != nil {
 		return err

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
@@ -21,39 +20,39 @@ import (
 
 const joinTTL = 24 * time.Hour
 
-func (p *program) joinTokenCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) joinTokenCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "join-token",
 		Usage: "create, list and revoke tokens that enroll one device each without an operator",
-		Description: "A join token is printed once; only its hash is stored. It is used up by the first device that presents it.\n" +
+		About: "A join token is printed once; only its hash is stored. It is used up by the first device that presents it.\n" +
 			"The server does not have to be stopped.",
-		Subcommands: []*cli.Command{
+		Commands: []cmdline.Command{
 			{
 				Name: "create", Usage: "create a join token and print it",
-				Description: "With --trust-bundle the token also has the fingerprint of the manager's authority: the device then needs nothing else to\n" +
+				About: "With --trust-bundle the token also has the fingerprint of the manager's authority: the device then needs nothing else to\n" +
 					"authenticate the manager.\n\n" +
 					"   longshore-fleet join-token create --device press-07 --trust-bundle ca/bundle.json >press-07.join\n" +
 					"   longshore-fleet join-token create --expires 1h            # any device; it gives its id itself\n\n" + exitCodes,
-				Flags: []cli.Flag{
-					&cli.StringFlag{Name: "device", Usage: "`ID` that the device gets; default: any free id that the device asks for", EnvVars: env("device")},
-					&cli.DurationFlag{Name: "expires", Usage: "`TIME` for which the token is valid", Value: joinTTL, EnvVars: env("join-expires")},
-					&cli.StringFlag{Name: "trust-bundle", Usage: "`FILE` with the manager's trust bundle (SPIFFE's JSON, or PEM)", EnvVars: env("trust-bundle")},
+				Flags: []cmdline.Flag{
+					{Name: "device", Usage: "`ID` that the device gets; default: any free id that the device asks for", Env: env("device")},
+					{Name: "expires", Usage: "`TIME` for which the token is valid", Value: joinTTL, Env: env("join-expires")},
+					{Name: "trust-bundle", Usage: "`FILE` with the manager's trust bundle (SPIFFE's JSON, or PEM)", Env: env("trust-bundle")},
 					newDatabaseFlag(), outputFlag(),
 				},
-				Action: p.withNewStore(p.createJoinToken),
+				Run: p.withNewStore(p.createJoinToken),
 			},
 			{
 				Name: "list", Usage: "list join tokens without their text",
-				Description: "   longshore-fleet join-token list\n   longshore-fleet join-token list -o json\n\n" + exitCodes,
-				Flags:       []cli.Flag{databaseFlag(), outputFlag()},
-				Action:      p.withStore(p.listJoinTokens),
+				About: "   longshore-fleet join-token list\n   longshore-fleet join-token list -o json\n\n" + exitCodes,
+				Flags: []cmdline.Flag{databaseFlag(), outputFlag()},
+				Run:   p.withStore(p.listJoinTokens),
 			},
 			{
-				Name: "revoke", Usage: "revoke join tokens at once", ArgsUsage: "TOKEN-ID ...",
-				Description: "A device that has used its token stays enrolled; see longshore-fleet devices remove.\n\n" +
+				Name: "revoke", Usage: "revoke join tokens at once", Args: "TOKEN-ID ...",
+				About: "A device that has used its token stays enrolled; see longshore-fleet devices remove.\n\n" +
 					"   longshore-fleet join-token revoke 4fzjq2x…            # an id from join-token list\n\n" + exitCodes,
-				Flags:  []cli.Flag{databaseFlag()},
-				Action: p.withStore(p.revokeJoinTokens),
+				Flags: []cmdline.Flag{databaseFlag()},
+				Run:   p.withStore(p.revokeJoinTokens),
 			},
 		},
 	}
@@ -71,7 +70,7 @@ type joinTokenInfo struct {
 	Revoked time.Time `json:"revoked,omitzero"`
 }
 
-func (p *program) createJoinToken(c *cli.Context, db *store.SQLite) error {
+func (p *program) createJoinToken(c *cmdline.Context, db *store.SQLite) error {
 	device, ttl := c.String("device"), c.Duration("expires")
 	if ttl <= 0 {
 		return outcome.Usagef("join-token create", "--expires must be positive")
@@ -106,7 +105,7 @@ func (p *program) createJoinToken(c *cli.Context, db *store.SQLite) error {
 	})
 }
 
-func (p *program) listJoinTokens(c *cli.Context, db *store.SQLite) error {
+func (p *program) listJoinTokens(c *cmdline.Context, db *store.SQLite) error {
 	all, err := db.ListJoinTokens(c.Context)
 	if err != nil {
 		return err
@@ -118,11 +117,11 @@ func (p *program) listJoinTokens(c *cli.Context, db *store.SQLite) error {
 	})
 }
 
-func (p *program) revokeJoinTokens(c *cli.Context, db *store.SQLite) error {
-	if !c.Args().Present() {
+func (p *program) revokeJoinTokens(c *cmdline.Context, db *store.SQLite) error {
+	if len(c.Args) == 0 {
 		return outcome.Usagef("join-token revoke", "name tokens by their id")
 	}
-	for _, id := range c.Args().Slice() {
+	for _, id := range c.Args {
 		if err := db.RevokeJoinToken(c.Context, id, p.now()); err != nil {
 			return err
 		}

@@ -16,8 +16,6 @@ import (
 	"time"
 	_ "time/tzdata" // windows in states name time zones
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
@@ -41,12 +39,12 @@ type program struct {
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	p := &program{stdin: stdin, stdout: printable.NewWriter(stdout), stderr: printable.NewWriter(stderr), now: time.Now}
-	app := &cli.App{
-		Name:      "longshore-fleet",
-		Usage:     "receive and show reports of devices",
-		Writer:    p.stdout,
-		ErrWriter: p.stderr,
-		Commands: []*cli.Command{
+	app := &cmdline.Program{
+		Name:  "longshore-fleet",
+		Usage: "receive and show reports of devices",
+		Out:   p.stdout,
+		Err:   p.stderr,
+		Commands: []cmdline.Command{
 			p.serveCommand(), p.collectCommand(), p.tokenCommand(), p.devicesCommand(), p.joinTokenCommand(), p.caCommand(), p.backupCommand(), p.restoreCommand(), p.unitCommand(), p.completionCommand(),
 			cmdline.Version(p.stdout, outputFlag()),
 		},
@@ -57,19 +55,19 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 const exitCodes = "Exit codes: 0 done; 2 usage; 4 not found; 75 temporary, try again; 70 anything else."
 
 // env names the variable of a flag. A flag beats the variable, the variable beats the default.
-func env(flag string) []string {
-	return []string{"LONGSHORE_FLEET_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))}
+func env(flag string) string {
+	return "LONGSHORE_FLEET_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 const defaultDatabase = "/var/lib/longshore-fleet/fleet.db"
 
 // databaseFlag names the database of a command that needs one.
-func databaseFlag() *cli.StringFlag {
-	return &cli.StringFlag{Name: "database", Usage: "SQLite `FILE` of the server", Value: defaultDatabase, EnvVars: env("database")}
+func databaseFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "database", Usage: "SQLite `FILE` of the server", Value: defaultDatabase, Env: env("database")}
 }
 
 // newDatabaseFlag names the database of a command that may come before the server's first start.
-func newDatabaseFlag() *cli.StringFlag {
+func newDatabaseFlag() cmdline.Flag {
 	f := databaseFlag()
 	f.Usage = "SQLite `FILE`, created if it is missing"
 	return f
@@ -78,18 +76,18 @@ func newDatabaseFlag() *cli.StringFlag {
 //go:embed longshore-fleet.service
 var unit string
 
-func (p *program) unitCommand() *cli.Command {
+func (p *program) unitCommand() cmdline.Command {
 	return cmdline.UnitCommand(p.stdout, unit, "The unit expects the program at /usr/local/bin/longshore-fleet. Settings are LONGSHORE_FLEET_… variables in\n"+
 		"/etc/longshore/fleet.env.\n\n"+
 		"   longshore-fleet unit >/etc/systemd/system/longshore-fleet.service\n\n"+exitCodes)
 }
 
-func (p *program) completionCommand() *cli.Command {
+func (p *program) completionCommand() cmdline.Command {
 	return cmdline.ScriptCommand(p.stdout, "\n\n   longshore-fleet completion bash >/etc/bash_completion.d/longshore-fleet\n\n"+exitCodes)
 }
 
 // checkDatabase is the error if the database that the flags name does not exist: a command that needs its content must not create an empty one.
-func checkDatabase(c *cli.Context) error {
+func checkDatabase(c *cmdline.Context) error {
 	_, err := os.Stat(c.String("database"))
 	if !errors.Is(err, os.ErrNotExist) {
 		return nil // what else is wrong shows when it is opened
@@ -98,7 +96,7 @@ func checkDatabase(c *cli.Context) error {
 		"name the server's file with --database; longshore-fleet serve and longshore-fleet token create make a new one")
 }
 
-func (p *program) openExisting(c *cli.Context, log *slog.Logger) (*store.SQLite, error) {
+func (p *program) openExisting(c *cmdline.Context, log *slog.Logger) (*store.SQLite, error) {
 	if err := checkDatabase(c); err != nil {
 		return nil, err
 	}
@@ -106,7 +104,7 @@ func (p *program) openExisting(c *cli.Context, log *slog.Logger) (*store.SQLite,
 }
 
 // open opens the database that the flags name, and creates it if it is missing.
-func (p *program) open(c *cli.Context, log *slog.Logger) (*store.SQLite, error) {
+func (p *program) open(c *cmdline.Context, log *slog.Logger) (*store.SQLite, error) {
 	s, err := store.Open(c.Context, c.String("database"), log)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrNotFound), "make its folder, or name another file with --database")

@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/cmd/internal/serving"
 	"github.com/longshore-dev/longshore/fleet/status"
@@ -43,24 +43,24 @@ type mutual struct {
 	log     *slog.Logger
 }
 
-func mutualFlags() []cli.Flag {
-	file := func(name, usage string) cli.Flag {
-		return &cli.StringFlag{Name: name, Usage: usage + "; read again when it changes", EnvVars: env(name)}
+func mutualFlags() []cmdline.Flag {
+	file := func(name, usage string) cmdline.Flag {
+		return cmdline.Flag{Name: name, Usage: usage + "; read again when it changes", Env: env(name)}
 	}
-	return []cli.Flag{
-		&cli.StringFlag{Name: "mtls-listen", Usage: "second `ADDRESS`, for the API by mutual TLS with SPIFFE ids", EnvVars: env("mtls-listen")},
+	return []cmdline.Flag{
+		{Name: "mtls-listen", Usage: "second `ADDRESS`, for the API by mutual TLS with SPIFFE ids", Env: env("mtls-listen")},
 		file("svid-cert", "`FILE` with this manager's SVID and its intermediates (PEM)"),
 		file("svid-key", "`FILE` with its private key (PEM)"),
 		file("trust-bundle", "`FILE` with the trust bundle of its trust domain (SPIFFE's JSON, or PEM)"),
-		&cli.StringFlag{Name: "workload-api", Usage: "in place of these three: the `SOCKET` of the SPIFFE Workload API, unix:///run/spire/agent.sock", EnvVars: env("workload-api")},
+		{Name: "workload-api", Usage: "in place of these three: the `SOCKET` of the SPIFFE Workload API, unix:///run/spire/agent.sock", Env: env("workload-api")},
 		file("clients", "`FILE` with the clients that are accepted by mutual TLS (YAML)"),
 		file("enroll", "enroll devices at this address, as configured in `FILE` (YAML)"),
-		&cli.StringFlag{Name: "trust-bundle-uri", Usage: "absolute https `URL` of the trust bundle, for /.well-known/margo", EnvVars: env("trust-bundle-uri")},
-		&cli.IntFlag{Name: "max-connections", Usage: "`NUMBER` of connections to an address; above it, the connection that has been idle longest is closed", Value: maxConnections, EnvVars: env("max-connections")},
+		{Name: "trust-bundle-uri", Usage: "absolute https `URL` of the trust bundle, for /.well-known/margo", Env: env("trust-bundle-uri")},
+		{Name: "max-connections", Usage: "`NUMBER` of connections to an address; above it, the connection that has been idle longest is closed", Value: maxConnections, Env: env("max-connections")},
 	}
 }
 
-func (p *program) mutual(c *cli.Context, log *slog.Logger) (*mutual, error) {
+func (p *program) mutual(c *cmdline.Context, log *slog.Logger) (*mutual, error) {
 	m := &mutual{now: p.now, uri: c.String("trust-bundle-uri"), listen: c.String("mtls-listen"), most: c.Int("max-connections"), log: log}
 	policy, settings := c.String("clients"), c.String("enroll")
 	api := workloadAddress(c)
@@ -123,7 +123,7 @@ func (p *program) mutual(c *cli.Context, log *slog.Logger) (*mutual, error) {
 
 // workloadAddress is where the Workload API is; "": it is not used. SPIFFE's own variable counts only for a manager that would have no
 // identity otherwise: on a machine with SPIRE it may be set for other programs.
-func workloadAddress(c *cli.Context) string {
+func workloadAddress(c *cmdline.Context) string {
 	api := c.String("workload-api")
 	if api == "" && c.String("mtls-listen") != "" && c.String("svid-cert")+c.String("svid-key")+c.String("trust-bundle")+c.String("enroll") == "" {
 		api = os.Getenv(workloadapi.Variable)

@@ -18,7 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
 
-var listed = regexp.MustCompile(`(?m)^   ([a-z][a-z-]*)(?:, [a-z])?  `)
+var listed = regexp.MustCompile(`(?m)^  ([a-z][a-z-]*)  `)
 
 // helps writes the help of a command and of those below it.
 func helps(t *testing.T, b *bytes.Buffer, path ...string) (commands int) {
@@ -28,7 +28,7 @@ func helps(t *testing.T, b *bytes.Buffer, path ...string) (commands int) {
 		t.Errorf("%v --help = %d\n%s", path, code, errs)
 	}
 	fmt.Fprintf(b, "$ longshore-fleet %s\n%s\n", strings.Join(append(path, "--help"), " "), out)
-	_, below, _ := strings.Cut(out, "\nCOMMANDS:\n")
+	_, below, _ := strings.Cut(out, "\nCommands:\n")
 	below, _, _ = strings.Cut(below, "\n\n")
 	for _, m := range listed.FindAllStringSubmatch(below, -1) {
 		if m[1] != "help" {

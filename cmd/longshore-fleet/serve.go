@@ -11,10 +11,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/cmd/internal/serving"
 	"github.com/longshore-dev/longshore/fleet/status"
@@ -32,11 +32,11 @@ const (
 	offlineAfter   = 24 * time.Hour
 )
 
-func (p *program) serveCommand() *cli.Command {
-	return &cli.Command{
+func (p *program) serveCommand() cmdline.Command {
+	return cmdline.Command{
 		Name:  "serve",
 		Usage: "receive reports and show them; serve desired state",
-		Description: "Serves the Margo management API under /api/v1, the reports as JSON under /fleet/v1, a page at /, metrics at\n" +
+		About: "Serves the Margo management API under /api/v1, the reports as JSON under /fleet/v1, a page at /, metrics at\n" +
 			"/metrics and /healthz. Devices need tokens: longshore-fleet token create --device ID. With --state the API also\n" +
 			"serves desired state, as it was pushed to the registry; it is stored on disk, and served while the registry is unavailable.\n\n" +
 			"   longshore-fleet serve --listen :8440 --tls-cert fleet.crt --tls-key fleet.key\n" +
@@ -45,28 +45,28 @@ func (p *program) serveCommand() *cli.Command {
 			"   longshore-fleet serve --mtls-listen :8443 --svid-cert main.crt --svid-key main.key --trust-bundle bundle.json --clients clients.yaml\n" +
 			"   longshore-fleet serve --mtls-listen :8443 --workload-api unix:///run/spire/agent.sock --clients clients.yaml\n" +
 			"   longshore-fleet serve --mtls-listen :8443 --enroll enroll.yaml\n\n" + exitCodes,
-		Flags: append(append([]cli.Flag{
-			&cli.StringFlag{Name: "listen", Usage: "`ADDRESS` to listen on", Value: "127.0.0.1:8440", EnvVars: env("listen")},
+		Flags: append(append([]cmdline.Flag{
+			{Name: "listen", Usage: "`ADDRESS` to listen on", Value: "127.0.0.1:8440", Env: env("listen")},
 			newDatabaseFlag(),
-			&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes", EnvVars: env("tls-cert")},
-			&cli.StringFlag{Name: "tls-key", Usage: "`FILE` with its private key (PEM)", EnvVars: env("tls-key")},
-			&cli.BoolFlag{Name: "plain-http", Usage: "allow plain HTTP on an address that is not loopback: tokens are sent in clear", EnvVars: env("plain-http")},
-			&cli.StringFlag{Name: "viewer-password-file", Usage: "`FILE` with the password for the page, /fleet/v1 and /metrics (any user name); required on an address that is not loopback", EnvVars: env("viewer-password-file")},
-			&cli.StringFlag{Name: "report-keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub: viewers may hand in reports that devices have signed (longshore import --reports --endpoint)", EnvVars: env("report-keys")},
-			&cli.BoolFlag{Name: "anonymous-viewers", Usage: "show the fleet to everyone who can reach the address, without a password", EnvVars: env("anonymous-viewers")},
-			&cli.StringSliceFlag{Name: "state", Usage: "serve desired state from the states in `HOST/PATH`; may be repeated", EnvVars: env("state")},
-			&cli.StringFlag{Name: "state-cache", Usage: "`DIR` for what is served, on disk; default: states beside the database", EnvVars: env("state-cache")},
-			&cli.DurationFlag{Name: "state-interval", Usage: "`TIME` between two requests to the registry for a device's state", Value: stateInterval, EnvVars: env("state-interval")},
-			&cli.DurationFlag{Name: "offline-after", Usage: "`TIME` without reports until a device without a report interval is offline; other devices are offline after three intervals; 0: never", Value: offlineAfter, EnvVars: env("offline-after")},
-			&cli.IntFlag{Name: "max-deployments", Usage: "`NUMBER` of stored deployments of one device", Value: store.DefaultQuota().Deployments, EnvVars: env("max-deployments")},
-			&cli.IntFlag{Name: "max-children", Usage: "`NUMBER` of devices behind one gateway; an eighth behind each of those", Value: store.DefaultQuota().Children, EnvVars: env("max-children")},
-			&cli.Int64Flag{Name: "max-bytes", Usage: "`BYTES` stored for a gateway, or a device without one, with all devices behind it; an eighth for each of those", Value: store.DefaultQuota().Bytes, EnvVars: env("max-bytes")},
+			{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes", Env: env("tls-cert")},
+			{Name: "tls-key", Usage: "`FILE` with its private key (PEM)", Env: env("tls-key")},
+			{Name: "plain-http", Value: false, Usage: "allow plain HTTP on an address that is not loopback: tokens are sent in clear", Env: env("plain-http")},
+			{Name: "viewer-password-file", Usage: "`FILE` with the password for the page, /fleet/v1 and /metrics (any user name); required on an address that is not loopback", Env: env("viewer-password-file")},
+			{Name: "report-keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub: viewers may hand in reports that devices have signed (longshore import --reports --endpoint)", Env: env("report-keys")},
+			{Name: "anonymous-viewers", Value: false, Usage: "show the fleet to everyone who can reach the address, without a password", Env: env("anonymous-viewers")},
+			{Name: "state", Value: []string(nil), Usage: "serve desired state from the states in `HOST/PATH`; may be repeated", Env: env("state")},
+			{Name: "state-cache", Usage: "`DIR` for what is served, on disk; default: states beside the database", Env: env("state-cache")},
+			{Name: "state-interval", Usage: "`TIME` between two requests to the registry for a device's state", Value: stateInterval, Env: env("state-interval")},
+			{Name: "offline-after", Usage: "`TIME` without reports until a device without a report interval is offline; other devices are offline after three intervals; 0: never", Value: offlineAfter, Env: env("offline-after")},
+			{Name: "max-deployments", Usage: "`NUMBER` of stored deployments of one device", Value: store.DefaultQuota().Deployments, Env: env("max-deployments")},
+			{Name: "max-children", Usage: "`NUMBER` of devices behind one gateway; an eighth behind each of those", Value: store.DefaultQuota().Children, Env: env("max-children")},
+			{Name: "max-bytes", Usage: "`BYTES` stored for a gateway, or a device without one, with all devices behind it; an eighth for each of those", Value: int64(store.DefaultQuota().Bytes), Env: env("max-bytes")},
 		}, mutualFlags()...), registryFlags("registry-plain-http")...),
-		Action: p.serve,
+		Run: p.serve,
 	}
 }
 
-func (p *program) serve(c *cli.Context) (err error) {
+func (p *program) serve(c *cmdline.Context) (err error) {
 	log := slog.New(slog.NewTextHandler(p.stderr, nil))
 	certificate, err := p.transport(c, log)
 	if err != nil {
@@ -133,7 +133,7 @@ func (p *program) serve(c *cli.Context) (err error) {
 }
 
 // transport decides how the connection is protected. Plain HTTP beyond this machine has to be asked for.
-func (p *program) transport(c *cli.Context, log *slog.Logger) (*tls.Config, error) {
+func (p *program) transport(c *cmdline.Context, log *slog.Logger) (*tls.Config, error) {
 	cert, key := c.String("tls-cert"), c.String("tls-key")
 	switch {
 	case (cert == "") != (key == ""):
@@ -171,7 +171,7 @@ func (p *program) handler(db *store.SQLite, hub *web.Hub, viewer *status.Viewer,
 }
 
 // quotaOf is what the flags let one device have.
-func quotaOf(c *cli.Context) (store.Quota, error) {
+func quotaOf(c *cmdline.Context) (store.Quota, error) {
 	q := store.Quota{Deployments: c.Int("max-deployments"), Children: c.Int("max-children"), Bytes: c.Int64("max-bytes")}
 	if q.Deployments < 1 || q.Children < 0 || q.Bytes < 1<<20 {
 		return q, outcome.Usagef("serve", "--max-deployments must be at least 1, --max-children at least 0, --max-bytes at least %d", 1<<20)

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet/desired"
 	"github.com/longshore-dev/longshore/fleet/status"
@@ -36,7 +36,7 @@ type states struct {
 	view   *desired.View
 }
 
-func (p *program) states(c *cli.Context, db *store.SQLite, log *slog.Logger) (*states, error) {
+func (p *program) states(c *cmdline.Context, db *store.SQLite, log *slog.Logger) (*states, error) {
 	s := &states{tokens: status.NewTokenCache(db, p.now)}
 	from, dir := c.StringSlice("state"), c.String("state-cache")
 	switch {

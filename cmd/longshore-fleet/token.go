@@ -11,8 +11,6 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -22,69 +20,69 @@ import (
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
-func (p *program) tokenCommand() *cli.Command {
-	device := func(usage string) cli.Flag {
-		return &cli.StringFlag{Name: "device", Usage: usage, EnvVars: env("device")}
+func (p *program) tokenCommand() cmdline.Command {
+	device := func(usage string) cmdline.Flag {
+		return cmdline.Flag{Name: "device", Usage: usage, Env: env("device")}
 	}
-	return &cli.Command{
+	return cmdline.Command{
 		Name:  "token",
 		Usage: "create, list and revoke tokens of devices",
-		Description: "With a token a device can report, and a gateway also for the devices behind it. A token is for one device, unless it is created\n" +
+		About: "With a token a device can report, and a gateway also for the devices behind it. A token is for one device, unless it is created\n" +
 			"with --shared: then each of its devices can speak for the others. A token is printed once; only its hash is stored.\n" +
 			"The server does not have to be stopped.",
-		Subcommands: []*cli.Command{
+		Commands: []cmdline.Command{
 			{
-				Name: "create", Usage: "create tokens for devices and print them once", ArgsUsage: "[ID ...]",
-				Description: "With --device or --shared, stdout has only the token. For several devices it has one line each: ID, space, token. All tokens\n" +
+				Name: "create", Usage: "create tokens for devices and print them once", Args: "[ID ...]",
+				About: "With --device or --shared, stdout has only the token. For several devices it has one line each: ID, space, token. All tokens\n" +
 					"are created, or none.\n\n" +
 					"   longshore-fleet token create --device press-07 > press-07.token\n" +
 					"   longshore-fleet token create --device gateway-1        # covers gateway-1/… too\n" +
 					"   longshore-fleet token create -o json press-07 press-08\n" +
 					"   longshore-fleet token create --devices devices.txt > tokens.txt\n" +
 					"   longshore-fleet token create --shared press-07 press-08 > line-a.token\n\n" + exitCodes,
-				Flags: []cli.Flag{
+				Flags: []cmdline.Flag{
 					device("`ID` of the device"), newDatabaseFlag(), outputFlag(),
-					&cli.StringFlag{Name: "devices", Usage: "`FILE` with an id on each line, or - for stdin; empty lines and those that begin with # are skipped", EnvVars: env("devices")},
-					&cli.BoolFlag{Name: "shared", Usage: "one token for all these devices, of which each can speak for the others", EnvVars: env("shared")},
+					{Name: "devices", Usage: "`FILE` with an id on each line, or - for stdin; empty lines and those that begin with # are skipped", Env: env("devices")},
+					{Name: "shared", Value: false, Usage: "one token for all these devices, of which each can speak for the others", Env: env("shared")},
 				},
-				Action: p.withNewStore(p.createTokens),
+				Run: p.withNewStore(p.createTokens),
 			},
 			{
 				Name: "list", Usage: "list tokens without their text",
-				Description: "   longshore-fleet token list\n   longshore-fleet token list --device press-07 -o json\n\n" + exitCodes,
-				Flags: []cli.Flag{
+				About: "   longshore-fleet token list\n   longshore-fleet token list --device press-07 -o json\n\n" + exitCodes,
+				Flags: []cmdline.Flag{
 					device("only of the device `ID`"), databaseFlag(),
 					outputFlag(),
 				},
-				Action: p.withStore(p.listTokens),
+				Run: p.withStore(p.listTokens),
 			},
 			{
-				Name: "revoke", Usage: "revoke a token at once, or all tokens of a device", ArgsUsage: "[TOKEN-ID ...]",
-				Description: "A token of several devices is revoked for all of them.\n\n" +
+				Name: "revoke", Usage: "revoke a token at once, or all tokens of a device", Args: "[TOKEN-ID ...]",
+				About: "A token of several devices is revoked for all of them.\n\n" +
 					"   longshore-fleet token revoke 4fzjq2x…            # an id from token list\n   longshore-fleet token revoke --device press-07\n\n" + exitCodes,
-				Flags:  []cli.Flag{device("all tokens of the device `ID`"), databaseFlag()},
-				Action: p.withStore(p.revokeTokens),
+				Flags: []cmdline.Flag{device("all tokens of the device `ID`"), databaseFlag()},
+				Run:   p.withStore(p.revokeTokens),
 			},
 		},
 	}
 }
 
-func outputFlag() cli.Flag {
+func outputFlag() cmdline.Flag {
 	return cmdline.OutputFlag(env("output"))
 }
 
 // withStore is the action of a command on a database that exists.
-func (p *program) withStore(do func(*cli.Context, *store.SQLite) error) cli.ActionFunc {
+func (p *program) withStore(do func(*cmdline.Context, *store.SQLite) error) func(*cmdline.Context) error {
 	return p.onStore(do, p.openExisting)
 }
 
 // withNewStore is the action of a command that creates the database if it is missing.
-func (p *program) withNewStore(do func(*cli.Context, *store.SQLite) error) cli.ActionFunc {
+func (p *program) withNewStore(do func(*cmdline.Context, *store.SQLite) error) func(*cmdline.Context) error {
 	return p.onStore(do, p.open)
 }
 
-func (p *program) onStore(do func(*cli.Context, *store.SQLite) error, open func(*cli.Context, *slog.Logger) (*store.SQLite, error)) cli.ActionFunc {
-	return func(c *cli.Context) (err error) {
+func (p *program) onStore(do func(*cmdline.Context, *store.SQLite) error, open func(*cmdline.Context, *slog.Logger) (*store.SQLite, error)) func(*cmdline.Context) error {
+	return func(c *cmdline.Context) (err error) {
 		if id := c.String("device"); id != "" {
 			if _, err := artifacts.ParseDeviceID(id); err != nil {
 				return err
@@ -134,7 +132,7 @@ func (t tokenInfo) names() string {
 	return strings.Join(all, ",")
 }
 
-func (p *program) createTokens(c *cli.Context, db *store.SQLite) error {
+func (p *program) createTokens(c *cmdline.Context, db *store.SQLite) error {
 	devices, err := p.devicesOf(c)
 	if err != nil {
 		return err
@@ -176,10 +174,10 @@ const (
 )
 
 // devicesOf are the devices that a command line names: by --device, as arguments, or in the file of --devices.
-func (p *program) devicesOf(c *cli.Context) (out []artifacts.DeviceID, err error) {
+func (p *program) devicesOf(c *cmdline.Context) (out []artifacts.DeviceID, err error) {
 	one, file := c.String("device"), c.String("devices")
 	given := 0
-	for _, is := range []bool{one != "", file != "", c.Args().Present()} {
+	for _, is := range []bool{one != "", file != "", len(c.Args) > 0} {
 		if is {
 			given++
 		}
@@ -187,7 +185,7 @@ func (p *program) devicesOf(c *cli.Context) (out []artifacts.DeviceID, err error
 	if given != 1 {
 		return nil, outcome.Usagef("token create", "name devices in one way: with --device ID, as arguments, or with --devices FILE")
 	}
-	named := c.Args().Slice()
+	named := c.Args
 	place := func(int) string { return "" }
 	switch {
 	case one != "":
@@ -236,7 +234,7 @@ func (p *program) readDevices(file string) ([]byte, error) {
 	return bounded.File(os.Open, file, maxDevices)
 }
 
-func (p *program) listTokens(c *cli.Context, db *store.SQLite) error {
+func (p *program) listTokens(c *cmdline.Context, db *store.SQLite) error {
 	all, err := db.ListTokens(c.Context, c.String("device"))
 	if err != nil {
 		return err
@@ -246,7 +244,7 @@ func (p *program) listTokens(c *cli.Context, db *store.SQLite) error {
 }
 
 // list prints all, as text in a table with the columns of a head.
-func list[T, Info any](p *program, c *cli.Context, all []T, describe func(T) Info, head string, columns func(Info) []string) error {
+func list[T, Info any](p *program, c *cmdline.Context, all []T, describe func(T) Info, head string, columns func(Info) []string) error {
 	infos := make([]Info, 0, len(all))
 	for _, one := range all {
 		infos = append(infos, describe(one))
@@ -261,8 +259,8 @@ func list[T, Info any](p *program, c *cli.Context, all []T, describe func(T) Inf
 	})
 }
 
-func (p *program) revokeTokens(c *cli.Context, db *store.SQLite) error {
-	ids := c.Args().Slice()
+func (p *program) revokeTokens(c *cmdline.Context, db *store.SQLite) error {
+	ids := c.Args
 	device := c.String("device")
 	if (device == "") == (len(ids) == 0) {
 		return outcome.Usagef("", "name tokens by their id, or all of a device with --device")

@@ -8,10 +8,9 @@ import (
 	"os"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/cmd/internal/serving"
 	"github.com/longshore-dev/longshore/fleet/status"
@@ -21,7 +20,7 @@ const maxPassword = 4 << 10
 
 // viewers decides who may look at the page, /fleet/v1 and /metrics: who has the password; without one who is on this
 // machine; everyone only where that is asked for.
-func viewers(c *cli.Context) (func(http.Handler) http.Handler, error) {
+func viewers(c *cmdline.Context) (func(http.Handler) http.Handler, error) {
 	file, anonymous := c.String("viewer-password-file"), c.Bool("anonymous-viewers")
 	switch {
 	case file != "" && anonymous:

@@ -1,14 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
@@ -17,16 +16,14 @@ import (
 )
 
 // app is the tree of commands.
-func (p *program) app() *cli.App {
-	return &cli.App{
-		Name:        "longshore",
-		Usage:       "publish signed releases for devices to a container registry",
-		Description: "A release goes from a Compose project to a device in three steps:\n\n   longshore key generate release\n   longshore component push DIRECTORY HOST/PATH:VERSION\n   longshore state push --device ID --key release.key --component HOST/PATH:VERSION HOST/STATES\n\n" + outcome.Help,
-		Writer:      p.stdout,
-		ErrWriter:   p.stderr,
-		Metadata:    map[string]any{cmdline.Single: []string{"component", "device"}},
-		HideHelp:    true, Flags: []cli.Flag{helpFlag()},
-		Commands: p.library("",
+func (p *program) app() *cmdline.Program {
+	return &cmdline.Program{
+		Name:  "longshore",
+		Usage: "publish signed releases for devices to a container registry",
+		About: "A release goes from a Compose project to a device in three steps:\n\n   longshore key generate release\n   longshore component push DIRECTORY HOST/PATH:VERSION\n   longshore state push --device ID --key release.key --component HOST/PATH:VERSION HOST/STATES\n\n" + outcome.Help,
+		Out:   p.stdout,
+		Err:   p.stderr,
+		Commands: p.described("",
 			loginCommand(),
 			logoutCommand(),
 			group("key", "create signing keys", keyGenerateCommand(), keyShowCommand(), keyPublicCommand()),
@@ -60,7 +57,7 @@ func (p *program) app() *cli.App {
 type command struct {
 	name, args, usage, about string
 	examples                 []string
-	flags                    []cli.Flag
+	flags                    []cmdline.Flag
 	min, max                 int      // arguments; max < 0: any number
 	formats                  []string // of the output; nil: text, json, yaml
 	run                      func(c *call, args []string) error
@@ -71,12 +68,12 @@ func group(name, usage string, commands ...command) command {
 	return command{name: name, usage: usage, commands: commands}
 }
 
-// library makes commands of the command line library from ours; parent is the name of the group that they are in.
-func (p *program) library(parent string, all ...command) (out []*cli.Command) {
+// described makes the descriptions of commands that cmdline runs from ours; parent is the name of the group that they are in.
+func (p *program) described(parent string, all ...command) (out []cmdline.Command) {
 	for _, d := range all {
 		full := strings.TrimPrefix(parent+" "+d.name, " ")
 		if d.commands != nil {
-			out = append(out, &cli.Command{Name: d.name, Usage: d.usage, Subcommands: p.library(full, d.commands...), HideHelp: true, Flags: []cli.Flag{helpFlag()}})
+			out = append(out, cmdline.Command{Name: d.name, Usage: d.usage, Commands: p.described(full, d.commands...)})
 			continue
 		}
 		out = append(out, p.leaf(full, d))
@@ -84,66 +81,44 @@ func (p *program) library(parent string, all ...command) (out []*cli.Command) {
 	return out
 }
 
-func (p *program) leaf(full string, d command) *cli.Command {
+func (p *program) leaf(full string, d command) cmdline.Command {
 	about := d.about
 	for i, e := range d.examples {
 		if i == 0 {
 			about += "\n\nExamples:"
 		}
-		about += "\n   longshore " + full + " " + e
+		about += "\n  longshore " + full + " " + e
 	}
-	c := &cli.Command{
-		Name: d.name, Usage: d.usage, ArgsUsage: d.args, Description: about + "\n\n" + outcome.Help,
-		Flags:    append(d.flags, outputFlags(d.outputs())...),
-		HideHelp: true,
-		Action: func(f *cli.Context) error {
+	c := cmdline.Command{
+		Name: d.name, Usage: d.usage, Args: d.args, About: about + "\n\n" + outcome.Help,
+		Flags: slices.Concat(d.flags, outputFlags(d.outputs())),
+		Run: func(f *cmdline.Context) error {
 			c := &call{program: p, flags: f}
 			defer c.end()
 			return ofCommand(full, c.run(full, d))
 		},
 	}
-	for _, f := range c.Flags {
-		describe(f)
+	for i := range c.Flags {
+		f := &c.Flags[i]
+		f.Env = cmp.Or(f.Env, variable(f.Name))
+		f.Once = f.Name == "component" || f.Name == "device"
+		if f.Value == time.Duration(0) {
+			f.Default = "never"
+		}
 	}
-	c.Flags = append(c.Flags, helpFlag())
 	return c
 }
 
-// helpFlag takes the place of the library's flag, which all programs of a process would share.
-func helpFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "help", Aliases: []string{"h"}, Usage: "show help", DisableDefaultText: true}
-}
-
-// describe adds its variable to the description of a flag.
-func describe(f cli.Flag) {
-	// Each command line describes all flags of all commands: Names would match a regular expression for each of them.
-	described := func(name string) string { return " [$" + variableOf(name) + "]" }
-	switch f := f.(type) {
-	case *cli.StringFlag:
-		f.Usage += described(f.Name)
-	case *cli.StringSliceFlag:
-		f.Usage += described(f.Name)
-	case publicKeyFiles:
-		f.Usage += " [$" + variable(f) + "]"
-	case *cli.BoolFlag:
-		f.Usage += described(f.Name)
-		f.DisableDefaultText = true
-	case *cli.Uint64Flag:
-		f.Usage += described(f.Name)
-	case *cli.IntFlag:
-		f.Usage += described(f.Name)
-	case *cli.DurationFlag:
-		if f.Usage += described(f.Name); f.Value == 0 {
-			f.DefaultText = "never"
-		}
-	}
+// variable is the environment variable of a flag.
+func variable(flag string) string {
+	return "LONGSHORE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
 func outputFormats() []string { return []string{"text", "json", "yaml"} }
 
 // uses reports whether the command has a flag.
 func (d command) uses(flag string) bool {
-	return slices.ContainsFunc(d.flags, func(f cli.Flag) bool { return slices.Contains(f.Names(), flag) })
+	return slices.ContainsFunc(d.flags, func(f cmdline.Flag) bool { return f.Name == flag })
 }
 
 // outputs are the formats of the command's result.
@@ -159,31 +134,31 @@ func alternatives(all []string) string {
 	return strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
 }
 
-func outputFlags(formats []string) []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Value: "text", Usage: "`FORMAT` of the result: " + alternatives(formats)},
-		&cli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "print only the main value of the result, such as its digest, or nothing"},
-		&cli.BoolFlag{Name: "debug", Usage: "print requests and their results on stderr"},
+func outputFlags(formats []string) []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "output", Alias: "o", Value: "text", OneOf: formats, Usage: "`FORMAT` of the result: " + alternatives(formats)},
+		{Name: "quiet", Value: false, Alias: "q", Usage: "print only the main value of the result, such as its digest, or nothing"},
+		{Name: "debug", Value: false, Usage: "print requests and their results on stderr"},
 	}
 }
 
 // registryFlags configure the access to registries; spelled as in oras and docker.
-func registryFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.BoolFlag{Name: "plain-http", Category: registryCategory, Usage: "use HTTP without TLS; the default for registries on this machine, unless set to =false"},
-		&cli.BoolFlag{Name: "insecure-skip-tls-verify", Aliases: []string{"insecure"}, Category: registryCategory, Usage: "accept any server certificate"},
-		&cli.StringFlag{Name: "ca-file", Category: registryCategory, Usage: "`FILE` with CA certificates to trust in addition to the system's"},
-		&cli.StringFlag{Name: "cert-file", Category: registryCategory, Usage: "`FILE` with a client certificate"},
-		&cli.StringFlag{Name: "key-file", Category: registryCategory, Usage: "`FILE` with the client certificate's key"},
-		&cli.StringFlag{Name: "username", Aliases: []string{"u"}, Category: registryCategory, Usage: "registry `USER`"},
-		&cli.StringFlag{Name: "password", Aliases: []string{"p"}, Category: registryCategory, Usage: "registry `PASSWORD`; other users can see it in the process list"},
-		&cli.BoolFlag{Name: "password-stdin", Category: registryCategory, Usage: "read the registry password from stdin"},
-		&cli.StringFlag{Name: "token", Category: registryCategory, Usage: "registry bearer `TOKEN` instead of user and password"},
-		&cli.StringFlag{Name: "registry-host", Category: registryCategory, Usage: "`HOST` that user and password or token are for; default: the registries that the command line names"},
-		&cli.StringFlag{Name: "registry-config", Category: registryCategory, Usage: "credentials `FILE` in Docker's or podman's format; default: their files"},
-		&cli.StringFlag{Name: "certs-dir", Category: registryCategory, Usage: "`DIRECTORY` with containerd's HOST/hosts.toml: mirrors and certificates"},
-		&cli.IntFlag{Name: "concurrency", Category: registryCategory, Value: 3, Usage: "`NUMBER` of concurrent blob transfers"},
-		&cli.DurationFlag{Name: "timeout", Category: registryCategory, Usage: "abort after this `TIME`; 0 means never"},
+func registryFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "plain-http", Value: false, Category: registryCategory, Usage: "use HTTP without TLS; the default for registries on this machine, unless set to =false"},
+		{Name: "insecure-skip-tls-verify", Value: false, Alias: "insecure", Category: registryCategory, Usage: "accept any server certificate"},
+		{Name: "ca-file", Category: registryCategory, Usage: "`FILE` with CA certificates to trust in addition to the system's"},
+		{Name: "cert-file", Category: registryCategory, Usage: "`FILE` with a client certificate"},
+		{Name: "key-file", Category: registryCategory, Usage: "`FILE` with the client certificate's key"},
+		{Name: "username", Alias: "u", Category: registryCategory, Usage: "registry `USER`"},
+		{Name: "password", Alias: "p", Category: registryCategory, Usage: "registry `PASSWORD`; other users can see it in the process list"},
+		{Name: "password-stdin", Value: false, Category: registryCategory, Usage: "read the registry password from stdin"},
+		{Name: "token", Category: registryCategory, Usage: "registry bearer `TOKEN` instead of user and password"},
+		{Name: "registry-host", Category: registryCategory, Usage: "`HOST` that user and password or token are for; default: the registries that the command line names"},
+		{Name: "registry-config", Category: registryCategory, Usage: "credentials `FILE` in Docker's or podman's format; default: their files"},
+		{Name: "certs-dir", Category: registryCategory, Usage: "`DIRECTORY` with containerd's HOST/hosts.toml: mirrors and certificates"},
+		{Name: "concurrency", Category: registryCategory, Value: 3, Usage: "`NUMBER` of concurrent blob transfers"},
+		{Name: "timeout", Value: time.Duration(0), Category: registryCategory, Usage: "abort after this `TIME`; 0 means never"},
 	}
 }
 
@@ -214,8 +189,8 @@ func (p *program) created() (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), nil
 }
 
-func annotationFlag() cli.Flag {
-	return &cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` annotation of the artifact; may be repeated"}
+func annotationFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "annotation", Value: []string(nil), Alias: "a", Usage: "`KEY=VALUE` annotation of the artifact; may be repeated"}
 }
 
 // lastElement is the last element of a repository's path: the default for names.

@@ -10,10 +10,10 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -29,8 +29,8 @@ func appPushCommand() command {
 			"./line harbor.acme.example/plant/apps/line",
 			"--key release.key --channel stable ./line harbor.acme.example/plant/apps/line:1.4.0",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringSliceFlag{Name: "channel", Usage: "`CHANNEL` to move to this version; may be repeated"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "channel", Value: []string(nil), Usage: "`CHANNEL` to move to this version; may be repeated"},
 			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
 		}, attachFlags(), signFlags(), registryFlags()),
 		run: (*call).appPush,
@@ -133,7 +133,7 @@ func appListCommand() command {
 		about: "Lists the tags of a repository with their digests, versions first, the newest at the top. --range selects a SemVer " +
 			"range. Tags of signatures are left out.",
 		examples: []string{"harbor.acme.example/plant/apps/line", "--range ~1.4 -o json harbor.acme.example/plant/components/line-monitor"},
-		flags:    slices.Concat([]cli.Flag{&cli.StringFlag{Name: "range", Usage: "SemVer `RANGE`: ~1.4, ^1, >=1.2 <2"}}, registryFlags()),
+		flags:    slices.Concat([]cmdline.Flag{{Name: "range", Usage: "SemVer `RANGE`: ~1.4, ^1, >=1.2 <2"}}, registryFlags()),
 		run:      (*call).appList,
 	}
 }

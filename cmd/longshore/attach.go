@@ -7,10 +7,10 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing"
@@ -18,10 +18,10 @@ import (
 )
 
 // attachFlags name documents to attach to the artifact.
-func attachFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "sbom", Usage: "attach an SBOM, a `FILE` of SPDX or CycloneDX in JSON; with --key signed like cosign attest; may be repeated"},
-		&cli.StringSliceFlag{Name: "provenance", Usage: "attach a provenance, a `FILE` with a SLSA predicate in JSON; with --key signed; may be repeated"},
+func attachFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "sbom", Value: []string(nil), Usage: "attach an SBOM, a `FILE` of SPDX or CycloneDX in JSON; with --key signed like cosign attest; may be repeated"},
+		{Name: "provenance", Value: []string(nil), Usage: "attach a provenance, a `FILE` with a SLSA predicate in JSON; with --key signed; may be repeated"},
 	}
 }
 

@@ -9,9 +9,9 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/sign"
@@ -31,9 +31,9 @@ func attestCommand() command {
 			"--key ci.key --type spdxjson --predicate sbom.spdx.json harbor.acme.example/plant/components/web:2.0.1",
 			"--key ci.key --type https://slsa.dev/provenance/v1 --predicate provenance.json harbor.acme.example/plant/images/web@sha256:…",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "predicate", Usage: "`FILE` with the predicate, - is stdin"},
-			&cli.StringFlag{Name: "type", Usage: "predicate `TYPE`: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "predicate", Usage: "`FILE` with the predicate, - is stdin"},
+			{Name: "type", Usage: "predicate `TYPE`: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
 			claimFlag(),
 		}, keyFlags(), keylessFlags(), registryFlags()), // the format is the artifact's
 		run: (*call).attest,

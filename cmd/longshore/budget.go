@@ -8,19 +8,19 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/registry/budget"
 )
 
 // budgetFlags limit how much of a link a command uses.
-func budgetFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "max-rate", Category: budgetCategory, Usage: "at most `SIZE` a second in each direction, for all requests together, such as 2MB"},
-		&cli.StringFlag{Name: "max-bytes", Category: budgetCategory, Usage: "at most `SIZE` in each direction in this run, such as 5GB; then the command ends with exit code 75, and the next run continues"},
-		&cli.StringSliceFlag{Name: "window", Category: budgetCategory, Usage: "transfer only in these `HOURS`, in local time, such as 22:00-06:00 or \"Mon-Fri 22:00-06:00\"; outside of them the command waits; may be repeated"},
-		&cli.BoolFlag{Name: "no-wait", Category: budgetCategory, Usage: "outside of the hours of --window, end with exit code 75 instead of waiting"},
+func budgetFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "max-rate", Category: budgetCategory, Usage: "at most `SIZE` a second in each direction, for all requests together, such as 2MB"},
+		{Name: "max-bytes", Category: budgetCategory, Usage: "at most `SIZE` in each direction in this run, such as 5GB; then the command ends with exit code 75, and the next run continues"},
+		{Name: "window", Value: []string(nil), Category: budgetCategory, Usage: "transfer only in these `HOURS`, in local time, such as 22:00-06:00 or \"Mon-Fri 22:00-06:00\"; outside of them the command waits; may be repeated"},
+		{Name: "no-wait", Value: false, Category: budgetCategory, Usage: "outside of the hours of --window, end with exit code 75 instead of waiting"},
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts"
-	"github.com/urfave/cli/v2"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 
 	"github.com/longshore-dev/longshore/signing/audit"
 )
@@ -21,7 +21,7 @@ func bundlePushCommand() command {
 			"line-monitor.yaml vision.yaml harbor.acme.example/plant/bundles/press:2026.11",
 			"--key release.key deployments/*.yaml harbor.acme.example/plant/bundles/press:2026.12",
 		},
-		flags: slices.Concat([]cli.Flag{overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag()}, signFlags(), registryFlags()),
+		flags: slices.Concat([]cmdline.Flag{overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag()}, signFlags(), registryFlags()),
 		run:   (*call).bundlePush,
 	}
 }

@@ -9,10 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/budget"
@@ -20,7 +19,7 @@ import (
 )
 
 // flags is the library's name for what was typed; call has it under this one, so that c.Context is the context.
-type flags = cli.Context
+type flags = cmdline.Context
 
 // call is one run of a command: the program, the flags, and what must be closed when the run ends.
 type call struct {
@@ -36,16 +35,9 @@ type call struct {
 // run checks what all commands have in common, and runs d. full is the command's whole name.
 func (c *call) run(full string, d command) error {
 	c.debug = c.Bool("debug")
-	args := c.Args().Slice()
+	args := c.Args
 	if len(args) < d.min || d.max >= 0 && len(args) > d.max {
 		return c.misused("%s, expected: %s", printable.Counted(len(args), "argument"), strings.TrimSpace("longshore "+full+" "+d.args))
-	}
-	if o := c.String("output"); !slices.Contains(d.outputs(), o) {
-		from := "--output"
-		if c.getenv("LONGSHORE_OUTPUT") == o {
-			from = "LONGSHORE_OUTPUT"
-		}
-		return c.misused("%s %q is not %s", from, o, alternatives(d.outputs()))
 	}
 	if t := c.Duration("timeout"); t > 0 {
 		ctx, cancel := context.WithTimeout(c.Context, t)
@@ -79,8 +71,7 @@ func (c *call) end() {
 
 // misused returns an error in the command line, with the command's name.
 func (c *call) misused(format string, args ...any) error {
-	name := strings.TrimPrefix(c.Command.HelpName, c.App.Name+" ")
-	return outcome.Usagef(name, "%s: %s", name, fmt.Sprintf(format, args...))
+	return outcome.Usagef(c.Command, "%s: %s", c.Command, fmt.Sprintf(format, args...))
 }
 
 // ofCommand adds the command's name to an error in the command line that shared code returned.
@@ -154,12 +145,12 @@ func (c *call) logger(from slog.Level) *slog.Logger {
 // readFiles finds errors in files that flags name before the first request. The file that login writes may be missing.
 func (c *call) readFiles(o registry.Options) error {
 	option, err := o.ReadFiles()
-	if err == nil || option == "AuthFile" && errors.Is(err, fs.ErrNotExist) && slices.Contains([]string{"login", "logout"}, c.Command.Name) {
+	if err == nil || option == "AuthFile" && errors.Is(err, fs.ErrNotExist) && slices.Contains([]string{"login", "logout"}, c.Command) {
 		return nil
 	}
 	flag := map[string]string{"CAFile": "ca-file", "CertFile": "cert-file", "AuthFile": "registry-config"}[option]
 	name := "--" + flag
-	if v := variable(&cli.StringFlag{Name: flag}); c.getenv(v) == c.String(flag) {
+	if v := variable(flag); c.getenv(v) == c.String(flag) {
 		name = v
 	}
 	return fmt.Errorf("%s: %w", name, err)

@@ -12,11 +12,11 @@ import (
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/registry"
 )
 
@@ -89,8 +89,8 @@ func appChannelSetCommand() command {
 			"harbor.acme.example/plant/apps/line stable 1.4.1",
 			"--was 1.4.0 harbor.acme.example/plant/apps/line stable 1.4.1",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "was", Usage: "`VERSION` or digest that the channel must name now, or \"none\"; default: not checked"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "was", Usage: "`VERSION` or digest that the channel must name now, or \"none\"; default: not checked"},
 		}, registryFlags()),
 		run: (*call).appChannelSet,
 	}

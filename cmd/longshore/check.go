@@ -15,8 +15,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/agent/config"
 	"github.com/longshore-dev/longshore/artifacts"
@@ -24,6 +22,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
 
 // kinds of documents that check knows, in the order of --kind.
@@ -54,8 +53,8 @@ func checkCommand() command {
 			"Compose Archives, bundles, locks, trust.yaml and agent.yaml as strictly as a device does, and reports every error with " +
 			"its position. The kind is detected from the content, or set with --kind: " + kinds + ".",
 		examples: []string{"./line-monitor", "deployments/*.yaml trust.yaml", "--kind capabilities - < device.json"},
-		flags: []cli.Flag{
-			&cli.StringFlag{Name: "kind", Usage: "`KIND` of every argument; default: detected"},
+		flags: []cmdline.Flag{
+			{Name: "kind", Usage: "`KIND` of every argument; default: detected"},
 		},
 		run: (*call).check,
 	}

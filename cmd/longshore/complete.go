@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -15,35 +13,10 @@ import (
 	"github.com/longshore-dev/longshore/signing/sign"
 )
 
-// publicKeyFiles is a flag --key for public keys. It has another environment variable than --key for private keys, so that
+// publicKeyFlag is a flag --key for public keys. It has another environment variable than --key for private keys, so that
 // one environment can serve both.
-type publicKeyFiles struct{ *cli.StringSliceFlag }
-
-// publicKeyFlag is the flag --key for public keys.
-func publicKeyFlag(usage string) cli.Flag {
-	return publicKeyFiles{&cli.StringSliceFlag{Name: "key", Usage: usage}}
-}
-
-// variable is the environment variable of a flag.
-func variable(f cli.Flag) string {
-	if _, ok := f.(publicKeyFiles); ok {
-		return "LONGSHORE_PUBLIC_KEY"
-	}
-	return variableOf(f.Names()[0])
-}
-
-// variableOf is the environment variable of a flag that has this name.
-func variableOf(flag string) string {
-	return "LONGSHORE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
-}
-
-// environment returns the variable of a flag, and its value; --help has none.
-func (p *program) environment(f cli.Flag) (name, value string) {
-	if f.Names()[0] == "help" {
-		return "", ""
-	}
-	name = variable(f)
-	return name, p.getenv(name)
+func publicKeyFlag(usage string) cmdline.Flag {
+	return cmdline.Flag{Name: "key", Value: []string(nil), Env: "LONGSHORE_PUBLIC_KEY", Usage: usage}
 }
 
 // offer completes values of flags, and tags.
@@ -137,32 +110,24 @@ func (x *completion) tags(ctx context.Context, begin string, ref registry.Refere
 	if x.Command == nil || slices.Contains(x.Words, "--password-stdin") {
 		return nil // stdin belongs to the shell
 	}
-	repository := begin[:strings.LastIndex(begin, ":")]
-	x.Command.Action = func(f *cli.Context) error {
-		c := &call{program: x.p, flags: f}
-		defer c.end()
-		ctx, cancel := context.WithTimeout(c.Context, c.completeWait)
-		defer cancel()
-		if err := c.connect(); err != nil {
-			return err
-		}
-		repo, err := c.registry.Open(ctx, ref)
-		if err != nil {
-			return err
-		}
-		tags, err := repo.Tags(ctx)
-		for _, t := range newestFirst(tags, nil) {
-			out = append(out, repository+":"+t)
-		}
-		return err
+	f := x.Context(ctx, x.p.getenv)
+	if f == nil {
+		return nil
 	}
-	words := slices.Clone(x.Words)
-	if len(words) > 0 && x.TakesValue(words[len(words)-1]) {
-		words = append(words, x.Last)
+	c := &call{program: x.p, flags: f}
+	defer c.end()
+	ctx, cancel := context.WithTimeout(ctx, c.completeWait)
+	defer cancel()
+	if err := c.connect(); err != nil {
+		return nil // completion shows no errors
 	}
-	line, err := cmdline.Arrange(x.App, words, x.p.environment)
-	if err == nil {
-		_ = x.App.RunContext(ctx, append([]string{x.App.Name}, line...)) // completion shows no errors
+	repo, err := c.registry.Open(ctx, ref)
+	if err != nil {
+		return nil
+	}
+	tags, _ := repo.Tags(ctx)
+	for _, t := range newestFirst(tags, nil) {
+		out = append(out, begin[:strings.LastIndex(begin, ":")+1]+t)
 	}
 	return out
 }

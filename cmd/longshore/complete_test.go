@@ -23,7 +23,7 @@ func TestComplete(t *testing.T) {
 	for _, c := range app.Commands {
 		commands.WriteString(c.Name + "\n")
 	}
-	for _, c := range cmdline.Find(app.Commands, "state").Subcommands {
+	for _, c := range cmdline.Find(app.Commands, "state").Commands {
 		state.WriteString(c.Name + "\n")
 	}
 	for _, c := range []struct{ line, want string }{

@@ -15,13 +15,13 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 )
@@ -44,11 +44,11 @@ func componentPushCommand() command {
 			"oci://docker.io/acme/line:1 harbor.acme.example/plant/components/line:1.0.0",
 			"--key ci.key --sbom sbom.spdx.json --provenance provenance.json ./chart harbor.acme.example/plant/charts/line",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "name", Usage: "`NAME` of the component; default: the repository's last element"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "name", Usage: "`NAME` of the component; default: the repository's last element"},
 			fileFlag(),
-			&cli.StringSliceFlag{Name: "env", Usage: "`KEY=VALUE` for variables in image references of compose.yaml; may be repeated"},
-			&cli.StringSliceFlag{Name: "platform", Usage: "`PLATFORM` of devices, such as linux/arm64: every image must support it; other platforms are left out of the lock; may be repeated"},
+			{Name: "env", Value: []string(nil), Usage: "`KEY=VALUE` for variables in image references of compose.yaml; may be repeated"},
+			{Name: "platform", Value: []string(nil), Usage: "`PLATFORM` of devices, such as linux/arm64: every image must support it; other platforms are left out of the lock; may be repeated"},
 			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
 		}, attachFlags(), signFlags(), registryFlags()),
 		run: (*call).componentPush,
@@ -246,8 +246,8 @@ func (c *call) checkPacked(file string, packed *composefile.Packed) error {
 
 const projectHint = "give the directory that holds compose.yaml or docker-compose.yml, or name its files with --file"
 
-func fileFlag() cli.Flag {
-	return &cli.StringSliceFlag{Name: "file", Aliases: []string{"f"}, Usage: "Compose `FILE` in the directory, each merged over the one before; default: compose.yaml or docker-compose.yml, with its override; may be repeated"}
+func fileFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "file", Value: []string(nil), Alias: "f", Usage: "Compose `FILE` in the directory, each merged over the one before; default: compose.yaml or docker-compose.yml, with its override; may be repeated"}
 }
 
 // describe reads the packed artifact as a device does.

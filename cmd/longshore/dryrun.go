@@ -4,16 +4,15 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-func dryRunFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "dry-run", Usage: "print what would be pushed, with its digest, without pushing or signing"}
+func dryRunFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "dry-run", Value: false, Usage: "print what would be pushed, with its digest, without pushing or signing"}
 }
 
 // previewPublish returns what publish would push, or the error that it would end with, and pushes nothing.

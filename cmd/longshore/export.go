@@ -10,9 +10,9 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/site"
@@ -33,14 +33,14 @@ func exportCommand() command {
 			"--policy trust.yaml --since graz.json harbor.acme.example/plant/state /media/stick",
 			"--reports registry.graz.local:5000/plant/state /media/stick",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "volume-size", Usage: "write tar files of at most `SIZE` each, such as 4GB, instead of a layout"},
-			&cli.BoolFlag{Name: "tar", Usage: "write one tar file instead of a layout"},
-			&cli.BoolFlag{Name: "check-media", Usage: "read every file that DIRECTORY has, and replace those that are damaged"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "volume-size", Usage: "write tar files of at most `SIZE` each, such as 4GB, instead of a layout"},
+			{Name: "tar", Value: false, Usage: "write one tar file instead of a layout"},
+			{Name: "check-media", Value: false, Usage: "read every file that DIRECTORY has, and replace those that are damaged"},
 			platformFlag(),
-			&cli.StringFlag{Name: "since", Usage: "inventory `FILE` of the site, - is stdin; listed content is left out"},
-			&cli.StringFlag{Name: "site", Usage: "reject an inventory that is not of the site `NAME`"},
-			&cli.StringSliceFlag{Name: "inventory-key", Usage: "public key `FILE` of the site; the inventory must be signed with it; may be repeated, one signature is enough"},
+			{Name: "since", Usage: "inventory `FILE` of the site, - is stdin; listed content is left out"},
+			{Name: "site", Usage: "reject an inventory that is not of the site `NAME`"},
+			{Name: "inventory-key", Value: []string(nil), Usage: "public key `FILE` of the site; the inventory must be signed with it; may be repeated, one signature is enough"},
 		}, reportsFlags("write the reports of the site's devices, and nothing else"), siteVerifyFlags(), budgetFlags(), siteFlags()),
 		run: (*call).export,
 	}

@@ -12,13 +12,13 @@ import (
 	"syscall"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
@@ -71,9 +71,9 @@ func fleetCheckCommand() command {
 			"same port, serial port or network. One run reports all errors, with their position or their devices; exit code 6 means " +
 			"that a device cannot get its deployments. --offline sends no requests, and does not check parameters and assignments.",
 		examples: []string{"", "--offline plants/graz", "--policy trust.yaml --mirror harbor.acme.example=https://mirror.graz.example plant"},
-		flags: slices.Concat([]cli.Flag{
-			&cli.BoolFlag{Name: "offline", Usage: "send no requests to registries"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that must accept components and images"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "offline", Value: false, Usage: "send no requests to registries"},
+			{Name: "policy", Usage: "trust.yaml `FILE` that must accept components and images"},
 		}, contentFlags(), endpointFlags(), registryFlags()),
 		run: (*call).fleetCheck,
 	}
@@ -190,12 +190,12 @@ func fleetInitCommand() command {
 			"--registry harbor.acme.example/plant --component components/line-monitor:1.4.0 --device press-07 plant",
 			"--name graz --registry harbor.acme.example/plant --package apps/line:~1.4 plants/graz",
 		},
-		flags: []cli.Flag{
-			&cli.StringFlag{Name: "name", Usage: "`NAME` of the fleet; default: the directory's name"},
-			&cli.StringFlag{Name: "registry", Usage: "`HOST/PATH` of all repositories of the fleet"},
-			&cli.StringFlag{Name: "component", Usage: "`REPOSITORY:VERSION` of a Compose component to deploy on every device"},
-			&cli.StringFlag{Name: "package", Usage: "`REPOSITORY:VERSION` of an application package to deploy on every device"},
-			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device; may be repeated"},
+		flags: []cmdline.Flag{
+			{Name: "name", Usage: "`NAME` of the fleet; default: the directory's name"},
+			{Name: "registry", Usage: "`HOST/PATH` of all repositories of the fleet"},
+			{Name: "component", Usage: "`REPOSITORY:VERSION` of a Compose component to deploy on every device"},
+			{Name: "package", Usage: "`REPOSITORY:VERSION` of an application package to deploy on every device"},
+			{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device; may be repeated"},
 		},
 		run: (*call).fleetInit,
 	}

@@ -8,12 +8,12 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/composefile"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -21,17 +21,17 @@ import (
 )
 
 // contentFlags control the checks before a publication.
-func contentFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "mirror", Usage: "`HOST=ENDPOINT` of a mirror that must also have what devices load from HOST; HOST without ENDPOINT: its mirrors in --certs-dir; may be repeated"},
-		&cli.BoolFlag{Name: "no-content", Usage: "do not check whether components and images are in their registries"},
+func contentFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "mirror", Value: []string(nil), Usage: "`HOST=ENDPOINT` of a mirror that must also have what devices load from HOST; HOST without ENDPOINT: its mirrors in --certs-dir; may be repeated"},
+		{Name: "no-content", Value: false, Usage: "do not check whether components and images are in their registries"},
 	}
 }
 
 // contentOptions sets how a plan checks the content that devices would load.
 func (c *call) contentOptions(o *fleet.Options) error {
 	o.Services, o.Unused, o.Layers, o.Concurrency = fleetServices, composefile.Unused, c.registry.ImageLayers, c.Int("parallel")
-	if c.Value("no-content") == nil { // the command has no flags for it: it does not publish
+	if !c.Has("no-content") { // the command has no flags for it: it does not publish
 		return nil
 	}
 	places := contentChecker{call: c, mirrors: map[string][]string{}}

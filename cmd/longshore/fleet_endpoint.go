@@ -12,12 +12,12 @@ import (
 	"sync"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/endpoint"
 	"github.com/longshore-dev/longshore/fleet/reported"
@@ -32,12 +32,12 @@ const endpointCategory = "Fleet endpoint"
 const maxEndpointFile = 1 << 20
 
 // endpointFlags configure the access to the reports of devices.
-func endpointFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "endpoint", Category: endpointCategory, Usage: "`URL` of the fleet endpoint that devices report to; default: endpoint in fleet.yaml"},
-		&cli.StringFlag{Name: "endpoint-password-file", Category: endpointCategory, Usage: "`FILE` with the viewers' password"},
-		&cli.StringFlag{Name: "endpoint-token-file", Category: endpointCategory, Usage: "`FILE` with a bearer token instead of the password, for a proxy"},
-		&cli.StringFlag{Name: "endpoint-ca-file", Category: endpointCategory, Usage: "`FILE` with CA certificates to trust in addition to the system's"},
+func endpointFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "endpoint", Category: endpointCategory, Usage: "`URL` of the fleet endpoint that devices report to; default: endpoint in fleet.yaml"},
+		{Name: "endpoint-password-file", Category: endpointCategory, Usage: "`FILE` with the viewers' password"},
+		{Name: "endpoint-token-file", Category: endpointCategory, Usage: "`FILE` with a bearer token instead of the password, for a proxy"},
+		{Name: "endpoint-ca-file", Category: endpointCategory, Usage: "`FILE` with CA certificates to trust in addition to the system's"},
 	}
 }
 

@@ -12,11 +12,11 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing/trust"
@@ -35,7 +35,7 @@ func fleetHistoryCommand() command {
 			"if a listed state has no trusted signature; otherwise the list shows what the signatures claim. Of the files the command uses " +
 			"only the names of devices and repositories. For the result of each rollout in waves, use longshore fleet rollout history.",
 		examples: []string{"--verify-key release.pub plant", "--select site=graz --limit 3 -o json plant"},
-		flags:    slices.Concat(historyFlags("publications"), registryFlags(), []cli.Flag{selectFlag(), parallelFlag()}),
+		flags:    slices.Concat(historyFlags("publications"), registryFlags(), []cmdline.Flag{selectFlag(), parallelFlag()}),
 		run:      (*call).fleetHistory,
 	}
 }

@@ -16,13 +16,13 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/rollout"
@@ -49,24 +49,24 @@ func inDirectory(dir string, err error) error {
 }
 
 // parallelFlag also limits the requests to one registry: see [call.connect].
-func parallelFlag() cli.Flag {
-	return &cli.IntFlag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices processed, and of requests to one registry, at a time"}
+func parallelFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices processed, and of requests to one registry, at a time"}
 }
 
-func skipUnfitFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "skip-unfit", Usage: "skip devices that cannot get their deployments, instead of ending with exit code 6"}
+func skipUnfitFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "skip-unfit", Value: false, Usage: "skip devices that cannot get their deployments, instead of ending with exit code 6"}
 }
 
-func selectFlag() cli.Flag {
-	return &cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; default: all"}
+func selectFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; default: all"}
 }
 
 // planFlags are the flags of all commands that plan.
-func planFlags() []cli.Flag {
-	return slices.Concat([]cli.Flag{
+func planFlags() []cmdline.Flag {
+	return slices.Concat([]cmdline.Flag{
 		selectFlag(),
-		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 30d from now; states with less than half of that left are published again"},
-		&cli.BoolFlag{Name: "resign", Usage: "also check the signers of unchanged states, and sign a state again if none of --key, --verify-key and --policy accepts it"},
+		{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 30d from now; states with less than half of that left are published again"},
+		{Name: "resign", Value: false, Usage: "also check the signers of unchanged states, and sign a state again if none of --key, --verify-key and --policy accepts it"},
 		skipUnfitFlag(),
 		parallelFlag(),
 		annotationFlag(),
@@ -84,7 +84,7 @@ func fleetPlanCommand() command {
 			"network. Nothing is pushed. Exit code 0 means no change, 1 a change, 6 that a device cannot get its deployments. --out " +
 			"FILE saves the plan for fleet publish --plan.",
 		examples: []string{"", "--select site=graz -o markdown plant", "--out plan.json --key release.key plant"},
-		flags: slices.Concat([]cli.Flag{&cli.StringFlag{Name: "out", Usage: "also write the plan to `FILE`, for fleet publish --plan"}},
+		flags: slices.Concat([]cmdline.Flag{{Name: "out", Usage: "also write the plan to `FILE`, for fleet publish --plan"}},
 			planFlags(), contentFlags(), keyFlags(), registryFlags()),
 		formats: append(outputFormats(), "markdown"),
 		run:     (*call).fleetPlan,
@@ -267,11 +267,11 @@ func fleetPublishCommand() command {
 			"--key release.key plant", "--key release.key --plan plan.json plant",
 			"--key release.key --endpoint https://fleet.acme.example plant",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "plan", Usage: "`FILE` of fleet plan --out: publish exactly this plan"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "print the plan with the resulting digests, and push nothing; the exit code is that of publishing"},
-			&cli.BoolFlag{Name: "at-once", Usage: "publish to all devices now, without waves; a rollout in progress is ignored"},
-			&cli.BoolFlag{Name: "again", Usage: "restart the rollout of a release that was halted or rolled back before"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "plan", Usage: "`FILE` of fleet plan --out: publish exactly this plan"},
+			{Name: "dry-run", Value: false, Usage: "print the plan with the resulting digests, and push nothing; the exit code is that of publishing"},
+			{Name: "at-once", Value: false, Usage: "publish to all devices now, without waves; a rollout in progress is ignored"},
+			{Name: "again", Value: false, Usage: "restart the rollout of a release that was halted or rolled back before"},
 			unsignedFlag(), noWaitFlag(), lookFlag(), dirtyFlag(),
 		}, proposalFlags(), planFlags(), contentFlags(), signFlags(), registryFlags()),
 		run: (*call).fleetPublish,

@@ -9,10 +9,10 @@ import (
 	"slices"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
@@ -34,12 +34,12 @@ func fleetPromoteCommand() command {
 			"--verify-key release.pub --endpoint https://fleet.acme.example staging production",
 			"--application line --select device=canary-* staging production",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringSliceFlag{Name: "application", Usage: "`NAME` of an application to promote; may be repeated; default: all that both fleets have"},
-			&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices of FROM that count, as in fleet.yaml; default: all"},
-			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that must have signed the published states of FROM; may be repeated"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that must accept their signatures"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "print what would be promoted, without copying or writing"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "application", Value: []string(nil), Usage: "`NAME` of an application to promote; may be repeated; default: all that both fleets have"},
+			{Name: "select", Usage: "`SELECTOR` of devices of FROM that count, as in fleet.yaml; default: all"},
+			{Name: "verify-key", Value: []string(nil), Usage: "public key `FILE` that must have signed the published states of FROM; may be repeated"},
+			{Name: "policy", Usage: "trust.yaml `FILE` that must accept their signatures"},
+			{Name: "dry-run", Value: false, Usage: "print what would be promoted, without copying or writing"},
 			parallelFlag(),
 		}, endpointFlags(), registryFlags()),
 		run: (*call).fleetPromote,

@@ -11,7 +11,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
@@ -43,13 +42,13 @@ func fleetRollbackCommand() command {
 			"--revision 4be2d1c --key release.key plant",
 			"--previous --select site=graz --key release.key plant",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "before", Usage: "roll back to what devices had at this `TIME`: 2026-11-20T02:00:00Z, or 2h for two hours ago"},
-			&cli.StringFlag{Name: "revision", Usage: "roll back devices with a state of this `REVISION` of the files; a prefix is enough"},
-			&cli.BoolFlag{Name: "previous", Usage: "roll back each device's last change; devices that were already rolled back are unchanged"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "print the plan and push nothing"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "before", Usage: "roll back to what devices had at this `TIME`: 2026-11-20T02:00:00Z, or 2h for two hours ago"},
+			{Name: "revision", Usage: "roll back devices with a state of this `REVISION` of the files; a prefix is enough"},
+			{Name: "previous", Value: false, Usage: "roll back each device's last change; devices that were already rolled back are unchanged"},
+			{Name: "dry-run", Value: false, Usage: "print the plan and push nothing"},
 			yesFlag(), unsignedFlag(), selectFlag(),
-			&cli.StringFlag{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 30d from now"},
+			{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 30d from now"},
 			parallelFlag(),
 			annotationFlag(),
 		}, proposalFlags(), signedByFlags("the states", "; also checks components and images"), contentFlags(), signFlags(), registryFlags()),
@@ -242,8 +241,8 @@ func (c *call) pastTime(flag string) (time.Time, error) {
 	return t, nil
 }
 
-func yesFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "yes", Usage: "do not ask for confirmation"}
+func yesFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "yes", Value: false, Usage: "do not ask for confirmation"}
 }
 
 // confirm asks the user whether to continue. It does not ask without a terminal or with --yes.
@@ -256,7 +255,7 @@ func (c *call) confirm(question string) error {
 		return err
 	}
 	if answer = strings.ToLower(answer); answer != "y" && answer != "yes" {
-		return outcome.WithCode(fmt.Errorf("%s: not confirmed, nothing was changed", c.Command.Name), outcome.Interrupted)
+		return outcome.WithCode(fmt.Errorf("%s: not confirmed, nothing was changed", c.Command), outcome.Interrupted)
 	}
 	return nil
 }

@@ -11,22 +11,22 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func noWaitFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "no-wait", Usage: "do only what can be done now, and end with exit code 0; run the command again to continue"}
+func noWaitFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "no-wait", Value: false, Usage: "do only what can be done now, and end with exit code 0; run the command again to continue"}
 }
 
-func lookFlag() cli.Flag {
-	return &cli.DurationFlag{Name: "look-every", Value: 10 * time.Second, Usage: "`TIME` between two queries of the device reports"}
+func lookFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "look-every", Value: 10 * time.Second, Usage: "`TIME` between two queries of the device reports"}
 }
 
 func fleetRolloutCommands() command {
@@ -62,8 +62,9 @@ func rolloutContinueCommand() command {
 			"devices report. The files must be those that the rollout was started with. If another process runs the rollout, that " +
 			"one ends with exit code 6.",
 		examples: []string{"--key release.key plant", "--promote canary --key release.key --endpoint https://fleet.acme.example plant"},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringSliceFlag{Name: "promote", Usage: "`NAME` of a failed or incomplete wave to count as passed, GROUP/NAME for a group's wave; may be repeated"}, noWaitFlag(), lookFlag(), unsignedFlag(),
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "promote", Value: []string(nil), Usage: "`NAME` of a failed or incomplete wave to count as passed, GROUP/NAME for a group's wave; may be repeated"},
+			noWaitFlag(), lookFlag(), unsignedFlag(),
 			skipUnfitFlag(), parallelFlag(),
 		}, endpointFlags(), signFlags()),
 		run: (*call).rolloutContinue,
@@ -92,13 +93,13 @@ func rolloutUndoCommand() command {
 			"nothing is published. Exit code 0 means that all other devices were rolled back.\n\nStates that need several signers by " +
 			"--policy are not undone in one step: propose the former ones with longshore fleet rollback --previous.",
 		examples: []string{"--key release.key plant", "--reason 'vision loses frames' --key release.key plant"},
-		flags:    slices.Concat(contentFlags(), signFlags(), []cli.Flag{reasonFlag(), unsignedFlag(), parallelFlag()}),
+		flags:    slices.Concat(contentFlags(), signFlags(), []cmdline.Flag{reasonFlag(), unsignedFlag(), parallelFlag()}),
 		run:      (*call).rolloutUndo,
 	})
 }
 
-func reasonFlag() cli.Flag {
-	return &cli.StringFlag{Name: "reason", Usage: "`TEXT` with the reason, for other people"}
+func reasonFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "reason", Usage: "`TEXT` with the reason, for other people"}
 }
 
 type rolloutInfo struct {

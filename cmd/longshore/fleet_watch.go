@@ -10,8 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/strict"
@@ -40,12 +38,12 @@ func fleetWatchCommand() command {
 			"--key release.key --path plants/graz https://git.acme.example/plants.git",
 			"--key release.key --once --branch release .",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "branch", Value: "main", Usage: "`NAME` of the branch"},
-			&cli.StringFlag{Name: "path", Value: ".", Usage: "`DIRECTORY` of the fleet in the repository, or below the DIRECTORY argument"},
-			&cli.BoolFlag{Name: "once", Usage: "publish the newest commit and exit"},
-			&cli.StringFlag{Name: "interval", Value: "1m", Usage: "`TIME` between two polls of the branch, at least " + leastInterval.String()},
-			&cli.StringSliceFlag{Name: "rewritten", Usage: "`COMMIT` that was published and then removed from the branch's history on purpose; may be repeated"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "branch", Value: "main", Usage: "`NAME` of the branch"},
+			{Name: "path", Value: ".", Usage: "`DIRECTORY` of the fleet in the repository, or below the DIRECTORY argument"},
+			{Name: "once", Value: false, Usage: "publish the newest commit and exit"},
+			{Name: "interval", Value: "1m", Usage: "`TIME` between two polls of the branch, at least " + leastInterval.String()},
+			{Name: "rewritten", Value: []string(nil), Usage: "`COMMIT` that was published and then removed from the branch's history on purpose; may be repeated"},
 			unsignedFlag(), lookFlag(),
 		}, planFlags(), contentFlags(), signFlags(), registryFlags()),
 		run: (*call).fleetWatch,

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -22,6 +21,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -45,12 +45,12 @@ func freshenCommand() command {
 			"--key pulse.key --for 48h harbor.acme.example/plant/state:press-07",
 			"--key pulse.key --for 48h --verify-key release.pub --record freshness.json --all -o json harbor.acme.example/plant/state",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.DurationFlag{Name: "for", Value: 48 * time.Hour, Usage: "`TIME` that a statement is valid"},
-			&cli.BoolFlag{Name: "all", Usage: "sign for all devices in the repository"},
-			&cli.StringFlag{Name: "record", Usage: "`FILE` that stores the newest generation of each state between runs"},
-			&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that must have signed the states; may be repeated"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that must accept the states' signatures"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "for", Value: 48 * time.Hour, Usage: "`TIME` that a statement is valid"},
+			{Name: "all", Value: false, Usage: "sign for all devices in the repository"},
+			{Name: "record", Usage: "`FILE` that stores the newest generation of each state between runs"},
+			{Name: "verify-key", Value: []string(nil), Usage: "public key `FILE` that must have signed the states; may be repeated"},
+			{Name: "policy", Usage: "trust.yaml `FILE` that must accept the states' signatures"},
 		}, keyFlags(), keylessFlags(), registryFlags()), // no signature format: the statement has that of the state's signatures
 		run: (*call).freshen,
 	}

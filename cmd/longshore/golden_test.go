@@ -8,20 +8,19 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/urfave/cli/v2"
-
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
 // leaves are the commands that do something, by their whole names.
-func leaves(all []*cli.Command) (out []string) {
+func leaves(all []cmdline.Command) (out []string) {
 	for _, c := range all {
-		if len(c.Subcommands) == 0 {
+		if len(c.Commands) == 0 {
 			out = append(out, c.Name)
 			continue
 		}
-		for _, below := range leaves(c.Subcommands) {
+		for _, below := range leaves(c.Commands) {
 			out = append(out, c.Name+" "+below)
 		}
 	}
@@ -34,11 +33,8 @@ func TestHelp(t *testing.T) {
 	s.do(outcome.OK, "help")
 	var out, errs bytes.Buffer
 	for _, c := range testProgram(&out, &errs).app().Commands {
-		if c.Hidden {
-			continue
-		}
 		s.do(outcome.OK, "help", c.Name)
-		for _, below := range leaves(c.Subcommands) {
+		for _, below := range leaves(c.Commands) {
 			s.do(outcome.OK, append([]string{"help", c.Name}, strings.Fields(below)...)...)
 		}
 	}

@@ -14,13 +14,13 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -34,8 +34,8 @@ const (
 	maxHistory    = 1000 // generations that are read at most
 )
 
-func deviceFlag() cli.Flag {
-	return &cli.StringFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of the device"}
+func deviceFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "device", Alias: "d", Usage: "`ID` of the device"}
 }
 
 // stateOf returns the repository of states, and the device of --device.
@@ -45,7 +45,7 @@ func (c *call) stateOf(arg string) (registry.Reference, artifacts.DeviceID, erro
 		return ref, "", err
 	}
 	if ref.Target() != "" {
-		device, name := cmp.Or(c.String("device"), string(deviceOfTag(ref.Tag))), strings.TrimPrefix(c.Command.HelpName, c.App.Name+" ")
+		device, name := cmp.Or(c.String("device"), string(deviceOfTag(ref.Tag))), c.Command
 		return ref, "", fault.WithHint(fmt.Errorf("%s: %s: name the repository only, and the device with --device: %w", name, arg, fault.ErrInvalid),
 			"longshore "+name+" --device "+device+" "+ref.Place())
 	}
@@ -69,17 +69,17 @@ func stateHistoryCommand() command {
 			"--device press-07 --verify-key release.pub harbor.acme.example/plant/state",
 			"--device press-07 --limit 3 -o json harbor.acme.example/plant/state",
 		},
-		flags: slices.Concat([]cli.Flag{deviceFlag()}, historyFlags("generations"), registryFlags()),
+		flags: slices.Concat([]cmdline.Flag{deviceFlag()}, historyFlags("generations"), registryFlags()),
 		run:   (*call).stateHistory,
 	}
 }
 
 // historyFlags choose how much of a history is listed, and who must have signed it.
-func historyFlags(of string) []cli.Flag {
-	return []cli.Flag{
-		&cli.IntFlag{Name: "limit", Value: historyLines, Usage: "`NUMBER` of " + of + ", the newest first"},
-		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed them; may be repeated"},
-		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify the signatures with"},
+func historyFlags(of string) []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "limit", Value: historyLines, Usage: "`NUMBER` of " + of + ", the newest first"},
+		{Name: "verify-key", Value: []string(nil), Usage: "public key `FILE` that may have signed them; may be repeated"},
+		{Name: "policy", Usage: "trust.yaml `FILE` to verify the signatures with"},
 	}
 }
 
@@ -331,9 +331,9 @@ func stateRollbackCommand() command {
 			"--device press-07 --to 41 --key release.key harbor.acme.example/plant/state",
 			"--device press-07 --to 41 --key release.key --verify-key old-release.pub harbor.acme.example/plant/state",
 		},
-		flags: slices.Concat([]cli.Flag{
+		flags: slices.Concat([]cmdline.Flag{
 			deviceFlag(),
-			&cli.Uint64Flag{Name: "to", Usage: "`NUMBER` of the generation to roll back to; required", DefaultText: "none"},
+			{Name: "to", Value: uint64(0), Usage: "`NUMBER` of the generation to roll back to; required", Default: "none"},
 		}, nextFlags(), signedByFlags("the states", "; also checks components and images"), contentFlags(), proposalFlags(), signFlags(), registryFlags()),
 		run: (*call).stateRollback,
 	}

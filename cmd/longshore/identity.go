@@ -3,21 +3,20 @@ package main
 import (
 	"cmp"
 
-	"github.com/urfave/cli/v2"
-
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/keyless"
 )
 
 // identityFlags name the identity that must have signed, if no key does; spelled as in cosign.
-func identityFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "certificate-identity", Category: identityCategory, Usage: "`SUBJECT` of the signer's certificate: an e-mail address, or the URL of a workflow"},
-		&cli.StringFlag{Name: "certificate-identity-regexp", Category: identityCategory, Usage: "`RE2` that matches the whole subject"},
-		&cli.StringFlag{Name: "certificate-oidc-issuer", Category: identityCategory, Usage: "`URL` of the subject's identity provider"},
-		&cli.StringFlag{Name: "certificate-oidc-issuer-regexp", Category: identityCategory, Usage: "`RE2` that matches the whole URL"},
-		&cli.StringFlag{Name: "trusted-root", Category: identityCategory, Usage: "trusted_root.json `FILE` with the trusted certificate authorities and logs"},
-		&cli.BoolFlag{Name: "insecure-ignore-tlog", Category: identityCategory, Usage: "accept an identity's signature without a transparency log entry; it then needs a signed timestamp"},
+func identityFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "certificate-identity", Category: identityCategory, Usage: "`SUBJECT` of the signer's certificate: an e-mail address, or the URL of a workflow"},
+		{Name: "certificate-identity-regexp", Category: identityCategory, Usage: "`RE2` that matches the whole subject"},
+		{Name: "certificate-oidc-issuer", Category: identityCategory, Usage: "`URL` of the subject's identity provider"},
+		{Name: "certificate-oidc-issuer-regexp", Category: identityCategory, Usage: "`RE2` that matches the whole URL"},
+		{Name: "trusted-root", Category: identityCategory, Usage: "trusted_root.json `FILE` with the trusted certificate authorities and logs"},
+		{Name: "insecure-ignore-tlog", Value: false, Category: identityCategory, Usage: "accept an identity's signature without a transparency log entry; it then needs a signed timestamp"},
 	}
 }
 

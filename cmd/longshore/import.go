@@ -14,12 +14,12 @@ import (
 	"sync"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing/audit"
@@ -37,11 +37,11 @@ func importCommand() command {
 			"DESTINATION; an older report never replaces a newer one. With --endpoint instead of DESTINATION it " +
 			"hands them in to the fleet endpoint, which stores each once.",
 		examples: []string{"--key release.pub /media/stick registry.graz.local:5000", "--policy /etc/longshore/trust.yaml /media/stick registry.graz.local:5000", "--reports /media/stick harbor.acme.example/plant/state", "--reports --endpoint https://fleet.acme.example /media/stick"},
-		flags: slices.Concat(siteVerifyFlags(), []cli.Flag{
+		flags: slices.Concat(siteVerifyFlags(), []cmdline.Flag{
 			hostPathsFlag(),
-			&cli.StringFlag{Name: "receipt", Usage: "write the receipt to `FILE` instead of receipt.json on the media"},
-			&cli.StringFlag{Name: "site-key", Usage: "private `KEY` of the site to sign the receipt with: a file, pkcs11:…, or a key service: awskms://…"},
-			&cli.StringFlag{Name: "site-key-password-file", Usage: "`FILE` with the password or PIN of --site-key; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"},
+			{Name: "receipt", Usage: "write the receipt to `FILE` instead of receipt.json on the media"},
+			{Name: "site-key", Usage: "private `KEY` of the site to sign the receipt with: a file, pkcs11:…, or a key service: awskms://…"},
+			{Name: "site-key-password-file", Usage: "`FILE` with the password or PIN of --site-key; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"},
 		}, reportsFlags("copy the reports of the site's devices, and nothing else"), handFlags(), budgetFlags(), registryFlags()),
 		run: (*call).importMedia,
 	}

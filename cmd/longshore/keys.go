@@ -13,7 +13,6 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
@@ -34,7 +33,7 @@ func keyGenerateCommand() command {
 		about: "Writes the private key NAME.key, encrypted and readable only by you, and the public key NAME.pub for devices, in " +
 			"cosign's format. NAME may contain a directory; the default is longshore. Existing files are not overwritten.",
 		examples: []string{"release", "--key-password-file password.txt keys/release"},
-		flags:    []cli.Flag{keyPasswordFlag()},
+		flags:    []cmdline.Flag{keyPasswordFlag()},
 		run:      (*call).keyGenerate,
 	}
 }
@@ -242,7 +241,7 @@ func keyPublicCommand() command {
 		about: "Prints the public key of --key as PEM, or writes it to --out: of a key file, or of a key in a PKCS#11 token or a key " +
 			"management service.",
 		examples: []string{"--key 'pkcs11:token=plant;object=release?module-path=/usr/lib/softhsm/libsofthsm2.so' --out release.pub", "--key awskms:///alias/release"},
-		flags:    append(keyFlags(), &cli.StringFlag{Name: "out", Usage: "write it to `FILE`, which must not exist"}),
+		flags:    append(keyFlags(), cmdline.Flag{Name: "out", Usage: "write it to `FILE`, which must not exist"}),
 		run:      (*call).keyPublic,
 	}
 }

@@ -37,7 +37,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func (p *program) run(ctx context.Context, args []string) int {
 	logrus.SetOutput(io.Discard) // compose-go logs variables without a value there; our own message has file and line
 	p.args, p.interrupted = args, ctx.Done()
-	return cmdline.Run(ctx, p.app(), args, cmdline.Options{Environment: p.environment, Offer: p.offer, Debug: &p.debug})
+	return cmdline.Run(ctx, p.app(), args, cmdline.Options{Getenv: p.getenv, Offer: p.offer, Debug: &p.debug})
 }
 
 // program is the process that commands run in.

@@ -9,10 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry/budget"
 	"github.com/longshore-dev/longshore/site"
@@ -31,7 +30,7 @@ func mirrorCommand() command {
 			"--key release.pub harbor.acme.example/plant/state registry.graz.local:5000",
 			"--policy trust.yaml --device press-07 --history 1 harbor.acme.example/plant/state registry.graz.local:5000",
 		},
-		flags: slices.Concat([]cli.Flag{checkFlag(), platformFlag()}, siteVerifyFlags(), budgetFlags(), siteFlags()),
+		flags: slices.Concat([]cmdline.Flag{checkFlag(), platformFlag()}, siteVerifyFlags(), budgetFlags(), siteFlags()),
 		run:   (*call).mirror,
 	}
 }

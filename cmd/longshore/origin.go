@@ -9,10 +9,10 @@ import (
 	"slices"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/cmd/longshore/git"
 )
@@ -20,8 +20,8 @@ import (
 // dirtySuffix is appended to the revision of uncommitted files.
 const dirtySuffix = "-dirty"
 
-func dirtyFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "allow-dirty", Usage: "publish uncommitted files, as revision COMMIT" + dirtySuffix}
+func dirtyFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "allow-dirty", Value: false, Usage: "publish uncommitted files, as revision COMMIT" + dirtySuffix}
 }
 
 // sources are files of one directory that an artifact is made of.

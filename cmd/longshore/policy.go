@@ -6,8 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
@@ -24,8 +23,8 @@ func policyTestCommand() command {
 			"--at 2027-06-01T00:00:00Z -o json trust.yaml harbor.acme.example/plant/state:press-07",
 			"--kind image trust.yaml docker.io/library/caddy:2.10",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "at", Usage: "`TIME` to decide at, like 2027-06-01T00:00:00Z; default: now"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "at", Usage: "`TIME` to decide at, like 2027-06-01T00:00:00Z; default: now"},
 		}, auditFlags(), registryFlags()),
 		run: (*call).policyTest,
 	}

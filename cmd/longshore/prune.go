@@ -13,11 +13,11 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
@@ -29,12 +29,12 @@ const retentionText = "These generations always stay: the one that a device's ta
 	"statements of a removed state are removed with it; the garbage collection of the registry removes blobs. On a terminal the command asks for " +
 	"confirmation. If the registry does not allow deletion, the exit code is 2, and if it keeps tags, 6; then nothing is lost. Repeat an interrupted run."
 
-func pruneFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.IntFlag{Name: "keep", Value: historyLines, Usage: "`NUMBER` of newest generations to keep for each device"},
-		&cli.StringFlag{Name: "younger-than", Usage: "also keep generations published within this `TIME`, and those without a time: 30d, or since 2026-10-01T00:00:00Z"},
-		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` whose signature times count for --younger-than; a rollout must be signed with one of these keys; may be repeated"},
-		&cli.BoolFlag{Name: "dry-run", Usage: "print what would be removed, and remove nothing"},
+func pruneFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "keep", Value: historyLines, Usage: "`NUMBER` of newest generations to keep for each device"},
+		{Name: "younger-than", Usage: "also keep generations published within this `TIME`, and those without a time: 30d, or since 2026-10-01T00:00:00Z"},
+		{Name: "verify-key", Value: []string(nil), Usage: "public key `FILE` whose signature times count for --younger-than; a rollout must be signed with one of these keys; may be repeated"},
+		{Name: "dry-run", Value: false, Usage: "print what would be removed, and remove nothing"},
 		yesFlag(),
 	}
 }
@@ -48,9 +48,9 @@ func statePruneCommand() command {
 			"prune does. It stops at a rollout that no --verify-key has signed. If --fleet names your fleets and the rollout is of " +
 			"another one, its devices keep all generations instead. " + retentionText,
 		examples: []string{"--keep 20 --dry-run harbor.acme.example/plant/state", "--keep 20 --younger-than 90d --verify-key release.pub --device press-07 harbor.acme.example/plant/state"},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device; may be repeated; default: all"},
-			&cli.StringSliceFlag{Name: "fleet", Usage: "`NAME` of your fleet; rollouts of other fleets need no signature by a --verify-key, and their devices keep all generations; may be repeated"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device; may be repeated; default: all"},
+			{Name: "fleet", Value: []string(nil), Usage: "`NAME` of your fleet; rollouts of other fleets need no signature by a --verify-key, and their devices keep all generations; may be repeated"},
 		}, pruneFlags(), registryFlags()),
 		run: (*call).statePrune,
 	}
@@ -64,7 +64,7 @@ func fleetPruneCommand() command {
 			"longshore state prune. With a fleet endpoint, the generations that devices report also stay, with their predecessors " +
 			"and the generations that they repeat. " + retentionText,
 		examples: []string{"--keep 20 --dry-run plant", "--keep 20 --select site=graz --endpoint https://fleet.acme.example plant"},
-		flags:    slices.Concat([]cli.Flag{selectFlag()}, pruneFlags(), endpointFlags(), registryFlags()),
+		flags:    slices.Concat([]cmdline.Flag{selectFlag()}, pruneFlags(), endpointFlags(), registryFlags()),
 		run:      (*call).fleetPrune,
 	}
 }

@@ -8,11 +8,11 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing/audit"
@@ -50,8 +50,8 @@ func (r pushed) text(w io.Writer) {
 }
 
 // overwriteFlag is for tags that should never move: versions.
-func overwriteFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "overwrite", Usage: "move the version's tag if it already names another digest"}
+func overwriteFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "overwrite", Value: false, Usage: "move the version's tag if it already names another digest"}
 }
 
 // once publishes under a version, whose content cannot change without --overwrite.

@@ -8,11 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -21,17 +20,17 @@ import (
 )
 
 // reportsFlags make export and import copy reports instead of states.
-func reportsFlags(usage string) []cli.Flag {
-	return []cli.Flag{
-		&cli.BoolFlag{Name: "reports", Category: reportCategory, Usage: usage},
-		&cli.StringFlag{Name: "device-keys", Category: reportCategory, Usage: "`DIR` with public keys, DEVICE-TAG.pub: copy only reports that are signed with the device's key"},
+func reportsFlags(usage string) []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "reports", Value: false, Category: reportCategory, Usage: usage},
+		{Name: "device-keys", Category: reportCategory, Usage: "`DIR` with public keys, DEVICE-TAG.pub: copy only reports that are signed with the device's key"},
 	}
 }
 
 // handFlags configure the fleet endpoint that import hands reports in to.
-func handFlags() []cli.Flag {
+func handFlags() []cmdline.Flag {
 	all := endpointFlags()
-	all[0] = &cli.StringFlag{Name: "endpoint", Category: endpointCategory, Usage: "`URL` of the fleet endpoint to hand the reports in to; it must run with --report-keys"}
+	all[0] = cmdline.Flag{Name: "endpoint", Category: endpointCategory, Usage: "`URL` of the fleet endpoint to hand the reports in to; it must run with --report-keys"}
 	return all
 }
 
@@ -96,8 +95,8 @@ func (c *call) importReports(args []string) error {
 		return c.carryReports(source, args[1])
 	}
 	for _, f := range budgetFlags() {
-		if name := f.Names()[0]; c.IsSet(name) {
-			return c.misused("--%s cannot be used with --endpoint: reports are small, and handed in at once", name)
+		if c.IsSet(f.Name) {
+			return c.misused("--%s cannot be used with --endpoint: reports are small, and handed in at once", f.Name)
 		}
 	}
 	e, err := c.http(&fleet.Fleet{})

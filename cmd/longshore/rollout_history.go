@@ -12,11 +12,11 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
@@ -34,7 +34,7 @@ func rolloutHistoryCommand() command {
 			"listed record has no trusted signature; otherwise the list shows what the signatures claim. For what was published " +
 			"without waves too, use longshore fleet history; for a single device, longshore state history.",
 		examples: []string{"--verify-key release.pub plant", "--limit 3 -o json plant"},
-		flags:    slices.Concat(historyFlags("rollouts"), registryFlags(), []cli.Flag{parallelFlag()}),
+		flags:    slices.Concat(historyFlags("rollouts"), registryFlags(), []cmdline.Flag{parallelFlag()}),
 		run:      (*call).rolloutHistory,
 	}
 }

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 	"golang.org/x/net/netutil"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/cmd/internal/serving"
 	"github.com/longshore-dev/longshore/registry"
@@ -40,12 +40,12 @@ func serveCommand() command {
 			"OCI distribution API. HOST/PATH of an export is served as PATH. Anyone who can reach the address can read everything. " +
 			"Damaged files are logged and not served. The command ends with Ctrl-C or SIGTERM.",
 		examples: []string{"/media/stick", "--listen :5000 --tls-cert registry.crt --tls-key registry.key /media/stick"},
-		flags: []cli.Flag{
-			&cli.StringFlag{Name: "listen", Value: "127.0.0.1:5000", Usage: "`ADDRESS` to listen on"},
-			&cli.StringFlag{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes"},
-			&cli.StringFlag{Name: "tls-key", Usage: "`FILE` with its private key (PEM)"},
-			&cli.BoolFlag{Name: "plain-http", Usage: "allow plain HTTP on an address that is not loopback"},
-			&cli.BoolFlag{Name: "host-paths", Usage: "serve HOST/PATH as HOST/PATH; default: as PATH, for every HOST"},
+		flags: []cmdline.Flag{
+			{Name: "listen", Value: "127.0.0.1:5000", Usage: "`ADDRESS` to listen on"},
+			{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes"},
+			{Name: "tls-key", Usage: "`FILE` with its private key (PEM)"},
+			{Name: "plain-http", Value: false, Usage: "allow plain HTTP on an address that is not loopback"},
+			{Name: "host-paths", Value: false, Usage: "serve HOST/PATH as HOST/PATH; default: as PATH, for every HOST"},
 		},
 		run: (*call).serve,
 	}

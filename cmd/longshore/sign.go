@@ -7,9 +7,9 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/signing/filebundle"
@@ -27,7 +27,7 @@ func signCommand() command {
 			"--key vendor.key --signature-format both -a approved=yes harbor.acme.example/plant/images/web@sha256:…",
 			"--key release.key dist/checksums.txt",
 		},
-		flags: slices.Concat([]cli.Flag{claimFlag()}, signFlags(), registryFlags()),
+		flags: slices.Concat([]cmdline.Flag{claimFlag()}, signFlags(), registryFlags()),
 		run:   (*call).sign,
 	}
 }

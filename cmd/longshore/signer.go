@@ -12,10 +12,10 @@ import (
 	"time"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -29,53 +29,53 @@ import (
 const keylessCategory = "Keyless signing"
 
 // signFlags configure signing.
-func signFlags() []cli.Flag {
-	return slices.Concat(keyFlags(), []cli.Flag{
-		&cli.StringFlag{Name: "signature-format", Value: string(signing.FormatBundle), Usage: "`FORMAT` of the signature: bundle, legacy or both"},
+func signFlags() []cmdline.Flag {
+	return slices.Concat(keyFlags(), []cmdline.Flag{
+		{Name: "signature-format", Value: string(signing.FormatBundle), Usage: "`FORMAT` of the signature: bundle, legacy or both"},
 	}, keylessFlags())
 }
 
-func keyFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "key", Usage: "private `KEY` to sign with: a file, pkcs11:…, or a key service: awskms://…"},
+func keyFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "key", Usage: "private `KEY` to sign with: a file, pkcs11:…, or a key service: awskms://…"},
 		keyPasswordFlag(),
 	}
 }
 
 // signersFlags are signFlags for several signers.
-func signersFlags() []cli.Flag {
-	return slices.Concat([]cli.Flag{
-		&cli.StringSliceFlag{Name: "key", Usage: "private `KEY` to sign with: a file, pkcs11:…, or a key service: awskms://…; may be repeated"},
-		&cli.StringSliceFlag{Name: "key-password-file", Usage: "`FILE` with the password or PIN of all keys, or one for each --key in their order; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt for each"},
+func signersFlags() []cmdline.Flag {
+	return slices.Concat([]cmdline.Flag{
+		{Name: "key", Value: []string(nil), Usage: "private `KEY` to sign with: a file, pkcs11:…, or a key service: awskms://…; may be repeated"},
+		{Name: "key-password-file", Value: []string(nil), Usage: "`FILE` with the password or PIN of all keys, or one for each --key in their order; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt for each"},
 	}, signFlags()[len(keyFlags()):])
 }
 
-func keyPasswordFlag() cli.Flag {
-	return &cli.StringFlag{Name: "key-password-file", Usage: "`FILE` with the key's password or PIN; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"}
+func keyPasswordFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "key-password-file", Usage: "`FILE` with the key's password or PIN; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"}
 }
 
 // keylessFlags are spelled as in cosign.
-func keylessFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.BoolFlag{Name: "keyless", Category: keylessCategory, Usage: "sign with the identity of a token and a short-lived certificate instead of a key"},
-		&cli.StringFlag{Name: "identity-token", Category: keylessCategory, Usage: "`TOKEN` or file with one; else SIGSTORE_ID_TOKEN, or that of the job: GitHub Actions, Google Cloud, SPIFFE"},
-		&cli.StringFlag{Name: "signing-config", Category: keylessCategory, Usage: "`FILE` with the services (signing_config.v0.2.json), instead of the URL flags"},
-		&cli.StringFlag{Name: "fulcio-url", Category: keylessCategory, Usage: "`URL` of the certificate authority"},
-		&cli.StringFlag{Name: "rekor-url", Category: keylessCategory, Usage: "`URL` of the transparency log (Rekor version 1)"},
-		&cli.StringFlag{Name: "timestamp-server-url", Category: keylessCategory, Usage: "`URL` of the timestamp authority, with its path"},
-		&cli.StringFlag{Name: "oidc-issuer", Category: keylessCategory, Usage: "`URL` of the required identity provider of the token"},
-		&cli.StringFlag{Name: "trusted-root", Category: keylessCategory, Usage: "trusted_root.json `FILE` to recognise your earlier signatures"},
+func keylessFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "keyless", Value: false, Category: keylessCategory, Usage: "sign with the identity of a token and a short-lived certificate instead of a key"},
+		{Name: "identity-token", Category: keylessCategory, Usage: "`TOKEN` or file with one; else SIGSTORE_ID_TOKEN, or that of the job: GitHub Actions, Google Cloud, SPIFFE"},
+		{Name: "signing-config", Category: keylessCategory, Usage: "`FILE` with the services (signing_config.v0.2.json), instead of the URL flags"},
+		{Name: "fulcio-url", Category: keylessCategory, Usage: "`URL` of the certificate authority"},
+		{Name: "rekor-url", Category: keylessCategory, Usage: "`URL` of the transparency log (Rekor version 1)"},
+		{Name: "timestamp-server-url", Category: keylessCategory, Usage: "`URL` of the timestamp authority, with its path"},
+		{Name: "oidc-issuer", Category: keylessCategory, Usage: "`URL` of the required identity provider of the token"},
+		{Name: "trusted-root", Category: keylessCategory, Usage: "trusted_root.json `FILE` to recognise your earlier signatures"},
 	}
 }
 
 // unsignedFlag is for commands that publish the states of many devices.
-func unsignedFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "unsigned", Usage: "publish without signatures; devices refuse such states unless their policy has allowUnsigned"}
+func unsignedFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "unsigned", Value: false, Usage: "publish without signatures; devices refuse such states unless their policy has allowUnsigned"}
 }
 
 // claimFlag names annotations that are signed with the digest.
-func claimFlag() cli.Flag {
-	return &cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` annotation to sign with the digest; may be repeated"}
+func claimFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "annotation", Value: []string(nil), Alias: "a", Usage: "`KEY=VALUE` annotation to sign with the digest; may be repeated"}
 }
 
 // signer signs while an artifact is published.

@@ -7,10 +7,10 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
@@ -20,33 +20,33 @@ import (
 )
 
 // siteFlags choose what a site needs, and where to copy it.
-func siteFlags() []cli.Flag {
-	return slices.Concat(siteDeviceFlags(), []cli.Flag{
-		&cli.IntFlag{Name: "history", Usage: "`NUMBER` of generations before the current one to include"},
-		&cli.StringSliceFlag{Name: "trust", Usage: "`HOST/PATH` of a trust policy that the devices follow; may be repeated"},
+func siteFlags() []cmdline.Flag {
+	return slices.Concat(siteDeviceFlags(), []cmdline.Flag{
+		{Name: "history", Value: 0, Usage: "`NUMBER` of generations before the current one to include"},
+		{Name: "trust", Value: []string(nil), Usage: "`HOST/PATH` of a trust policy that the devices follow; may be repeated"},
 		hostPathsFlag(),
 	}, registryFlags())
 }
 
 // siteDeviceFlags choose devices of a site.
-func siteDeviceFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "device", Aliases: []string{"d"}, Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
-		&cli.StringFlag{Name: "fleet", Usage: "`DIRECTORY` of a fleet: only its devices with states in the repository; excludes --device"},
-		&cli.StringFlag{Name: "select", Usage: "`SELECTOR` of devices of --fleet, as in fleet.yaml: group=graz-line-a, site=graz; default: all"},
+func siteDeviceFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
+		{Name: "fleet", Usage: "`DIRECTORY` of a fleet: only its devices with states in the repository; excludes --device"},
+		{Name: "select", Usage: "`SELECTOR` of devices of --fleet, as in fleet.yaml: group=graz-line-a, site=graz; default: all"},
 	}
 }
 
-func hostPathsFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "host-paths", Usage: "copy HOST/PATH to DESTINATION/HOST/PATH; default: to DESTINATION/PATH, for every HOST"}
+func hostPathsFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "host-paths", Value: false, Usage: "copy HOST/PATH to DESTINATION/HOST/PATH; default: to DESTINATION/PATH, for every HOST"}
 }
 
 // siteVerifyFlags name who must have signed the copied states.
-func siteVerifyFlags() []cli.Flag {
-	return slices.Concat([]cli.Flag{
+func siteVerifyFlags() []cmdline.Flag {
+	return slices.Concat([]cmdline.Flag{
 		publicKeyFlag("public key `FILE` that must have signed each state; may be repeated, one signature is enough"),
-		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
-		&cli.BoolFlag{Name: "no-verify", Usage: "copy without verification; devices verify in any case"},
+		{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
+		{Name: "no-verify", Value: false, Usage: "copy without verification; devices verify in any case"},
 	}, identityFlags())
 }
 
@@ -151,8 +151,8 @@ func (c *call) carry(arg string, to site.Source, verify bool) (*carrying, error)
 	return &carrying{c.registry, from, states, o.Trust, closure, platforms}, nil
 }
 
-func platformFlag() cli.Flag {
-	return &cli.StringSliceFlag{Name: "platform", Usage: "of each image index copy only the images for `PLATFORM`, such as linux/arm64, and the index unchanged; default: all platforms; may be repeated"}
+func platformFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "platform", Value: []string(nil), Usage: "of each image index copy only the images for `PLATFORM`, such as linux/arm64, and the index unchanged; default: all platforms; may be repeated"}
 }
 
 // platformsOf reads --platform.
@@ -161,8 +161,8 @@ func (c *call) platformsOf() ([]string, error) {
 	return all, artifacts.ValidPlatforms(all)
 }
 
-func checkFlag() cli.Flag {
-	return &cli.StringFlag{Name: "check", Value: "signatures", Usage: "`WHAT` to check if a device's tag at the site is up to date: " +
+func checkFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "check", Value: "signatures", Usage: "`WHAT` to check if a device's tag at the site is up to date: " +
 		"tags (nothing more), signatures (new signatures and other referrers) or all (every manifest and blob)"}
 }
 

@@ -7,8 +7,6 @@ import (
 	"io"
 	"slices"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/site"
@@ -22,9 +20,9 @@ func siteInventoryCommand() command {
 			"JSON. The command does not connect to HOST: run it at the site, and bring the file to the machine of the export. With " +
 			"--key the site signs the file: the signature is FILE.sigstore.json, for longshore export --inventory-key.",
 		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000 >graz.json", "--site graz --key site.key --file graz.json harbor.acme.example/plant/state registry.graz.local:5000"},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "site", Usage: "`NAME` of the site, for the inventory"},
-			&cli.StringFlag{Name: "file", Usage: "write the inventory to `FILE` instead of stdout"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "site", Usage: "`NAME` of the site, for the inventory"},
+			{Name: "file", Usage: "write the inventory to `FILE` instead of stdout"},
 		}, keyFlags(), siteFlags()),
 		run: (*call).siteInventory,
 	}

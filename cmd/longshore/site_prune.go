@@ -6,11 +6,10 @@ import (
 	"io"
 	"slices"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/site"
 )
@@ -27,10 +26,10 @@ func sitePruneCommand() command {
 			"stay. The garbage collection of the registry removes blobs and images of single platforms. A mirror may run at the same " +
 			"time. The command does not connect to HOST. On a terminal it asks for confirmation.",
 		examples: []string{"--dry-run harbor.acme.example/plant/state registry.graz.local:5000", "--history 2 harbor.acme.example/plant/state harbor.acme.example/lab/state registry.graz.local:5000"},
-		flags: slices.Concat([]cli.Flag{
-			&cli.IntFlag{Name: "history", Value: 1, Usage: "`NUMBER` of generations before the current one to keep for each device"},
-			&cli.BoolFlag{Name: "dry-run", Usage: "print what would be removed, and remove nothing"},
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that names the repositories of signatures (rules[].signatures), if there are any"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "history", Value: 1, Usage: "`NUMBER` of generations before the current one to keep for each device"},
+			{Name: "dry-run", Value: false, Usage: "print what would be removed, and remove nothing"},
+			{Name: "policy", Usage: "trust.yaml `FILE` that names the repositories of signatures (rules[].signatures), if there are any"},
 			yesFlag(), hostPathsFlag(),
 		}, siteDeviceFlags(), registryFlags()),
 		run: (*call).sitePrune,

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 	"github.com/longshore-dev/longshore/artifacts/strict"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
@@ -39,29 +39,29 @@ func statePushCommand() command {
 			"--device press-07 --key release.key --name line-monitor --set POLL_SECONDS=60 harbor.acme.example/plant/state",
 			"--device press-07 --key release.key --deployment line-monitor.yaml --deployment vision.yaml harbor.acme.example/plant/state",
 		},
-		flags: slices.Concat([]cli.Flag{
+		flags: slices.Concat([]cmdline.Flag{
 			deviceFlag(),
-			&cli.StringSliceFlag{Name: "deployment", Usage: "`FILE` with an ApplicationDeployment, - is stdin; may be repeated"},
-			&cli.StringSliceFlag{Name: "bundle", Usage: "`REFERENCE` of a bundle; may be repeated"},
-			&cli.StringFlag{Name: "component", Usage: "`REFERENCE` of the component to deploy"},
-			&cli.StringSliceFlag{Name: "set", Usage: "`KEY=VALUE` for the Compose file of --component, or of the existing deployment; may be repeated"},
-			&cli.StringSliceFlag{Name: "unset", Usage: "`KEY` to remove, so that the default in the Compose file applies; may be repeated"},
-			&cli.StringFlag{Name: "name", Usage: "`NAME` of the deployment; default: the last element of --component's repository, or the only existing deployment"},
-			&cli.StringFlag{Name: "namespace", Usage: "`NAME` of the namespace of --component's deployment; default: the current one, or default"},
-			&cli.BoolFlag{Name: "replace", Usage: "run only what the command names: remove all other deployments and parameters"},
-			&cli.BoolFlag{Name: "empty", Usage: "publish an empty state: the device removes everything"},
-			&cli.Uint64Flag{Name: "generation", Usage: "`NUMBER` of the generation", DefaultText: "the current one plus one"},
+			{Name: "deployment", Value: []string(nil), Usage: "`FILE` with an ApplicationDeployment, - is stdin; may be repeated"},
+			{Name: "bundle", Value: []string(nil), Usage: "`REFERENCE` of a bundle; may be repeated"},
+			{Name: "component", Usage: "`REFERENCE` of the component to deploy"},
+			{Name: "set", Value: []string(nil), Usage: "`KEY=VALUE` for the Compose file of --component, or of the existing deployment; may be repeated"},
+			{Name: "unset", Value: []string(nil), Usage: "`KEY` to remove, so that the default in the Compose file applies; may be repeated"},
+			{Name: "name", Usage: "`NAME` of the deployment; default: the last element of --component's repository, or the only existing deployment"},
+			{Name: "namespace", Usage: "`NAME` of the namespace of --component's deployment; default: the current one, or default"},
+			{Name: "replace", Value: false, Usage: "run only what the command names: remove all other deployments and parameters"},
+			{Name: "empty", Value: false, Usage: "publish an empty state: the device removes everything"},
+			{Name: "generation", Value: uint64(0), Usage: "`NUMBER` of the generation", Default: "the current one plus one"},
 		}, nextFlags(), signedByFlags("the current state", "; also checks components and images"), contentFlags(), endpointFlags(), proposalFlags(), signFlags(), registryFlags()),
 		run: (*call).statePush,
 	}
 }
 
 // nextFlags are the flags of every command that publishes the next state of one device.
-func nextFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 30d from now"},
-		&cli.StringFlag{Name: "windows", Usage: "`FILE` with the list of windows in which the device makes changes, as changes.windows in agent.yaml; none removes them", DefaultText: "those of the current state"},
-		&cli.BoolFlag{Name: "unsigned", Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
+func nextFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 30d from now"},
+		{Name: "windows", Usage: "`FILE` with the list of windows in which the device makes changes, as changes.windows in agent.yaml; none removes them", Default: "those of the current state"},
+		{Name: "unsigned", Value: false, Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
 		dryRunFlag(), annotationFlag(),
 	}
 }
@@ -282,7 +282,7 @@ func stateShowCommand() command {
 		about: "Shows a state and its documents. Name the device with --device, or a tag or digest. Digests and documents are checked, " +
 			"signatures are not: use longshore verify.",
 		examples: []string{"--device press-07 harbor.acme.example/plant/state", "-o json harbor.acme.example/plant/state:press-07.v41"},
-		flags:    slices.Concat([]cli.Flag{deviceFlag()}, registryFlags()),
+		flags:    slices.Concat([]cmdline.Flag{deviceFlag()}, registryFlags()),
 		run:      (*call).stateShow,
 	}
 }

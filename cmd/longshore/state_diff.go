@@ -8,10 +8,10 @@ import (
 	"strings"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -24,7 +24,7 @@ func stateDiffCommand() command {
 		about: "Compares the ApplicationDeployments and the windows for changes of two generations. FROM and TO are numbers from state history. The default " +
 			"of TO is the generation that the device's tag names, that of FROM is the predecessor of TO. Exit code 1 means that they differ.",
 		examples: []string{"--device press-07 harbor.acme.example/plant/state", "--device press-07 harbor.acme.example/plant/state 41 43"},
-		flags:    slices.Concat([]cli.Flag{deviceFlag()}, registryFlags()),
+		flags:    slices.Concat([]cmdline.Flag{deviceFlag()}, registryFlags()),
 		run:      (*call).stateDiff,
 	}
 }

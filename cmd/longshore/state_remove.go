@@ -4,9 +4,8 @@ import (
 	"context"
 	"slices"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 )
 
@@ -22,7 +21,7 @@ func stateRemoveCommand() command {
 			"--device press-07 --key release.key harbor.acme.example/plant/state vision",
 			"--device press-07 --dry-run harbor.acme.example/plant/state vision",
 		},
-		flags: slices.Concat([]cli.Flag{deviceFlag()}, nextFlags(), signedByFlags("the current state", "; also checks components and images"),
+		flags: slices.Concat([]cmdline.Flag{deviceFlag()}, nextFlags(), signedByFlags("the current state", "; also checks components and images"),
 			contentFlags(), endpointFlags(), proposalFlags(), signFlags(), registryFlags()),
 		run: (*call).stateRemove,
 	}

@@ -13,12 +13,12 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/artifacts/schedule"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -27,10 +27,10 @@ import (
 )
 
 // proposalFlags are the flags of commands that publish states.
-func proposalFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.BoolFlag{Name: "propose", Usage: "push states as proposals for others to sign; the default if --policy requires several signers"},
-		&cli.BoolFlag{Name: "replace-proposal", Usage: "replace existing proposals of the same generation; their signatures do not count for yours"},
+func proposalFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "propose", Value: false, Usage: "push states as proposals for others to sign; the default if --policy requires several signers"},
+		{Name: "replace-proposal", Value: false, Usage: "replace existing proposals of the same generation; their signatures do not count for yours"},
 	}
 }
 
@@ -212,9 +212,9 @@ func stateSignCommand() command {
 			"--device press-07 --policy trust.yaml --dry-run harbor.acme.example/plant/state",
 			"--device press-07 --policy trust.yaml --key release-b.key harbor.acme.example/plant/state@sha256:…",
 		},
-		flags: slices.Concat([]cli.Flag{
+		flags: slices.Concat([]cmdline.Flag{
 			deviceFlag(),
-			&cli.BoolFlag{Name: "dry-run", Usage: "show what the proposal changes and who has signed it, and sign nothing"},
+			{Name: "dry-run", Value: false, Usage: "show what the proposal changes and who has signed it, and sign nothing"},
 			yesFlag(),
 		}, signedByFlags("the current state", "; says how many must sign; also checks components and images"), contentFlags(), signFlags(), registryFlags()),
 		run: (*call).stateSign,
@@ -292,9 +292,9 @@ func stateProposalsCommand() command {
 		about: "Lists the proposals with a higher number than the newest generation of their device. With --policy it counts the " +
 			"signatures as devices do, and shows who still has to sign.",
 		examples: []string{"--policy trust.yaml harbor.acme.example/plant/state", "--device press-07 -o json harbor.acme.example/plant/state"},
-		flags: slices.Concat([]cli.Flag{
+		flags: slices.Concat([]cmdline.Flag{
 			deviceFlag(),
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that names the required signers"},
+			{Name: "policy", Usage: "trust.yaml `FILE` that names the required signers"},
 		}, registryFlags()),
 		run: (*call).stateProposals,
 	}

@@ -8,10 +8,10 @@ import (
 	"path/filepath"
 
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
@@ -120,10 +120,10 @@ func (c *call) accepts(ctx context.Context, policy *trust.Policy, repo *registry
 const publishedNow = "the published states"
 
 // signedByFlags name further keys that may have signed states. more is what else --policy does.
-func signedByFlags(states, more string) []cli.Flag {
-	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "verify-key", Usage: "public key `FILE` that may have signed " + states + ", in addition to --key; may be repeated"},
-		&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that may accept the signatures of " + states + ", in addition to --key" + more},
+func signedByFlags(states, more string) []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "verify-key", Value: []string(nil), Usage: "public key `FILE` that may have signed " + states + ", in addition to --key; may be repeated"},
+		{Name: "policy", Usage: "trust.yaml `FILE` that may accept the signatures of " + states + ", in addition to --key" + more},
 	}
 }
 

@@ -9,9 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/signing"
@@ -23,30 +22,30 @@ const trustChangeText = " The command reads the newest version in HOST/PATH, ver
 	"publishes it if enough signers have signed. With --file it changes a file instead. On a terminal it asks for confirmation."
 
 // whereFlags choose the signers to change.
-func whereFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "scope", Usage: "`SCOPE` of the rule to change, as written in the policy; default: the only rule with signers"},
-		&cli.StringFlag{Name: "artifact", Usage: "`KIND` of the rule, if several rules have this scope: state, component, image, bundle or trust"},
-		&cli.BoolFlag{Name: "policy-signers", Usage: "change the signers of the policy itself (trust.signers), not those of a rule"},
+func whereFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "scope", Usage: "`SCOPE` of the rule to change, as written in the policy; default: the only rule with signers"},
+		{Name: "artifact", Usage: "`KIND` of the rule, if several rules have this scope: state, component, image, bundle or trust"},
+		{Name: "policy-signers", Value: false, Usage: "change the signers of the policy itself (trust.signers), not those of a rule"},
 	}
 }
 
 // changeFlags are the flags of all commands that make the next version.
-func changeFlags() []cli.Flag {
-	return slices.Concat([]cli.Flag{
-		&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Usage: "trust.yaml `FILE` to change, instead of HOST/PATH; nothing is signed"},
-		&cli.BoolFlag{Name: "dry-run", Usage: "show what would change, and change nothing"},
-		&cli.BoolFlag{Name: "replace", Usage: "replace an existing proposal; its signatures do not count for yours"},
+func changeFlags() []cmdline.Flag {
+	return slices.Concat([]cmdline.Flag{
+		{Name: "file", Alias: "f", Usage: "trust.yaml `FILE` to change, instead of HOST/PATH; nothing is signed"},
+		{Name: "dry-run", Value: false, Usage: "show what would change, and change nothing"},
+		{Name: "replace", Value: false, Usage: "replace an existing proposal; its signatures do not count for yours"},
 		annotationFlag(), yesFlag(),
 	}, signersFlags(), registryFlags())
 }
 
-func successorFlag() cli.Flag {
-	return &cli.StringFlag{Name: "successor", Usage: "public key `FILE` that replaces the removed key everywhere"}
+func successorFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "successor", Usage: "public key `FILE` that replaces the removed key everywhere"}
 }
 
-func nameFlag() cli.Flag {
-	return &cli.StringFlag{Name: "name", Usage: "`NAME` of the new key in the policy; default: its file name without .pub"}
+func nameFlag() cmdline.Flag {
+	return cmdline.Flag{Name: "name", Usage: "`NAME` of the new key in the policy; default: its file name without .pub"}
 }
 
 func trustAddCommand() command {
@@ -59,7 +58,7 @@ func trustAddCommand() command {
 			"--key root-1.key release-b.pub harbor.acme.example/plant/trust",
 			"--policy-signers --dry-run root-4.pub harbor.acme.example/plant/trust",
 		},
-		flags: slices.Concat(whereFlags(), []cli.Flag{nameFlag()}, changeFlags()),
+		flags: slices.Concat(whereFlags(), []cmdline.Flag{nameFlag()}, changeFlags()),
 		run: func(c *call, args []string) error {
 			return c.changeTrust(args[1:], func(e *trust.Edit) error {
 				k, err := c.keyOrName(args[0])
@@ -83,7 +82,7 @@ func trustRemoveCommand() command {
 			"--key root-1.key release harbor.acme.example/plant/trust",
 			"--key root-1.key --successor root-4.pub root-3 harbor.acme.example/plant/trust",
 		},
-		flags: slices.Concat(whereFlags(), []cli.Flag{successorFlag(), nameFlag()}, changeFlags()),
+		flags: slices.Concat(whereFlags(), []cmdline.Flag{successorFlag(), nameFlag()}, changeFlags()),
 		run: func(c *call, args []string) error {
 			return c.changeTrust(args[1:], func(e *trust.Edit) error {
 				successor, err := c.successor()
@@ -107,8 +106,8 @@ func trustRevokeCommand() command {
 			"--key root-1.key --reason 'laptop stolen' release harbor.acme.example/plant/trust",
 			"--key root-1.key --successor release-b.pub --reason 'laptop stolen' release harbor.acme.example/plant/trust",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "reason", Usage: "`TEXT` with the reason, for other people"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "reason", Usage: "`TEXT` with the reason, for other people"},
 			successorFlag(), nameFlag(),
 		}, changeFlags()),
 		run: func(c *call, args []string) error {

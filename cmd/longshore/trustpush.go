@@ -13,12 +13,12 @@ import (
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
@@ -37,12 +37,12 @@ func trustInitCommand() command {
 			"--signer root-1.pub --signer root-2.pub --signer root-3.pub --threshold 2 --key release.pub harbor.acme.example/plant/trust",
 			"--signer root-1.pub --key release.pub --scope harbor.acme.example/plant/** --file first.yaml harbor.acme.example/plant/trust",
 		},
-		flags: []cli.Flag{
-			&cli.StringSliceFlag{Name: "signer", Usage: "public key `FILE` of a signer of the next version; may be repeated"},
-			&cli.IntFlag{Name: "threshold", Usage: "`NUMBER` of required signers; 0 means more than half"},
+		flags: []cmdline.Flag{
+			{Name: "signer", Value: []string(nil), Usage: "public key `FILE` of a signer of the next version; may be repeated"},
+			{Name: "threshold", Value: 0, Usage: "`NUMBER` of required signers; 0 means more than half"},
 			publicKeyFlag("public key `FILE` that must sign states; may be repeated, one signature is enough"),
-			&cli.StringFlag{Name: "scope", Usage: "`REPOSITORIES` that --key may sign for; default: everything beside HOST/PATH"},
-			&cli.StringFlag{Name: "file", Aliases: []string{"f"}, Value: artifacts.TrustFile, Usage: "`FILE` to write; it must not exist"},
+			{Name: "scope", Usage: "`REPOSITORIES` that --key may sign for; default: everything beside HOST/PATH"},
+			{Name: "file", Alias: "f", Value: artifacts.TrustFile, Usage: "`FILE` to write; it must not exist"},
 		},
 		run: (*call).trustInit,
 	}
@@ -148,8 +148,8 @@ func trustCheckCommand() command {
 			"version nor the previous one. If the registry does not answer, a warning is printed. For a policy without updates use " +
 			"longshore check.",
 		examples: []string{"trust.yaml", "--offline -o json next/trust.yaml"},
-		flags: slices.Concat([]cli.Flag{
-			&cli.BoolFlag{Name: "offline", Usage: "send no requests to the registry"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "offline", Value: false, Usage: "send no requests to the registry"},
 		}, registryFlags()),
 		run: (*call).trustCheck,
 	}
@@ -230,9 +230,9 @@ func trustPushCommand() command {
 			"--key root-1.key trust.yaml harbor.acme.example/plant/trust",
 			"--key root-1.key --key 'pkcs11:token=root;object=root-2' trust.yaml harbor.acme.example/plant/trust",
 		},
-		flags: slices.Concat([]cli.Flag{
-			&cli.BoolFlag{Name: "replace", Usage: "replace an existing proposal; its signatures do not count for yours"},
-			&cli.BoolFlag{Name: "move", Usage: "confirm that the policy moves to another repository: publish this version there too"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "replace", Value: false, Usage: "replace an existing proposal; its signatures do not count for yours"},
+			{Name: "move", Value: false, Usage: "confirm that the policy moves to another repository: publish this version there too"},
 			annotationFlag(),
 		}, signersFlags(), registryFlags()),
 		run: (*call).trustPush,
@@ -380,7 +380,7 @@ func trustSignCommand() command {
 			"--key root-2.key harbor.acme.example/plant/trust@sha256:…",
 			"--key root-2.key harbor.acme.example/plant/trust",
 		},
-		flags: slices.Concat([]cli.Flag{yesFlag()}, signersFlags(), registryFlags()),
+		flags: slices.Concat([]cmdline.Flag{yesFlag()}, signersFlags(), registryFlags()),
 		run:   (*call).trustSign,
 	}
 }

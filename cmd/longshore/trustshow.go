@@ -9,7 +9,6 @@ import (
 	"text/tabwriter"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
@@ -27,8 +26,8 @@ func trustShowCommand() command {
 		about: "Shows the newest published version, or that of a tag (v7, v8.proposal) or digest, and its changes. With --document it " +
 			"prints only the policy, as a file for a device or for the next version. For the signers use longshore trust history.",
 		examples: []string{"harbor.acme.example/plant/trust", "--document harbor.acme.example/plant/trust:v7"},
-		flags: slices.Concat([]cli.Flag{
-			&cli.BoolFlag{Name: "document", Usage: "print only the policy, byte for byte if the output is not a terminal"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "document", Value: false, Usage: "print only the policy, byte for byte if the output is not a terminal"},
 		}, registryFlags()),
 		run: (*call).trustShow,
 	}
@@ -173,8 +172,8 @@ func trustHistoryCommand() command {
 			"device does: if devices refuse one, the reason is shown and the exit code is 5. The first version in the repository is " +
 			"trusted, or the file of --policy, which devices have.",
 		examples: []string{"harbor.acme.example/plant/trust", "--policy /etc/longshore/trust.yaml -o json harbor.acme.example/plant/trust"},
-		flags: slices.Concat([]cli.Flag{
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` that was installed on devices by hand"},
+		flags: slices.Concat([]cmdline.Flag{
+			{Name: "policy", Usage: "trust.yaml `FILE` that was installed on devices by hand"},
 		}, registryFlags()),
 		run: (*call).trustHistory,
 	}

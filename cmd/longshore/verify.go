@@ -11,12 +11,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/agent/compose"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/signing"
@@ -47,22 +46,22 @@ func verifyCommand() command {
 			"device --key press-07.pub --state-key release.pub --seen seen.json harbor.acme.example/plant/state:press-07",
 			"--key ci.pub --attestation spdxjson --show-predicate harbor.acme.example/plant/components/web:2.0.1",
 		},
-		flags: slices.Concat([]cli.Flag{
+		flags: slices.Concat([]cmdline.Flag{
 			publicKeyFlag("public key `FILE`; may be repeated, one signature is enough"),
-			&cli.StringFlag{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
-			&cli.StringSliceFlag{Name: "annotation", Aliases: []string{"a"}, Usage: "`KEY=VALUE` annotation that must be signed with the digest; may be repeated"},
-			&cli.StringFlag{Name: "attestation", Usage: "predicate `TYPE` of an attestation that must be signed: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
-			&cli.BoolFlag{Name: "show-predicate", Usage: "with --attestation, print only the predicate"},
+			{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
+			{Name: "annotation", Value: []string(nil), Alias: "a", Usage: "`KEY=VALUE` annotation that must be signed with the digest; may be repeated"},
+			{Name: "attestation", Usage: "predicate `TYPE` of an attestation that must be signed: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
+			{Name: "show-predicate", Value: false, Usage: "with --attestation, print only the predicate"},
 		}, deviceReportFlags(), auditFlags(), identityFlags(), registryFlags()),
 		run: (*call).verify,
 	}
 }
 
 // auditFlags choose what is verified.
-func auditFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringFlag{Name: "kind", Usage: "required `KIND`: " + strings.Join(verifiedKinds(), ", ") + "; default: as the artifact declares"},
-		&cli.BoolFlag{Name: "no-recurse", Usage: "check only the artifact itself"},
+func auditFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "kind", Usage: "required `KIND`: " + strings.Join(verifiedKinds(), ", ") + "; default: as the artifact declares"},
+		{Name: "no-recurse", Value: false, Usage: "check only the artifact itself"},
 	}
 }
 
@@ -109,8 +108,8 @@ func (c *call) verify(args []string) error {
 		return c.verifyDevice(args[1])
 	}
 	for _, f := range deviceReportFlags() {
-		if name := f.Names()[0]; c.IsSet(name) {
-			return c.misused("--%s needs the word device: longshore verify device REFERENCE", name)
+		if c.IsSet(f.Name) {
+			return c.misused("--%s needs the word device: longshore verify device REFERENCE", f.Name)
 		}
 	}
 	judge, err := c.judge()

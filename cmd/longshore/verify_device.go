@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"github.com/urfave/cli/v2"
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
@@ -31,12 +31,12 @@ const maxSeen = 32 << 20
 
 const reportCategory = "Device reports"
 
-func deviceReportFlags() []cli.Flag {
-	return []cli.Flag{
-		&cli.StringSliceFlag{Name: "state-key", Category: reportCategory, Usage: "public key `FILE`; the state that the device runs must be signed with it; may be repeated, one signature is enough"},
-		&cli.StringFlag{Name: "seen", Category: reportCategory, Usage: "`FILE` with the newest report of each device, which the command creates and updates; older reports are rejected"},
-		&cli.Uint64Flag{Name: "after", Category: reportCategory, Usage: "reject a report with a lower number than `NUMBER`", DefaultText: "none"},
-		&cli.DurationFlag{Name: "max-age", Category: reportCategory, Usage: "reject a report that is older than this `TIME`, by the device's clock; 0 means any age"},
+func deviceReportFlags() []cmdline.Flag {
+	return []cmdline.Flag{
+		{Name: "state-key", Value: []string(nil), Category: reportCategory, Usage: "public key `FILE`; the state that the device runs must be signed with it; may be repeated, one signature is enough"},
+		{Name: "seen", Category: reportCategory, Usage: "`FILE` with the newest report of each device, which the command creates and updates; older reports are rejected"},
+		{Name: "after", Value: uint64(0), Category: reportCategory, Usage: "reject a report with a lower number than `NUMBER`", Default: "none"},
+		{Name: "max-age", Value: time.Duration(0), Category: reportCategory, Usage: "reject a report that is older than this `TIME`, by the device's clock; 0 means any age"},
 	}
 }
 

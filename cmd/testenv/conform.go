@@ -11,38 +11,37 @@ import (
 	"regexp"
 	"time"
 
-	"github.com/urfave/cli/v2"
-
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/testenv/conform"
 )
 
 // conformCommand checks a manager, ours or another one.
-func conformCommand() *cli.Command {
-	flag := func(name, usage string) cli.Flag { return &cli.StringFlag{Name: name, Usage: usage} }
-	return &cli.Command{
+func conformCommand() cmdline.Command {
+	flag := func(name, usage string) cmdline.Flag { return cmdline.Flag{Name: name, Usage: usage} }
+	return cmdline.Command{
 		Name:  "conform",
 		Usage: "check a workload fleet manager against Margo 1.0.0-rc.3, over mutual TLS",
-		Description: "Sends requests as a client of the manager and reports which requirements of the specification it meets. The client's device is\n" +
+		About: "Sends requests as a client of the manager and reports which requirements of the specification it meets. The client's device is\n" +
 			"registered, reported about and removed: use one that nothing depends on. Cases that need more than --cert are skipped without it.\n\n" +
 			"   go run ./cmd/testenv conform --base-url https://fleet.acme.example:8443 --cert test-1.crt --key test-1.key --ca bundle.pem\n" +
 			"   go run ./cmd/testenv conform … --other-cert test-2.crt --other-key test-2.key --authority-cert ca.crt --authority-key ca.key -o junit\n\n" +
 			"Exit codes: 0 no case failed; 1 a case failed, or the manager could not be checked.",
-		Flags: []cli.Flag{
+		Flags: []cmdline.Flag{
 			flag("base-url", "`URL` of the manager, https"), flag("cert", "`FILE` with the client's SVID (PEM)"), flag("key", "`FILE` with its private key (PEM)"),
 			flag("ca", "`FILE` with the trust anchors (PEM)"), flag("device", "`ID` of the client's device; default: the client's id"),
 			flag("other-cert", "`FILE` with the SVID of another accepted client"), flag("other-key", "`FILE` with its private key"), flag("other-device", "`ID` of its device; default: its id"),
 			flag("authority-cert", "`FILE` with an authority of the trust domain: to present certificates that must be rejected"), flag("authority-key", "`FILE` with its private key"),
 			flag("fresh-client", "`ID` of an accepted client without deployments; needs the authority"),
 			flag("assign", "`COMMAND` (of sh) that has device $DEVICE run $COUNT deployments, each time other ones"),
-			&cli.DurationFlag{Name: "patience", Usage: "how long it may take until that is served", Value: time.Minute},
+			{Name: "patience", Usage: "how long it may take until that is served", Value: time.Minute},
 			flag("run", "only cases that match this `REGEXP`"),
-			&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the report: text, json, junit", Value: "text"},
+			{Name: "output", Alias: "o", Usage: "`FORMAT` of the report: text, json, junit", Value: "text"},
 		},
-		Action: runConform,
+		Run: runConform,
 	}
 }
 
-func runConform(c *cli.Context) error {
+func runConform(c *cmdline.Context) error {
 	t := conform.Target{BaseURL: c.String("base-url"), Device: c.String("device"), OtherDevice: c.String("other-device"), Fresh: c.String("fresh-client"), Patience: c.Duration("patience")}
 	var err error
 	if t.Client, err = tls.LoadX509KeyPair(c.String("cert"), c.String("key")); err != nil {
@@ -76,7 +75,7 @@ func runConform(c *cli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := report.Write(c.App.Writer, c.String("output")); err != nil {
+	if err := report.Write(c.Out, c.String("output")); err != nil {
 		return err
 	}
 	if n := report.Count(conform.Failed); n > 0 {

@@ -3,11 +3,10 @@ package cmdline
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
-	"github.com/urfave/cli/v2"
+	"github.com/spf13/pflag"
 )
 
 // CompleteCommand is what the completion scripts ask: PROGRAM __complete WORD... LAST.
@@ -15,11 +14,10 @@ const CompleteCommand = "__complete"
 
 // Completion finds out what the last word of a command line may become.
 type Completion struct {
-	App     *cli.App
-	Words   []string     // before the last
-	Last    string       // "": a new word begins
-	Command *cli.Command // the last that is in Words; nil: none yet
-	Path    []string     // its name
+	Words   []string // before the last
+	Last    string   // "": a new word begins
+	Command *Command // the last that is in Words; nil: none yet
+	Path    []string // its name
 
 	at int // of Words, where its own begin
 }
@@ -30,24 +28,24 @@ type Offer func(ctx context.Context, x *Completion, flag, begin string) (out []s
 
 // Complete writes what the last word may become, one a line: commands, flags, formats of the output, and what offer knows, which
 // is asked first. Where files belong it writes nothing, and the shell offers them; nor does it where something cannot be found out.
-func Complete(ctx context.Context, w io.Writer, app *cli.App, words []string, offer Offer) {
-	x := &Completion{App: app}
+func Complete(ctx context.Context, p *Program, words []string, offer Offer) {
+	x := &Completion{}
 	if len(words) > 0 {
 		x.Last, x.Words = words[len(words)-1], words[:len(words)-1]
 	}
-	commands := app.Commands
+	commands := p.Commands
 	for i, word := range x.Words {
 		if next := Find(commands, word); next != nil {
-			x.Command, commands, x.at = next, next.Subcommands, i+1
+			x.Command, commands, x.at = next, next.Commands, i+1
 			x.Path = append(x.Path, next.Name)
 		}
 	}
 	for _, one := range x.offers(ctx, commands, offer) {
-		fmt.Fprintln(w, one)
+		fmt.Fprintln(p.Out, one)
 	}
 }
 
-func (x *Completion) offers(ctx context.Context, commands []*cli.Command, offer Offer) (out []string) {
+func (x *Completion) offers(ctx context.Context, commands []Command, offer Offer) (out []string) {
 	flag, begin := x.flag()
 	if offer != nil {
 		if known, done := offer(ctx, x, flag, begin); done {
@@ -55,20 +53,20 @@ func (x *Completion) offers(ctx context.Context, commands []*cli.Command, offer 
 		}
 	}
 	switch {
-	case flag == "--output", flag == "-o":
-		return x.beginning(begin, x.outputs())
-	case flag != "": // files, or what is not known
+	case flag != "":
+		if f := x.Command.Flag(flag); f != nil {
+			return x.beginning(begin, f.OneOf)
+		}
+		return nil // files, or what is not known
 	case slices.Equal(x.Path, []string{"completion"}) && !strings.HasPrefix(x.Last, "-"):
 		out = Shells()
 	case strings.HasPrefix(x.Last, "-") && x.Command != nil:
 		for _, f := range x.Command.Flags {
-			out = append(out, "--"+f.Names()[0])
+			out = append(out, "--"+f.Name)
 		}
 	case !strings.HasPrefix(x.Last, "-"):
 		for _, c := range commands {
-			if !c.Hidden {
-				out = append(out, c.Name)
-			}
+			out = append(out, c.Name)
 		}
 	}
 	return x.beginning(x.Last, out)
@@ -90,8 +88,8 @@ func (x *Completion) TakesValue(word string) bool {
 	if x.Command == nil || !strings.HasPrefix(word, "-") || strings.Contains(word, "=") {
 		return false
 	}
-	f := FlagNamed(x.Command, word)
-	return f != nil && takesValue(f)
+	f := x.Command.Flag(word)
+	return f != nil && f.TakesValue()
 }
 
 // beginning keeps those that begin as the word does, which may have a flag and "=" before it.
@@ -102,23 +100,6 @@ func (x *Completion) beginning(begin string, all []string) (out []string) {
 		}
 	}
 	return out
-}
-
-// outputs are the formats that the command offers: the usage of its own flag lists them, "FORMAT of the result: text or json".
-func (x *Completion) outputs() []string {
-	if x.Command == nil {
-		return nil
-	}
-	f, ok := FlagNamed(x.Command, "--output").(*cli.StringFlag)
-	if !ok {
-		return nil
-	}
-	list := f.Usage
-	if _, formats, ok := strings.Cut(list, ": "); ok {
-		list = formats
-	}
-	list, _, _ = strings.Cut(list, " [")
-	return strings.FieldsFunc(strings.ReplaceAll(list, " or ", ","), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
 // Arguments are the words of the command that are neither flags nor their values.
@@ -132,4 +113,19 @@ func (x *Completion) Arguments() (out []string) {
 		}
 	}
 	return out
+}
+
+// Context is that of the command if it ran with what is typed so far; nil: it would not.
+func (x *Completion) Context(ctx context.Context, getenv func(string) string) *Context {
+	c := &Context{Context: ctx, Command: strings.Join(x.Path, " "), flags: pflag.NewFlagSet("", pflag.ContinueOnError)}
+	define(c.flags, x.Command.Flags)
+	words := slices.Clone(x.Words)
+	if len(words) > 0 && x.TakesValue(words[len(words)-1]) {
+		words = append(words, x.Last)
+	}
+	if c.flags.Parse(words) != nil || c.complete(x.Command.Flags, getenv) != nil {
+		return nil
+	}
+	c.Args = c.flags.Args()[len(x.Path):]
+	return c
 }

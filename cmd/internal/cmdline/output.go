@@ -4,31 +4,20 @@ import (
 	"encoding/json"
 	"io"
 	"os"
-	"strings"
 
-	"github.com/urfave/cli/v2"
 	"golang.org/x/term"
 
 	"github.com/longshore-dev/longshore/artifacts/emit"
 	"github.com/longshore-dev/longshore/artifacts/printable"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-// OutputFlag is the flag -o of a command that prints its result with [Show]. Another format is an error before the command begins.
-func OutputFlag(variables []string) cli.Flag {
-	return &cli.StringFlag{
-		Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of the output: text, json or yaml", Value: "text", EnvVars: variables,
-		Action: func(c *cli.Context, format string) error {
-			if format == "text" || format == "json" || format == "yaml" {
-				return nil
-			}
-			return outcome.Usagef(strings.TrimPrefix(c.Command.HelpName, c.App.Name+" "), "--output: %q is not text, json or yaml", format)
-		},
-	}
+// OutputFlag is the flag -o of a command that prints its result with [Show].
+func OutputFlag(variable string) Flag {
+	return Flag{Name: "output", Alias: "o", Usage: "`FORMAT` of the output: text, json or yaml", Value: "text", Env: variable, OneOf: []string{"text", "json", "yaml"}}
 }
 
 // Show writes v in the format of -o; text writes it for people.
-func Show(c *cli.Context, w io.Writer, v any, text func(io.Writer)) error {
+func Show(c *Context, w io.Writer, v any, text func(io.Writer)) error {
 	if format := c.String("output"); format != "text" {
 		return Encode(w, format, v)
 	}

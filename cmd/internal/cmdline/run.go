@@ -2,110 +2,77 @@ package cmdline
 
 import (
 	"context"
-	"maps"
 	"os"
-
-	"github.com/urfave/cli/v2"
+	"slices"
+	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-// Options are what our programs do not have in common.
-type Options struct {
-	Environment Environment // nil: the flags name their variables themselves
-	Offer       Offer       // nil: only commands, flags and formats are completed
-	Debug       *bool       // set by a command that was started with --debug: all causes of an error are told; nil: never
-}
-
-// Run runs one command line, which is without the program's name, and returns the exit code. app writes to writers of
-// [printable.NewWriter].
-func Run(ctx context.Context, app *cli.App, args []string, o Options) int {
-	app.HideVersion = true                            // there is a command
-	app.ExitErrHandler = func(*cli.Context, error) {} // errors are told once, below
-	onUsageError(app.Commands, "")
-	app.DisableSliceFlagSeparator = true
-	keepValues(app.Commands)
-	if o.Environment == nil {
-		o.Environment = takeVariables(app.Commands).read
+// Run runs one command line, which is without the program's name, and returns the exit code.
+func Run(ctx context.Context, p *Program, args []string, o Options) int {
+	if o.Getenv == nil {
+		o.Getenv = os.Getenv
 	}
 	if len(args) > 0 && args[0] == CompleteCommand {
-		Complete(ctx, app.Writer, app, args[1:], o.Offer)
-		_ = printable.Flush(app.Writer) // the shell shows no errors
+		Complete(ctx, p, args[1:], o.Offer)
+		_ = printable.Flush(p.Out) // the shell shows no errors
 		return outcome.OK
 	}
-	line, err := Arrange(app, args, o.Environment)
-	if err == nil {
-		err = app.RunContext(ctx, append([]string{app.Name}, line...))
-	}
-	if last := printable.Flush(app.Writer); err == nil {
+	root := p.tree(o.Getenv)
+	root.SetArgs(p.arrange(args))
+	err := root.ExecuteContext(ctx)
+	if last := printable.Flush(p.Out); err == nil {
 		err = last
 	}
 	if err != nil {
-		outcome.Tell(app.ErrWriter, app.Name, err)
+		outcome.Tell(p.Err, p.Name, err)
 		if o.Debug != nil && *o.Debug {
-			outcome.TellCauses(app.ErrWriter, err)
+			outcome.TellCauses(p.Err, err)
 		}
 	}
-	_ = printable.Flush(app.ErrWriter) // there is nowhere else to report an error of stderr
+	_ = printable.Flush(p.Err) // there is nowhere else to report an error of stderr
 	return outcome.Code(err)
 }
 
-// variables are those that flags name themselves.
-type variables map[cli.Flag]string
-
-func (v variables) read(f cli.Flag) (variable, value string) { return v[f], os.Getenv(v[f]) }
-
-// takeVariables takes the variables from the flags into their descriptions: the library would read them once more, where an empty one is a
-// value, and a wrong one an error even for --help and beside a flag that beats it.
-func takeVariables(commands []*cli.Command) variables {
-	v := variables{}
-	take := func(f cli.Flag, usage *string, names *[]string) {
-		if len(*names) > 0 {
-			v[f] = (*names)[0]
-			*usage, *names = *usage+" [$"+v[f]+"]", nil
-		}
+// arrange puts the words of the command before its flags, and makes the word help a flag, wherever they stand: cobra takes a word behind a flag that it
+// does not know yet as the flag's value.
+// It is never nil, for which cobra takes the arguments of the process.
+func (p *Program) arrange(args []string) []string {
+	if len(args) > 0 && (args[0] == "--version" || args[0] == "-v") {
+		args = append([]string{"version"}, args[1:]...)
 	}
-	for _, c := range commands {
-		maps.Copy(v, takeVariables(c.Subcommands))
-		for _, f := range c.Flags {
-			switch f := f.(type) {
-			case *cli.StringFlag:
-				take(f, &f.Usage, &f.EnvVars)
-			case *cli.StringSliceFlag:
-				take(f, &f.Usage, &f.EnvVars)
-			case *cli.BoolFlag:
-				take(f, &f.Usage, &f.EnvVars)
-				f.DisableDefaultText = true
-			case *cli.IntFlag:
-				take(f, &f.Usage, &f.EnvVars)
-			case *cli.Uint64Flag:
-				take(f, &f.Usage, &f.EnvVars)
-			case *cli.DurationFlag:
-				take(f, &f.Usage, &f.EnvVars)
-			}
+	path, flags, commands := []string{}, []string{}, p.Commands
+	for len(args) > 0 && len(commands) > 0 {
+		if next := Find(commands, args[0]); next != nil {
+			path, commands, args = append(path, args[0]), next.Commands, args[1:]
+			continue
 		}
+		if args[0] == "help" {
+			flags, args = append(flags, "--help"), args[1:]
+			continue
+		}
+		if len(args[0]) < 2 || args[0][0] != '-' || args[0] == "--" {
+			break
+		}
+		words := 1
+		if takesValue(p.Commands, args[0]) {
+			words = min(2, len(args))
+		}
+		flags, args = append(flags, args[:words]...), args[words:]
 	}
-	return v
+	if len(args) > 0 && len(commands) > 0 { // help must not hide that there is no such command
+		isHelp := func(a string) bool { return a == "--help" || a == "-h" }
+		flags, args = slices.DeleteFunc(flags, isHelp), slices.DeleteFunc(slices.Clone(args), isHelp)
+	}
+	return slices.Concat(path, flags, args)
 }
 
-// keepValues makes the values of flags that may be repeated what was typed: the library trims spaces, which belong to a password.
-func keepValues(commands []*cli.Command) {
-	for _, c := range commands {
-		keepValues(c.Subcommands)
-		for _, f := range c.Flags {
-			if f, ok := f.(*cli.StringSliceFlag); ok {
-				f.KeepSpace = true
-			}
-		}
-	}
-}
-
-// onUsageError turns what only the flag package refuses into a [outcome.Usage].
-func onUsageError(commands []*cli.Command, group string) {
-	for _, c := range commands {
-		name := group + c.Name
-		c.OnUsageError = func(_ *cli.Context, err error, _ bool) error { return outcome.Usagef(name, "%s: %v", name, err) }
-		onUsageError(c.Subcommands, name+" ")
-	}
+// takesValue reports whether some command knows a flag with a value that is the next word.
+func takesValue(commands []Command, written string) bool {
+	return !strings.Contains(written, "=") && slices.ContainsFunc(commands, func(c Command) bool {
+		f := c.Flag(written)
+		return f != nil && f.TakesValue() || takesValue(c.Commands, written)
+	})
 }

@@ -3,11 +3,12 @@ package cmdline_test
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/urfave/cli/v2"
 
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
@@ -32,14 +33,14 @@ func TestRepeatedFlag(t *testing.T) {
 			t.Setenv("PROGRAM_SET", tc.variable)
 			var got []string
 			var out, errs bytes.Buffer
-			app := &cli.App{
-				Name: "program", Writer: printable.NewWriter(&out), ErrWriter: printable.NewWriter(&errs),
-				Commands: []*cli.Command{{
-					Name: "push", Flags: []cli.Flag{
-						&cli.StringSliceFlag{Name: "set", Aliases: []string{"s"}, EnvVars: []string{"PROGRAM_SET"}},
-						&cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}},
+			app := &cmdline.Program{
+				Name: "program", Out: printable.NewWriter(&out), Err: printable.NewWriter(&errs),
+				Commands: []cmdline.Command{{
+					Name: "push", Flags: []cmdline.Flag{
+						{Name: "set", Value: []string(nil), Alias: "s", Env: "PROGRAM_SET"},
+						{Name: "verbose", Value: false, Alias: "v"},
 					},
-					Action: func(c *cli.Context) error { got = c.StringSlice("set"); return nil },
+					Run: func(c *cmdline.Context) error { got = c.StringSlice("set"); return nil },
 				}},
 			}
 			if code := cmdline.Run(t.Context(), app, append([]string{"push"}, tc.args...), cmdline.Options{}); code != outcome.OK {
@@ -59,14 +60,14 @@ func TestFlagGivenTwice(t *testing.T) {
 		"push -d press-07 --device press-07": outcome.OK, "push -o json -o yaml": outcome.OK, "push -v -v --verbose=false": outcome.OK,
 	} {
 		var out, errs bytes.Buffer
-		app := &cli.App{
-			Name: "program", Writer: printable.NewWriter(&out), ErrWriter: printable.NewWriter(&errs), Metadata: map[string]any{cmdline.Single: []string{"device"}},
-			Commands: []*cli.Command{{
-				Name: "push", Flags: []cli.Flag{&cli.StringFlag{Name: "device", Aliases: []string{"d"}}, &cli.StringFlag{Name: "o"}, &cli.BoolFlag{Name: "verbose", Aliases: []string{"v"}}},
-				Action: func(*cli.Context) error { return nil },
+		app := &cmdline.Program{
+			Name: "program", Out: printable.NewWriter(&out), Err: printable.NewWriter(&errs),
+			Commands: []cmdline.Command{{
+				Name: "push", Flags: []cmdline.Flag{{Name: "device", Alias: "d", Once: true}, {Name: "output", Alias: "o"}, {Name: "verbose", Value: false, Alias: "v"}},
+				Run: func(*cmdline.Context) error { return nil },
 			}},
 		}
-		if code := cmdline.Run(t.Context(), app, strings.Fields(line), cmdline.Options{}); code != want || (code != outcome.OK) != strings.Contains(errs.String(), `"press-07" and "press-08"`) {
+		if code := cmdline.Run(t.Context(), app, strings.Fields(line), cmdline.Options{}); code != want || (code != outcome.OK) != strings.Contains(errs.String(), `"press-08": it takes one value, and "press-07"`) {
 			t.Errorf("%s: exit code %d, want %d\n%s", line, code, want, errs.String())
 		}
 	}
@@ -80,16 +81,16 @@ func TestValueLikeHelp(t *testing.T) {
 		"--reason -h changes": "a command is missing",
 	} {
 		var out, errs bytes.Buffer
-		reject := &cli.Command{
-			Name: "reject", Flags: []cli.Flag{&cli.StringFlag{Name: "reason"}},
-			Action: func(c *cli.Context) error {
-				_, err := fmt.Fprint(c.App.Writer, "reason ", c.String("reason"))
+		reject := cmdline.Command{
+			Name: "reject", Flags: []cmdline.Flag{{Name: "reason"}},
+			Run: func(c *cmdline.Context) error {
+				_, err := fmt.Fprint(c.Out, "reason ", c.String("reason"))
 				return err
 			},
 		}
-		app := &cli.App{
-			Name: "program", Writer: printable.NewWriter(&out), ErrWriter: printable.NewWriter(&errs),
-			Commands: []*cli.Command{reject, {Name: "changes", Subcommands: []*cli.Command{reject}}},
+		app := &cmdline.Program{
+			Name: "program", Out: printable.NewWriter(&out), Err: printable.NewWriter(&errs),
+			Commands: []cmdline.Command{reject, {Name: "changes", Commands: []cmdline.Command{reject}}},
 		}
 		if cmdline.Run(t.Context(), app, strings.Fields(line), cmdline.Options{}); !strings.Contains(out.String()+errs.String(), want) {
 			t.Errorf("%s: %s%s, want %q", line, &out, &errs, want)
@@ -103,7 +104,7 @@ func TestVariables(t *testing.T) {
 		{"", "push", "text"},
 		{"json", "push", "json"},
 		{"json", "push -o yaml", "yaml"},
-		{"", "push --help", "FORMAT of it [$PROGRAM_OUTPUT] (default: \"text\")"},
+		{"", "push --help", "FORMAT of it [$PROGRAM_OUTPUT] (default \"text\")"},
 		{"soon", "push --for 3s", "3s"},
 		{"soon", "push", "PROGRAM_FOR=\"soon\""},
 		{"soon", "push --help", "--for"},
@@ -114,15 +115,15 @@ func TestVariables(t *testing.T) {
 			}
 		}
 		var out, errs bytes.Buffer
-		app := &cli.App{
-			Name: "program", Writer: printable.NewWriter(&out), ErrWriter: printable.NewWriter(&errs),
-			Commands: []*cli.Command{{
-				Name: "push", Flags: []cli.Flag{
-					&cli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT` of it", Value: "text", EnvVars: []string{"PROGRAM_OUTPUT"}},
-					&cli.DurationFlag{Name: "for", EnvVars: []string{"PROGRAM_FOR"}},
+		app := &cmdline.Program{
+			Name: "program", Out: printable.NewWriter(&out), Err: printable.NewWriter(&errs),
+			Commands: []cmdline.Command{{
+				Name: "push", Flags: []cmdline.Flag{
+					{Name: "output", Alias: "o", Usage: "`FORMAT` of it", Value: "text", Env: "PROGRAM_OUTPUT"},
+					{Name: "for", Value: time.Duration(0), Env: "PROGRAM_FOR"},
 				},
-				Action: func(c *cli.Context) error {
-					_, err := fmt.Fprint(c.App.Writer, c.String("output"), c.Duration("for"))
+				Run: func(c *cmdline.Context) error {
+					_, err := fmt.Fprint(c.Out, c.String("output"), c.Duration("for"))
 					return err
 				},
 			}},
@@ -133,16 +134,100 @@ func TestVariables(t *testing.T) {
 	}
 }
 
+// program has commands that show what they are given.
+func program(out, errs io.Writer) *cmdline.Program {
+	flags := []cmdline.Flag{
+		{Name: "key", Alias: "k", Value: []string(nil)},
+		{Name: "device", Alias: "d", Env: "PROGRAM_DEVICE"},
+		{Name: "output", Alias: "o"},
+		{Name: "insecure-skip-tls-verify", Alias: "insecure", Value: false},
+		{Name: "debug", Value: false},
+		{Name: "quiet", Alias: "q", Value: false},
+		{Name: "limit", Value: 3},
+	}
+	show := func(c *cmdline.Context) error {
+		_, err := fmt.Fprintf(c.Out, "%s: %q %q, device %q, output %q, %v %v %v, limit %d", c.Command, c.Args, c.StringSlice("key"), c.String("device"), c.String("output"), c.Bool("insecure-skip-tls-verify"), c.Bool("debug"), c.Bool("quiet"), c.Int("limit"))
+		return err
+	}
+	return &cmdline.Program{Name: "program", Out: printable.NewWriter(out), Err: printable.NewWriter(errs), Commands: []cmdline.Command{
+		{Name: "sign", Args: "REF", Flags: flags, Run: show},
+		{Name: "check", Args: "FILE", Flags: flags, Run: show},
+		{Name: "list", Flags: flags, Run: show},
+		{Name: "exec", Args: "TARGET COMMAND ...", Verbatim: true, Flags: flags, Run: show},
+		{Name: "state", Usage: "states", Commands: []cmdline.Command{{Name: "push", Args: "REF", Flags: flags, Usage: "publish it", Run: show}}},
+		{Name: "version", Flags: flags, Run: show},
+	}}
+}
+
+// What commands are given, in every order in which people type it.
+func TestLines(t *testing.T) {
+	for _, tc := range []struct{ line, want string }{
+		{"sign --key k REF", `sign: ["REF"] ["k"], device "", output "", false false false, limit 3`},
+		{"sign REF --key a -k b --key=c", `sign: ["REF"] ["a" "b" "c"], device "", output "", false false false, limit 3`},
+		{"--debug -o json sign REF", `sign: ["REF"] [], device "", output "json", false true false, limit 3`},
+		{"state --debug push REF --device d", `state push: ["REF"] [], device "d", output "", false true false, limit 3`},
+		{"sign REF --key -1", `sign: ["REF"] ["-1"], device "", output "", false false false, limit 3`},
+		{"check -qojson F", `check: ["F"] [], device "", output "json", false false true, limit 3`},
+		{"check -dpress-07 F -o=yaml --insecure", `check: ["F"] [], device "press-07", output "yaml", true false false, limit 3`},
+		{"check -- --odd-name", `check: ["--odd-name"] [], device "", output "", false false false, limit 3`},
+		{"check - --limit 0x10", `check: ["-"] [], device "", output "", false false false, limit 16`},
+		{"check sign", `check: ["sign"] [], device "", output "", false false false, limit 3`},
+		{"check -o json -o yaml F --quiet --quiet=false", `check: ["F"] [], device "", output "yaml", false false false, limit 3`},
+		{"exec -q web ls -q --debug", `exec: ["web" "ls" "-q" "--debug"] [], device "", output "", false false true, limit 3`},
+		{"--version -o json", `version: [] [], device "", output "json", false false false, limit 3`},
+		{"help state push", "publish it"},
+		{"state push --help", "publish it"},
+		{"sign REF --key k -h", "program sign"},
+		{"state help", "program state"},
+		{"state", "program state"},
+		{"", "program COMMAND"},
+		{"help", "program COMMAND"},
+		{"list REF", `list takes no argument, got "REF"`},
+		{"state REF", `"state REF" is no command: it is one of push`},
+		{"stat", `"stat" is no command, did you mean "state"?`},
+		{"push", `"push" is no command, these are: state push`},
+		{"state psh", `did you mean "state push"?`},
+		{"sign --kee k", "sign: there is no flag --kee, did you mean --key?"},
+		{"sign -limit 5", "there is no flag -limit, did you mean --limit?"},
+		{"sign --foo", "sign: there is no flag --foo"},
+		{"--foo sign REF", "sign: there is no flag --foo"},
+		{"--foo", "--foo: a command is missing, or this is no flag"},
+		{"sign --key", "sign: --key needs a value"},
+		{"sign --limit x", `sign: --limit "x": it is no number`},
+		{"sign --debug=x", `sign: --debug "x": it is neither true nor false`},
+	} {
+		var out, errs bytes.Buffer
+		if cmdline.Run(t.Context(), program(&out, &errs), strings.Fields(tc.line), cmdline.Options{}); !strings.Contains(out.String()+errs.String(), tc.want) {
+			t.Errorf("%s:\n%s%s\nwant %s", tc.line, &out, &errs, tc.want)
+		}
+	}
+}
+
+// No word makes a program fail in another way than by an exit code, and what it rejects, it tells.
+func FuzzLines(f *testing.F) {
+	f.Add("state push -d x --key A=B REF")
+	f.Add("--key sign -- --")
+	f.Add("- -- --= -o")
+	f.Add("__complete state push -")
+	f.Fuzz(func(t *testing.T, line string) {
+		var out, errs bytes.Buffer
+		code := cmdline.Run(t.Context(), program(&out, &errs), strings.Fields(line), cmdline.Options{})
+		if code != outcome.OK && code != outcome.Misused || (code != outcome.OK) != (errs.Len() > 0) {
+			t.Errorf("%q: exit code %d, errors %q", line, code, &errs)
+		}
+	})
+}
+
 // A flag takes days; the error for anything else names what is accepted.
 func TestDurationFlag(t *testing.T) {
 	for line, want := range map[string]string{"push --for 3d": "72h0m0s", "push --for=1d12h": "36h0m0s", "push": "48h0m0s", "push --for soon": "like 30s, 2h or 3d"} {
 		t.Setenv("PROGRAM_FOR", "2d")
 		var out, errs bytes.Buffer
-		app := &cli.App{
-			Name: "program", Writer: printable.NewWriter(&out), ErrWriter: printable.NewWriter(&errs),
-			Commands: []*cli.Command{{
-				Name: "push", Flags: []cli.Flag{&cli.DurationFlag{Name: "for", EnvVars: []string{"PROGRAM_FOR"}}},
-				Action: func(c *cli.Context) error { _, err := fmt.Fprint(c.App.Writer, c.Duration("for")); return err },
+		app := &cmdline.Program{
+			Name: "program", Out: printable.NewWriter(&out), Err: printable.NewWriter(&errs),
+			Commands: []cmdline.Command{{
+				Name: "push", Flags: []cmdline.Flag{{Name: "for", Value: time.Duration(0), Env: "PROGRAM_FOR"}},
+				Run: func(c *cmdline.Context) error { _, err := fmt.Fprint(c.Out, c.Duration("for")); return err },
 			}},
 		}
 		if cmdline.Run(t.Context(), app, strings.Fields(line), cmdline.Options{}); !strings.Contains(out.String()+errs.String(), want) {

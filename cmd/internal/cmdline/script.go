@@ -5,8 +5,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/urfave/cli/v2"
-
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -56,14 +54,14 @@ complete -c PROGRAM -a '(__FUNCTION)'
 )
 
 // ScriptCommand is the command "completion" of a program, which prints the script. about ends its description.
-func ScriptCommand(w io.Writer, about string) *cli.Command {
-	return &cli.Command{
-		Name:      "completion",
-		Usage:     "print a shell completion script",
-		ArgsUsage: "bash|zsh|fish",
-		Description: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit, or install it as _\n" +
+func ScriptCommand(w io.Writer, about string) Command {
+	return Command{
+		Name:  "completion",
+		Usage: "print a shell completion script",
+		Args:  "bash|zsh|fish",
+		About: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit, or install it as _\n" +
 			"and the program's name in a directory of fpath. fish: install it in ~/.config/fish/completions." + about,
-		Action: func(c *cli.Context) error { return WriteScript(w, c.App.Name, c.Args().Slice()) },
+		Run: func(c *Context) error { return WriteScript(w, c.Program, c.Args) },
 	}
 }
 
