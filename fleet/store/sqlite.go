@@ -107,7 +107,7 @@ func connect(path string, conns int, more string) (*sql.DB, error) {
 
 // ours is an error for an SQLite database of another program. It changes nothing in the file, as connect would; what else is wrong with it shows later.
 func ours(ctx context.Context, path string) error {
-	u := url.URL{Scheme: "file", Path: path, RawQuery: fmt.Sprintf("mode=rw&_pragma=busy_timeout(%d)", busyTimeout.Milliseconds())}
+	u := url.URL{Scheme: "file", Path: path, RawQuery: fmt.Sprintf("mode=ro&_pragma=busy_timeout(%d)", busyTimeout.Milliseconds())} // rw would write the log into the file
 	db, err := sql.Open("sqlite", u.String())
 	if err != nil {
 		return err
