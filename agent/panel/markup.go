@@ -168,7 +168,7 @@ func failure(c status.Component) g.Node {
 
 // effects are what a change brings, and what it waits for.
 func (p *page) effects(c status.Change) g.Node {
-	what := g.Group{}
+	var what g.Group
 	if c.Trust != nil {
 		what = g.Group{
 			h.Dt(p.t("trust.version")), h.Dd(g.Text(strconv.FormatUint(c.Trust.Version, 10))),
