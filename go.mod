@@ -73,7 +73,7 @@ require (
 	google.golang.org/grpc v1.83.2 // connections to containerd; codes of key services
 	google.golang.org/protobuf v1.36.12 // messages of containerd, of bundles, and of traces
 	gotest.tools/gotestsum v1.13.0 // tests: a line for each package
-	maragu.dev/gomponents v1.2.0 // the HTML of the panel, escaped, without a template engine
+	maragu.dev/gomponents v1.2.0 // HTML of the panel and of the fleet page, escaped
 	modernc.org/sqlite v1.53.0 // the database of the endpoint, without cgo
 	oras.land/oras-go/v2 v2.6.4 // registries, layouts, copies
 	rsc.io/qr v0.2.0 // the fingerprint of a device as a QR code

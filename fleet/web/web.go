@@ -5,11 +5,9 @@
 package web
 
 import (
-	"bytes"
 	"context"
 	"embed"
 	"fmt"
-	"html/template"
 	"io"
 	"io/fs"
 	"net/http"
@@ -18,13 +16,15 @@ import (
 	"strings"
 	"time"
 
+	g "maragu.dev/gomponents"
+
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet/status"
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
-//go:embed page.html static
+//go:embed static
 var files embed.FS
 
 const (
@@ -43,29 +43,18 @@ type Options struct {
 	Version string
 }
 
-type page struct {
-	Options
-	tmpl *template.Template
-}
+type page struct{ Options }
 
 // New handles "/", "/fragment", "/events" and "/static/". It does not authenticate: that is done before it.
 func New(o Options) (http.Handler, error) {
-	p := &page{Options: o}
-	var err error
-	p.tmpl, err = template.New("").Funcs(template.FuncMap{
-		"ago": func(t time.Time) string { return ago(o.Viewer.Now(), t) }, "short": short, "utc": utc, "order": order,
-		"componentError": componentError,
-	}).ParseFS(files, "page.html")
-	if err != nil {
-		return nil, fmt.Errorf("parse the page: %w", err)
-	}
+	p := &page{o}
 	static, err := fs.Sub(files, "static")
 	if err != nil {
 		return nil, fmt.Errorf("open static files: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /{$}", o.Gate.Wrap(p.serve("page")))
-	mux.Handle("GET /fragment", o.Gate.Wrap(p.serve("fragment")))
+	mux.Handle("GET /{$}", o.Gate.Wrap(p.serve((*content).document)))
+	mux.Handle("GET /fragment", o.Gate.Wrap(p.serve((*content).fragment)))
 	mux.Handle("GET /events", o.Hub)
 	mux.HandleFunc("GET /static/{name}", func(w http.ResponseWriter, r *http.Request) {
 		if _, err := fs.Stat(static, r.PathValue("name")); err != nil {
@@ -101,7 +90,7 @@ func headers(next http.Handler) http.Handler {
 	})
 }
 
-// content is what the template shows.
+// content is what the page shows.
 type content struct {
 	Now      time.Time
 	Version  string
@@ -131,7 +120,7 @@ type device struct {
 	Unshown int // deployments that are not in List
 }
 
-func (p *page) serve(name string) http.HandlerFunc {
+func (p *page) serve(show func(*content) g.Node) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c, err := p.content(r)
 		if err != nil {
@@ -140,12 +129,8 @@ func (p *page) serve(name string) http.HandlerFunc {
 			http.Error(w, "The database does not answer. The page tries again when it is loaded again.", http.StatusServiceUnavailable)
 			return
 		}
-		var b bytes.Buffer
-		if err := p.tmpl.ExecuteTemplate(&b, name, c); err != nil {
-			p.Viewer.Logger.Error("render the fleet", "error", err)
-			http.Error(w, "internal error", http.StatusInternalServerError)
-			return
-		}
+		var b strings.Builder
+		_ = show(c).Render(&b) // memory is always written
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		_, _ = io.WriteString(w, printable.Text(b.String())) // a browser obeys bidirectional controls in what devices say
 	}
@@ -220,16 +205,6 @@ func ago(now, t time.Time) string {
 		}
 	}
 	return "0 s"
-}
-
-func utc(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
-
-// short cuts digests and identifiers to what people compare.
-func short(s string) string {
-	if len(s) == 36 && !strings.Contains(s, ":") {
-		return s[:8]
-	}
-	return printable.Digest(s)
 }
 
 // componentError reports whether a component has an error: the deployment's own error only repeats it then.

@@ -142,7 +142,7 @@ var onlyIn = map[string][]string{
 	"github.com/spiffe/go-spiffe":                {"identity"},
 	"github.com/spf13/cobra":                     {"cmd"},
 	"github.com/spf13/pflag":                     {"cmd"},
-	"maragu.dev/gomponents":                      {"agent/panel"},
+	"maragu.dev/gomponents":                      {"agent/panel", "fleet/web"},
 	"github.com/vbauerster/mpb":                  {"cmd"},
 	"rsc.io/qr":                                  {"cmd"},
 	"github.com/google/go-containerregistry":     {},
