@@ -3,7 +3,6 @@
 package cmdline
 
 import (
-	"context"
 	"io"
 	"slices"
 	"strings"
@@ -126,21 +125,4 @@ func ending(commands []Command, group, name string) (out []string) {
 		out = append(out, ending(c.Commands, group+c.Name+" ", name)...)
 	}
 	return out
-}
-
-// Options are what our programs do not have in common.
-type Options struct {
-	Getenv func(string) string // nil: os.Getenv
-	Offer  Offer               // nil: only commands, flags and formats are completed
-	Debug  *bool               // set by a command that was started with --debug: all causes of an error are told; nil: never
-}
-
-// Context is one run of a command: what was typed, and where its result goes.
-type Context struct {
-	Context context.Context
-	Program string // its name
-	Command string // its whole name: "state push"
-	Args    []string
-	Out     io.Writer
-	flags   flagSet
 }

@@ -3,7 +3,6 @@ package cmdline
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -31,8 +30,6 @@ func (f *Flag) TakesValue() bool {
 	_, is := f.Value.(bool)
 	return !is
 }
-
-type flagSet = *pflag.FlagSet
 
 // define adds flags to a set.
 func define(to *pflag.FlagSet, flags []Flag) {
@@ -125,39 +122,6 @@ func (d *duration) Set(s string) error {
 	return err
 }
 
-// complete sets flags that were not given from their variables, and checks the values of those that have a list of them. An empty variable is as
-// none.
-func (c *Context) complete(flags []Flag, getenv func(string) string) error {
-	for _, f := range flags {
-		if value := getenv(f.Env); f.Env != "" && value != "" && !c.IsSet(f.Name) {
-			if err := c.fromVariable(&f, value); err != nil {
-				return outcome.Usagef(c.Command, "%s: %s=%q: %s", c.Command, f.Env, value, wrongValue(c.flags.Lookup(f.Name), err))
-			}
-		}
-		if v := c.String(f.Name); f.OneOf != nil && !slices.Contains(f.OneOf, v) {
-			from := "--" + f.Name
-			if f.Env != "" && getenv(f.Env) == v {
-				from = f.Env
-			}
-			last := len(f.OneOf) - 1
-			return outcome.Usagef(c.Command, "%s: %s: %q is not %s or %s", c.Command, from, v, strings.Join(f.OneOf[:last], ", "), f.OneOf[last])
-		}
-	}
-	return nil
-}
-
-func (c *Context) fromVariable(f *Flag, value string) error {
-	if _, repeated := f.Value.([]string); !repeated {
-		return c.flags.Set(f.Name, value)
-	}
-	for line := range strings.Lines(strings.Trim(value, "\r\n")) {
-		if err := c.flags.Set(f.Name, strings.TrimLeft(strings.TrimRight(line, "\r\n"), " \t")); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // flagError tells in our words what pflag rejects. flags is nil for a group of commands.
 func flagError(path string, flags []Flag, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
@@ -197,76 +161,4 @@ func wrongValue(f *pflag.Flag, err error) string {
 		return "it is no time like 30s, 2h or 3d"
 	}
 	return err.Error()
-}
-
-// IsSet reports whether a flag, or its variable, was given.
-func (c *Context) IsSet(flag string) bool { return c.flags.Changed(flag) }
-
-// Has reports whether the command has a flag.
-func (c *Context) Has(flag string) bool { return c.flags.Lookup(flag) != nil }
-
-// Set sets a flag as if it had been given.
-func (c *Context) Set(flag, value string) error { return c.flags.Set(flag, value) }
-
-// String returns a flag's value; "" if the command has no such flag, as the other types return their zero value.
-func (c *Context) String(flag string) string {
-	v, _ := c.flags.GetString(flag)
-	return v
-}
-
-// Bool is as [Context.String].
-func (c *Context) Bool(flag string) bool {
-	v, _ := c.flags.GetBool(flag)
-	return v
-}
-
-// Int is as [Context.String].
-func (c *Context) Int(flag string) int {
-	v, _ := c.flags.GetInt(flag)
-	return v
-}
-
-// Int64 is as [Context.String].
-func (c *Context) Int64(flag string) int64 {
-	v, _ := c.flags.GetInt64(flag)
-	return v
-}
-
-// Uint64 is as [Context.String].
-func (c *Context) Uint64(flag string) uint64 {
-	v, _ := c.flags.GetUint64(flag)
-	return v
-}
-
-// Float64 is as [Context.String].
-func (c *Context) Float64(flag string) float64 {
-	v, _ := c.flags.GetFloat64(flag)
-	return v
-}
-
-// Duration is as [Context.String].
-func (c *Context) Duration(flag string) time.Duration {
-	if f := c.flags.Lookup(flag); f != nil {
-		if d, ok := f.Value.(*duration); ok {
-			return time.Duration(*d)
-		}
-	}
-	return 0
-}
-
-// StringSlice is as [Context.String]; nil: it was not given.
-func (c *Context) StringSlice(flag string) []string {
-	v, _ := c.flags.GetStringArray(flag)
-	if len(v) == 0 {
-		return nil
-	}
-	return v
-}
-
-// Arg is the first argument; "": there is none.
-func (c *Context) Arg() string {
-	if len(c.Args) == 0 {
-		return ""
-	}
-	return c.Args[0]
 }

@@ -10,6 +10,13 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
+// Options are what our programs do not have in common.
+type Options struct {
+	Getenv func(string) string // nil: os.Getenv
+	Offer  Offer               // nil: only commands, flags and formats are completed
+	Debug  *bool               // set by a command that was started with --debug: all causes of an error are told; nil: never
+}
+
 // Run runs one command line, which is without the program's name, and returns the exit code.
 func Run(ctx context.Context, p *Program, args []string, o Options) int {
 	if o.Getenv == nil {

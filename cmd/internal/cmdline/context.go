@@ -1,0 +1,112 @@
+package cmdline
+
+import (
+	"context"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/longshore-dev/longshore/cmd/internal/outcome"
+)
+
+// Context is one run of a command: what was typed, and where its result goes.
+type Context struct {
+	Context context.Context
+	Program string // its name
+	Command string // its whole name: "state push"
+	Args    []string
+	Out     io.Writer
+	flags   *pflag.FlagSet
+}
+
+// complete sets flags that were not given from their variables, and checks the values of those that have a list of them. An empty variable is as
+// none.
+func (c *Context) complete(flags []Flag, getenv func(string) string) error {
+	for _, f := range flags {
+		if value := getenv(f.Env); f.Env != "" && value != "" && !c.IsSet(f.Name) {
+			if err := c.fromVariable(&f, value); err != nil {
+				return outcome.Usagef(c.Command, "%s: %s=%q: %s", c.Command, f.Env, value, wrongValue(c.flags.Lookup(f.Name), err))
+			}
+		}
+		if v := c.String(f.Name); f.OneOf != nil && !slices.Contains(f.OneOf, v) {
+			from := "--" + f.Name
+			if f.Env != "" && getenv(f.Env) == v {
+				from = f.Env
+			}
+			last := len(f.OneOf) - 1
+			return outcome.Usagef(c.Command, "%s: %s: %q is not %s or %s", c.Command, from, v, strings.Join(f.OneOf[:last], ", "), f.OneOf[last])
+		}
+	}
+	return nil
+}
+
+func (c *Context) fromVariable(f *Flag, value string) error {
+	if _, repeated := f.Value.([]string); !repeated {
+		return c.flags.Set(f.Name, value)
+	}
+	for line := range strings.Lines(strings.Trim(value, "\r\n")) {
+		if err := c.flags.Set(f.Name, strings.TrimLeft(strings.TrimRight(line, "\r\n"), " \t")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Arg is the first argument; "": there is none.
+func (c *Context) Arg() string {
+	if len(c.Args) == 0 {
+		return ""
+	}
+	return c.Args[0]
+}
+
+// IsSet reports whether a flag, or its variable, was given.
+func (c *Context) IsSet(flag string) bool { return c.flags.Changed(flag) }
+
+// Has reports whether the command has a flag.
+func (c *Context) Has(flag string) bool { return c.flags.Lookup(flag) != nil }
+
+// Set sets a flag as if it had been given.
+func (c *Context) Set(flag, value string) error { return c.flags.Set(flag, value) }
+
+// String returns a flag's value; "" if the command has no such flag, as the other types return their zero value.
+func (c *Context) String(flag string) string { return value(c.flags.GetString, flag) }
+
+// Bool is as [Context.String].
+func (c *Context) Bool(flag string) bool { return value(c.flags.GetBool, flag) }
+
+// Int is as [Context.String].
+func (c *Context) Int(flag string) int { return value(c.flags.GetInt, flag) }
+
+// Int64 is as [Context.String].
+func (c *Context) Int64(flag string) int64 { return value(c.flags.GetInt64, flag) }
+
+// Uint64 is as [Context.String].
+func (c *Context) Uint64(flag string) uint64 { return value(c.flags.GetUint64, flag) }
+
+// Float64 is as [Context.String].
+func (c *Context) Float64(flag string) float64 { return value(c.flags.GetFloat64, flag) }
+
+// Duration is as [Context.String].
+func (c *Context) Duration(flag string) time.Duration {
+	if f := c.flags.Lookup(flag); f != nil {
+		return time.Duration(*f.Value.(*duration))
+	}
+	return 0
+}
+
+// StringSlice is as [Context.String]; nil: it was not given.
+func (c *Context) StringSlice(flag string) []string {
+	if all := value(c.flags.GetStringArray, flag); len(all) > 0 {
+		return all
+	}
+	return nil
+}
+
+func value[T any](get func(flag string) (T, error), flag string) T {
+	v, _ := get(flag) // an error only where there is no such flag
+	return v
+}
