@@ -244,7 +244,7 @@ func (pl *planner) component(v *view) {
 		case v.shouldDeactivate(x):
 			pl.do(Step{Verb: Deactivate, Project: pr.Name, Container: x.c.ID})
 			continue
-		case !x.there && (len(x.old) > 0 && x.act != actCreate && x.act != actSurge || v.missing(&x.c.Service) || v.waitsForVolume(&x.c.Service)):
+		case !x.there && (len(x.old) > 0 && x.act != actCreate && x.act != actSurge || v.missing(&x.c.Service) || v.waitsForVolume(&x.c.Service) != ""):
 			continue
 		case !x.there:
 			st.Verb, st.Ahead = Create, x.act == actCreate && !v.restartsWith(&x.c.Service)

@@ -171,8 +171,8 @@ func (m *model) answered(o workload.Observation) bool {
 	return false
 }
 
-// round plans and applies once; false when there was nothing to do.
-func (m *model) round(t *testing.T, now *time.Time, d *Desired, s *Supervision) bool {
+// round plans and applies once; false when there was nothing to do. The steps of containers named by unlucky fail.
+func (m *model) round(t *testing.T, now *time.Time, d *Desired, s *Supervision, unlucky ...string) bool {
 	t.Helper()
 	o := m.observe()
 	s.Update(*now, d, o, numbers)
@@ -185,6 +185,10 @@ func (m *model) round(t *testing.T, now *time.Time, d *Desired, s *Supervision) 
 	for _, st := range p.Steps {
 		if st.Restart {
 			s.Restarting[st.Container] = st.Run
+		}
+		if slices.Contains(unlucky, st.Container) {
+			s.Fail(*now, st, errors.New("no luck"), numbers)
+			continue
 		}
 		if err := m.apply(st); err != nil {
 			t.Fatalf("step %s: %v", st.Key(), err)

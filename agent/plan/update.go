@@ -119,9 +119,9 @@ func (v *view) missing(s *workload.Service) bool {
 	return false
 }
 
-// waitsForVolume reports whether a service that s depends on shares a volume with it and has no container of this revision yet: a volume is
-// filled from the image of the first container. The old container of s may go meanwhile: what it depends on goes only after it.
-func (v *view) waitsForVolume(s *workload.Service) bool {
+// waitsForVolume is a service that s depends on, which shares a volume with it and has no container of this revision yet: a volume is filled
+// from the image of the first container; "": none. The old container of s may go meanwhile: what it depends on goes only after it.
+func (v *view) waitsForVolume(s *workload.Service) string {
 	for _, d := range s.DependsOn {
 		some, made := false, false
 		for i := range v.slots {
@@ -130,18 +130,27 @@ func (v *view) waitsForVolume(s *workload.Service) bool {
 			}
 		}
 		if some && !made {
-			return true
+			return d.Service
 		}
 	}
-	return false
+	return ""
 }
 
 // fillsLater reports whether a container that shares a volume with a service is still to be created, in a first installation: its image may
 // have files for the volume, which come before what programs write.
 func (pl *planner) fillsLater(v *view, s *workload.Service) bool {
-	return slices.ContainsFunc(v.slots, func(y slot) bool {
-		return !y.there && len(y.old) == 0 && !v.missing(&y.c.Service) && pl.creation(v, &y).Failures == 0 && shareVolume(s, &y.c.Service)
-	})
+	return slices.ContainsFunc(v.slots, func(y slot) bool { return shareVolume(s, &y.c.Service) && pl.comes(v, &y) })
+}
+
+// comes reports whether a container that replaces none is created without anything that waits: an update of another service may wait for a
+// program to start.
+func (pl *planner) comes(v *view, x *slot) bool {
+	if x.there || len(x.old) > 0 || v.missing(&x.c.Service) || pl.creation(v, x).Failures > 0 {
+		return false
+	}
+	first := v.waitsForVolume(&x.c.Service)
+	i := slices.IndexFunc(v.slots, func(y slot) bool { return y.c.Service.Name == first })
+	return i < 0 || pl.comes(v, &v.slots[i])
 }
 
 func shareVolume(a, b *workload.Service) bool {
@@ -163,7 +172,7 @@ func (pl *planner) replace(v *view, x *slot, beside bool) {
 		x.act = actClear
 	case runs && x.well && !x.o.Active && hasServiceAddress(&x.c.Service):
 		x.act = actActivate
-	case !beside && !x.there && !edited && !pl.creation(v, x).Waits && !v.waitsForVolume(&x.c.Service) && v.coexist(&x.c.Service):
+	case !beside && !x.there && !edited && !pl.creation(v, x).Waits && v.waitsForVolume(&x.c.Service) == "" && v.coexist(&x.c.Service):
 		x.act = actCreate
 	case !beside && x.there && pl.s.Busy[x.c.ID] == Create: // what can be done of its start is being done
 		x.act = actCreate

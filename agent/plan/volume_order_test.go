@@ -73,6 +73,43 @@ func TestVolumesAreFilledBeforeProgramsRun(t *testing.T) {
 	}
 }
 
+// TestNoProgramWaitsForAContainerThatWaits: a container of the volume that is not created before the program has started, or never, keeps no program
+// from starting.
+func TestNoProgramWaitsForAContainerThatWaits(t *testing.T) {
+	on := func(service string) workload.Dependency {
+		return workload.Dependency{Service: service, Condition: workload.Started}
+	}
+	sharing := func(services ...workload.Service) []workload.Service {
+		for i := range services {
+			services[i].Update.Parallelism = 1
+			services[i].Mounts = []workload.Mount{{Kind: workload.MountVolume, Source: "data", Target: "/data"}}
+		}
+		return services
+	}
+	t.Run("a service that an update adds", func(t *testing.T) {
+		m, now, s := newModel(), t0, NewSupervision()
+		m.converge(t, &now, desired(1, deployment("d", component("d", "c", sharing(service("db", "1"), service("app", "1", on("db")))...))), s)
+		v2 := component("d", "c", sharing(service("db", "2"), service("app", "2", on("db")), service("backup", "2", on("app")))...)
+		m.converge(t, &now, desired(2, deployment("d", v2)), s)
+		for _, c := range v2.Containers {
+			if got := m.containers[c.ID].Status; got != workload.Running {
+				t.Errorf("%s is %q", c.ID, got)
+			}
+		}
+	})
+	t.Run("a service whose dependency cannot be created", func(t *testing.T) {
+		m, now, s := newModel(), t0, NewSupervision()
+		c := component("d", "c", sharing(service("db", "1"), service("broken", "1"), service("app", "1", on("broken")))...)
+		d := desired(1, deployment("d", c))
+		for range 30 {
+			m.round(t, &now, d, s, c.Containers[1].ID)
+		}
+		if got := m.containers[c.Containers[0].ID].Status; got != workload.Running {
+			t.Errorf("db is %q", got)
+		}
+	})
+}
+
 // TestANewVolumeIsFilledInOrder: the containers of the revision before, which does not have the volume, do not fill it.
 func TestANewVolumeIsFilledInOrder(t *testing.T) {
 	for _, condition := range []workload.Condition{workload.Started, workload.Completed} {
