@@ -54,6 +54,33 @@ func TestMissingPathsWhereContainersOnlyRead(t *testing.T) {
 	}
 }
 
+// A directory of the device that has gone, and is not created again, is empty in the container, also after a reboot.
+func TestGonePathsWhereContainersOnlyRead(t *testing.T) {
+	etc := t.TempDir()
+	r := newRig(t, func(o *containerd.Options) {
+		o.Places = append(o.Places, workload.Place{Path: etc, Access: workload.ReadOnly, Holds: "configuration of the device"})
+	})
+	dir := filepath.Join(etc, "modules")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := server(r.pulled(nil))
+	s.User = "1000"
+	s.Mounts = []workload.Mount{{Kind: workload.MountBind, Source: dir, Target: "/modules", ReadOnly: true, Create: true}}
+	c := r.up(project("gone", s))[0]
+	for _, left := range []string{dir, filepath.Join(r.o.RunDir, "mounts")} { // the second goes with a reboot
+		if err := errors.Join(r.Stop(t.Context(), c.ID), os.RemoveAll(left), r.start(c)); err != nil {
+			t.Fatal(err)
+		}
+		if got := r.inside(c.ID, "stat", "/modules"); got != "0 0 drwxr-xr-x\n" {
+			t.Errorf("in the container it is %q", got)
+		}
+	}
+	if left, err := os.ReadDir(etc); err != nil || len(left) > 0 {
+		t.Errorf("the device has %v, %v, want nothing new", left, err)
+	}
+}
+
 // What is mounted below a directory of the device comes along, unless the service wants it otherwise.
 func TestBindRecursion(t *testing.T) {
 	r := newRig(t)

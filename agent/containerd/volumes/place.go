@@ -115,10 +115,22 @@ func bindFile(f *os.File, to string, dir, whole bool) error {
 	return unix.Mount("", to, "", unix.MS_SLAVE|unix.MS_REC, "")
 }
 
-// bindSource mounts a path of the device at the source path of the container's specification, and creates it when it is missing.
+// bindSource mounts a path of the device at the source path of the container's specification, and creates it when it is missing. Where that is
+// not created, the source is an empty directory: the path may have been there when the container was created.
 func (r *Store) bindSource(ctx context.Context, id string, n int, m workload.Mount) error {
-	if there, err := r.makeSource(ctx, m); err != nil || !there || passesOut(m) {
+	there, err := r.makeSource(ctx, m)
+	if err != nil || passesOut(m) {
 		return err
+	}
+	to, err := r.place(id, n)
+	if err != nil {
+		return err
+	}
+	if !there {
+		if paths.Exists(to) { // of an earlier start, and perhaps a file
+			return nil
+		}
+		return mountPoint(to, true)
 	}
 	f, whole, err := r.o.Guard.Open(ctx, m.Source, m.ReadOnly)
 	if err != nil {
@@ -126,10 +138,6 @@ func (r *Store) bindSource(ctx context.Context, id string, n int, m workload.Mou
 	}
 	defer f.Close()
 	info, err := f.Stat()
-	if err != nil {
-		return err
-	}
-	to, err := r.place(id, n)
 	if err != nil {
 		return err
 	}
@@ -185,13 +193,21 @@ func mountPoint(to string, dir bool) error {
 	if err := paths.Remove(to); err != nil {
 		return err
 	}
-	if dir {
-		return os.MkdirAll(to, 0o700)
-	}
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return err
 	}
+	if dir {
+		return readableDir(to) // it is what a container sees where its source has gone
+	}
 	return os.WriteFile(to, nil, 0o600)
+}
+
+// readableDir creates a directory that users of a container can read, whatever the agent's umask.
+func readableDir(dir string) error {
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return err
+	}
+	return os.Chmod(dir, 0o755)
 }
 
 // viewKey names the n-th mount's view of an image.

@@ -255,7 +255,7 @@ func createVolume(dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, volumeEmpty), nil, 0o600); err != nil {
 		return err
 	}
-	if err := os.Mkdir(filepath.Join(dir, volumeData), 0o755); err != nil {
+	if err := readableDir(filepath.Join(dir, volumeData)); err != nil {
 		return err
 	}
 	return syncDir(dir, unix.Syncfs)

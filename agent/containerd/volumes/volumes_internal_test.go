@@ -1,13 +1,31 @@
 package volumes
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/longshore-dev/longshore/agent/workload"
 )
+
+// The service of the agent has the umask 077; a web server that runs as another user reads what root wrote into a volume all the same.
+func TestUsersReadNewVolumes(t *testing.T) {
+	old := unix.Umask(0o077)
+	defer unix.Umask(old)
+	volume, point := filepath.Join(t.TempDir(), "v"), filepath.Join(t.TempDir(), "0")
+	if err := errors.Join(createVolume(volume), mountPoint(point, true)); err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{filepath.Join(volume, volumeData), point} {
+		if info, err := os.Stat(dir); err != nil || info.Mode() != os.ModeDir|0o755 {
+			t.Errorf("%s: %v, %v", dir, info.Mode(), err)
+		}
+	}
+}
 
 // A filling that was cut off while it moved files is ended by the next container of the volume: nothing of the image is missing, and what a
 // container wrote meanwhile stays.
