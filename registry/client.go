@@ -70,11 +70,11 @@ func (c *Client) Open(_ context.Context, ref Reference) (*Repository, error) {
 		c.given[ref.Registry] = true
 		c.mu.Unlock()
 	}
-	return c.open(ref)
+	return c.OpenNamed(ref)
 }
 
-// open is Open for a place that a file or a document names: the credentials of Options are not for it.
-func (c *Client) open(ref Reference) (*Repository, error) {
+// OpenNamed is [Client.OpenName] by reference.
+func (c *Client) OpenNamed(ref Reference) (*Repository, error) {
 	r := &Repository{ref: ref, concurrency: c.o.Concurrency}
 	if ref.Scheme == SchemeLayout {
 		path, err := filepath.Abs(ref.Repository)
@@ -129,16 +129,13 @@ func (c *Client) isFor(host string) bool {
 // of Options are sent there only if they are for its host.
 func (c *Client) OpenName(_ context.Context, name string) (*Repository, error) { return c.named(name) }
 
-// OpenNamed is [Client.OpenName] by reference.
-func (c *Client) OpenNamed(ref Reference) (*Repository, error) { return c.open(ref) }
-
 // named is OpenName.
 func (c *Client) named(name string) (*Repository, error) {
 	ref, err := ParseReference(name)
 	if err != nil {
 		return nil, err
 	}
-	return c.open(ref)
+	return c.OpenNamed(ref)
 }
 
 // Resolve is Repository.Resolve on a repository that a document names: the credentials of Options are sent only if they

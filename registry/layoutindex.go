@@ -21,7 +21,7 @@ const heldNames = 64
 // HoldIndex delays the writes of a layout's index.json until save is called, because each one writes all names: in between it is written
 // when a fifth of the names is new. After a kill the content of the lost names exists, and they can be set again without sending it.
 func (c *Client) HoldIndex(path string) (save func() error, err error) {
-	layout, err := c.open(Reference{Scheme: SchemeLayout, Repository: path})
+	layout, err := c.OpenNamed(Reference{Scheme: SchemeLayout, Repository: path})
 	if err != nil {
 		return nil, err
 	}

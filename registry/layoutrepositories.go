@@ -34,7 +34,7 @@ func (c *Client) OpenCarried(path, repository string, o Carried) (*Repository, e
 	if err != nil {
 		return nil, err
 	}
-	layout, err := c.open(Reference{Scheme: SchemeLayout, Repository: path})
+	layout, err := c.OpenNamed(Reference{Scheme: SchemeLayout, Repository: path})
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +191,7 @@ func (p *carriedPlace) pushReferrer(ctx context.Context, _, desc ocispec.Descrip
 // CarriedRepositories lists the repositories in a layout, "host/path", sorted. plain reports whether it has tags without a
 // repository, which are read by opening the layout itself.
 func (c *Client) CarriedRepositories(ctx context.Context, path string) (names []string, plain bool, err error) {
-	layout, err := c.open(Reference{Scheme: SchemeLayout, Repository: path})
+	layout, err := c.OpenNamed(Reference{Scheme: SchemeLayout, Repository: path})
 	if err != nil {
 		return nil, false, err
 	}

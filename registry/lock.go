@@ -30,7 +30,7 @@ func (c *Client) LockImage(ctx context.Context, ref string) (artifacts.LockedIma
 	if err != nil {
 		return out, err
 	}
-	repo, err := c.open(parsed)
+	repo, err := c.OpenNamed(parsed)
 	if err != nil {
 		return out, err
 	}
@@ -63,7 +63,7 @@ func (c *Client) ImageLayers(ctx context.Context, ref string, d digest.Digest) (
 	if err != nil {
 		return nil, err
 	}
-	repo, err := c.open(parsed)
+	repo, err := c.OpenNamed(parsed)
 	if err != nil {
 		return nil, err
 	}

@@ -189,12 +189,8 @@ type moves struct{ client *registry.Client }
 var _ trust.Moves = moves{}
 
 // Open implements [trust.Moves].
-func (m moves) Open(_ context.Context, repository string) (trust.Place, error) {
-	ref, err := registry.ParseReference(repository)
-	if err != nil {
-		return nil, err
-	}
-	repo, err := m.client.OpenNamed(ref)
+func (m moves) Open(ctx context.Context, repository string) (trust.Place, error) {
+	repo, err := m.client.OpenName(ctx, repository)
 	if err != nil {
 		return nil, err
 	}

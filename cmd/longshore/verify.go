@@ -22,7 +22,6 @@ import (
 	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/signing/filebundle"
 	"github.com/longshore-dev/longshore/signing/sign"
-	"github.com/longshore-dev/longshore/site"
 )
 
 func verifyCommand() command {
@@ -70,16 +69,7 @@ func verifiedKinds() []string {
 	return []string{string(artifacts.KindState), string(artifacts.KindBundle), string(artifacts.KindComponent), string(artifacts.KindImage), string(artifacts.KindTrust)}
 }
 
-func (c *call) places() sourcePlaces { return sourcePlaces{site.Mapped(c.named)} }
-
-// named opens a repository that a document names. It gets no credentials of the command line.
-func (c *call) named(_ context.Context, repository string) (*registry.Repository, error) {
-	ref, err := registry.ParseReference(repository)
-	if err != nil {
-		return nil, err
-	}
-	return c.registry.OpenNamed(ref)
-}
+func (c *call) places() sourcePlaces { return sourcePlaces{c.registry} }
 
 // projectImages reads a component's compose.yaml as the agent does.
 func projectImages(ctx context.Context, archive *artifacts.Archive, u audit.Use) ([]audit.ImageUse, error) {

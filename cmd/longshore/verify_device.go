@@ -247,7 +247,7 @@ func (c *call) runningState(repo *registry.Repository, r *current.Report, judge 
 	states := repo
 	if repo.Reference().Scheme != registry.SchemeLayout && repo.Name() != r.Repository {
 		var err error
-		if states, err = c.named(c.Context, r.Repository); err != nil {
+		if states, err = c.registry.OpenName(c.Context, r.Repository); err != nil {
 			return nil, err
 		}
 	}
