@@ -11,11 +11,12 @@ import (
 	"github.com/longshore-dev/longshore/testenv"
 )
 
-// A user has its groups of the image; one that is named with a group has that group alone.
+// A user has its groups of the image, whose files may be links as in those of Nix; one that is named with a group has that group alone.
 func TestGroupsOfAUser(t *testing.T) {
 	r := newRig(t)
 	img := r.pulled(nil, []testenv.File{
-		{Path: "etc/passwd", Data: []byte("root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\n")},
+		{Path: "etc/passwd", Link: "/nix/store/passwd"},
+		{Path: "nix/store/passwd", Data: []byte("root:x:0:0::/:/bin/sh\napp:x:1000:1000::/:/bin/sh\n")},
 		{Path: "etc/group", Data: []byte("root:x:0:\napp:x:1000:\ndialout:x:20:app\n")},
 	})
 	for user, want := range map[string]string{"1000": "1000 20", "app": "1000 20", "1000:1000": "1000", "app:app": "1000"} {

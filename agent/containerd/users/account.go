@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	pathrs "github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"github.com/moby/sys/user"
 	specs "github.com/opencontainers/runtime-spec/specs-go"
 	"golang.org/x/sys/unix"
@@ -57,7 +58,7 @@ func LookUp(root, spec string, groups []string) (specs.User, error) {
 	return out, nil
 }
 
-// accounts opens one of a container's files; a missing one is empty. Links must not lead out of root.
+// accounts opens one of a container's files; a missing one is empty.
 func accounts(root, name string) (io.ReadCloser, error) {
 	f, err := openIn(root, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,22 +70,19 @@ func accounts(root, name string) (io.ReadCloser, error) {
 	return f, nil
 }
 
+// openIn opens a file below root. Links lead from there, as in a container: in images of Nix they are absolute.
 func openIn(root, name string) (*os.File, error) {
-	dir, err := os.OpenRoot(root)
+	place, err := pathrs.OpenInRoot(root, name)
 	if err != nil {
 		return nil, err
 	}
-	defer dir.Close()
-	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe in its place must not block
+	defer place.Close()
+	info, err := place.Stat()
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("it is not a file: %w", fault.ErrInvalid)
+	if !info.Mode().IsRegular() { // opening a pipe would block
+		return nil, fmt.Errorf("it is not a file: %w", fault.ErrInvalid)
 	}
-	if err != nil {
-		return nil, errors.Join(err, f.Close())
-	}
-	return f, nil
+	return pathrs.Reopen(place, unix.O_RDONLY)
 }
