@@ -20,6 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/containerd/logs"
+	"github.com/longshore-dev/longshore/agent/containerd/runspec"
 	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/manager"
 	"github.com/longshore-dev/longshore/agent/network"
@@ -230,6 +231,9 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	// Before anything on the device is touched. Without containerd the runtime claims the device with its first look.
 	if err := p.runtime.Claim(ctx); errors.Is(err, fault.ErrConflict) {
 		return err
+	}
+	if err := runspec.LookUpIn(filepath.Join(cfg.RunDir, "layers")); err != nil {
+		log.Warn("a layer stays mounted", "err", err)
 	}
 	policy := followPolicy(cfg.Trust, p.store, p.registry, clk.Firm)
 	held := &verifier{policy: policy, registry: p.registry, now: clk.Firm, fresh: clk.Now}

@@ -5,6 +5,7 @@ package runspec
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -191,6 +192,15 @@ func asUser(name string, groups []string) oci.SpecOpts {
 		s.Process.User = user
 		return nil
 	}
+}
+
+// LookUpIn sets where layers are mounted while users are looked up, and unmounts there what a process that was killed has left.
+func LookUpIn(dir string) error {
+	if err := mount.SetTempMountLocation(dir); err != nil {
+		return err
+	}
+	left, err := mount.CleanupTempMounts(0)
+	return errors.Join(append(left, err)...)
 }
 
 // Signal reads the name or number of a signal; "" is SIGTERM. fault.ErrInvalid: there is no such signal.
