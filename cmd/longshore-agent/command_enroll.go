@@ -62,7 +62,7 @@ func (p *program) enrollCommand() cmdline.Command {
 			{Name: "manager", Usage: "SPIFFE `ID` of the manager (default: any manager of the trust domain)", Env: env("MANAGER")},
 			{Name: "join-token-file", Usage: "`FILE` with a join token: the device is enrolled without an operator", Env: env("JOIN_TOKEN_FILE")},
 			{Name: "expect-trust", Usage: "`SHA256` digest that the first trust policy must have", Env: env("EXPECT_TRUST")},
-			{Name: "report-key", Usage: "where the device's key is: `PLACE` is file, tpm, tpm:DEVICE, or pkcs11:… for a token", Default: "tpm if there is one, else file", Env: env("REPORT_KEY")},
+			{Name: "report-key", Usage: "where the device's key is: `PLACE` is file, tpm, tpm:DEVICE, or pkcs11:… for a token (default: tpm if there is one, else file)", Env: env("REPORT_KEY")},
 			{Name: "allow-wipe", Value: false, Usage: "the manager may have this device delete everything when it is removed there", Env: env("ALLOW_WIPE")},
 			{Name: "print-fingerprint", Value: false, Usage: "create the key if there is none, print its fingerprint and exit", Env: env("PRINT_FINGERPRINT")},
 			{Name: "qr", Value: false, Usage: "show the fingerprint also as a QR code", Default: "on a terminal", Env: env("QR")},

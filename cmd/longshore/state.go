@@ -60,7 +60,7 @@ func statePushCommand() command {
 func nextFlags() []cmdline.Flag {
 	return []cmdline.Flag{
 		{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 30d from now"},
-		{Name: "windows", Usage: "`FILE` with the list of windows in which the device makes changes, as changes.windows in agent.yaml; none removes them", Default: "those of the current state"},
+		{Name: "windows", Usage: "`FILE` with the list of windows in which the device makes changes, as changes.windows in agent.yaml; none removes them (default: those of the current state)"},
 		{Name: "unsigned", Value: false, Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
 		dryRunFlag(), annotationFlag(),
 	}

@@ -40,7 +40,7 @@ func Find(commands []Command, name string) *Command {
 // Flag finds a flag by a word of the command line: "--key=k", "-o".
 func (c *Command) Flag(written string) *Flag {
 	name, _, _ := strings.Cut(strings.TrimLeft(written, "-"), "=")
-	if i := slices.IndexFunc(c.Flags, func(f Flag) bool { return f.Name == name || f.Alias == name }); i >= 0 {
+	if i := slices.IndexFunc(c.Flags, func(f Flag) bool { return name != "" && (f.Name == name || f.Alias == name) }); i >= 0 {
 		return &c.Flags[i]
 	}
 	return nil
@@ -58,8 +58,7 @@ func (p *Program) tree(getenv func(string) string) *cobra.Command {
 		p.help(c, Command{About: p.About, Usage: p.Usage, Commands: p.Commands})
 	})
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return flagError(pathOf(c), nil, err) })
-	root.SetHelpCommand(&cobra.Command{Hidden: true}) // none: see arrange
-	root.InitDefaultHelpFlag()                        // cobra has to know that it takes no value, before it looks for the command
+	root.InitDefaultHelpFlag() // cobra has to know that it takes no value, before it looks for the command
 	p.add(root, p.Commands, getenv)
 	return root
 }
@@ -74,9 +73,10 @@ func (p *Program) add(parent *cobra.Command, commands []Command, getenv func(str
 			p.add(c, d.Commands, getenv)
 			continue
 		}
-		define(c.Flags(), d.Flags)
+		flags := append(slices.Clone(d.Flags), Flag{Name: "help", Alias: "h", Value: false, Usage: "show help"})
+		define(c.Flags(), flags)
 		c.Flags().SetInterspersed(!d.Verbatim)
-		c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return flagError(pathOf(c), d.Flags, err) })
+		c.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return flagError(pathOf(c), flags, err) })
 		c.RunE = func(c *cobra.Command, args []string) error {
 			x := &Context{Context: c.Context(), Program: p.Name, Command: pathOf(c), Args: args, Out: p.Out, flags: c.Flags()}
 			if d.Args == "" && len(args) > 0 {

@@ -126,6 +126,5 @@ func (x *Completion) Context(ctx context.Context, getenv func(string) string) *C
 	if c.flags.Parse(words) != nil || c.complete(x.Command.Flags, getenv) != nil {
 		return nil
 	}
-	c.Args = c.flags.Args()[len(x.Path):]
 	return c
 }

@@ -26,16 +26,15 @@ type Context struct {
 // none.
 func (c *Context) complete(flags []Flag, getenv func(string) string) error {
 	for _, f := range flags {
+		from := "--" + f.Name
 		if value := getenv(f.Env); f.Env != "" && value != "" && !c.IsSet(f.Name) {
+			from = f.Env
 			if err := c.fromVariable(&f, value); err != nil {
 				return outcome.Usagef(c.Command, "%s: %s=%q: %s", c.Command, f.Env, value, wrongValue(c.flags.Lookup(f.Name), err))
 			}
 		}
-		if v := c.String(f.Name); f.OneOf != nil && !slices.Contains(f.OneOf, v) {
-			from := "--" + f.Name
-			if f.Env != "" && getenv(f.Env) == v {
-				from = f.Env
-			}
+		v := c.String(f.Name)
+		if usual, _ := f.Value.(string); f.OneOf != nil && v != usual && !slices.Contains(f.OneOf, v) {
 			last := len(f.OneOf) - 1
 			return outcome.Usagef(c.Command, "%s: %s: %q is not %s or %s", c.Command, from, v, strings.Join(f.OneOf[:last], ", "), f.OneOf[last])
 		}
@@ -100,10 +99,10 @@ func (c *Context) Duration(flag string) time.Duration {
 
 // StringSlice is as [Context.String]; nil: it was not given.
 func (c *Context) StringSlice(flag string) []string {
-	if all := value(c.flags.GetStringArray, flag); len(all) > 0 {
-		return all
+	if !c.IsSet(flag) {
+		return nil
 	}
-	return nil
+	return c.flags.Lookup(flag).Value.(pflag.SliceValue).GetSlice() // GetStringArray reads CSV, which has no single empty value and no CR LF
 }
 
 func value[T any](get func(flag string) (T, error), flag string) T {

@@ -18,11 +18,11 @@ type Flag struct {
 	Name, Alias string // Alias: a letter, or another name
 	Usage       string // with the name of the value in back quotes
 	Value       any
-	Default     string // shown instead of Value
-	Env         string // its variable; a flag that may be repeated takes one value from each line of it
-	Category    string // of the help
-	Once        bool   // two different values are an error; otherwise the last counts, so that a script may end its line with "$@"
-	OneOf       []string
+	Default     string   // shown instead of Value
+	Env         string   // its variable; a flag that may be repeated takes one value from each line of it
+	Category    string   // of the help
+	Once        bool     // two different values are an error; otherwise the last counts, so that a script may end its line with "$@"
+	OneOf       []string // its values, beside the default
 }
 
 // TakesValue reports whether a value follows the flag.

@@ -43,9 +43,8 @@ func Run(ctx context.Context, p *Program, args []string, o Options) int {
 	return outcome.Code(err)
 }
 
-// arrange puts the words of the command before its flags, and makes the word help a flag, wherever they stand: cobra takes a word behind a flag that it
-// does not know yet as the flag's value.
-// It is never nil, for which cobra takes the arguments of the process.
+// arrange puts the words of the command before its flags, and makes the word help a flag, wherever they stand: cobra takes a word behind a flag
+// that it does not know yet as the flag's value. The result is never nil, for which cobra takes the arguments of the process.
 func (p *Program) arrange(args []string) []string {
 	if len(args) > 0 && (args[0] == "--version" || args[0] == "-v") {
 		args = append([]string{"version"}, args[1:]...)
@@ -60,18 +59,14 @@ func (p *Program) arrange(args []string) []string {
 			flags, args = append(flags, "--help"), args[1:]
 			continue
 		}
-		if len(args[0]) < 2 || args[0][0] != '-' || args[0] == "--" {
-			break
+		if len(args[0]) < 2 || args[0][0] != '-' { // no command: behind -- it is neither a flag's value nor a command of cobra's own
+			return append(path, "--", args[0])
 		}
 		words := 1
 		if takesValue(p.Commands, args[0]) {
 			words = min(2, len(args))
 		}
 		flags, args = append(flags, args[:words]...), args[words:]
-	}
-	if len(args) > 0 && len(commands) > 0 { // help must not hide that there is no such command
-		isHelp := func(a string) bool { return a == "--help" || a == "-h" }
-		flags, args = slices.DeleteFunc(flags, isHelp), slices.DeleteFunc(slices.Clone(args), isHelp)
 	}
 	return slices.Concat(path, flags, args)
 }

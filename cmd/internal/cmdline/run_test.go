@@ -2,8 +2,10 @@ package cmdline_test
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +23,8 @@ func TestRepeatedFlag(t *testing.T) {
 		name, variable string
 		args, want     []string
 	}{
+		{"nothing", "", []string{"--set="}, []string{""}},
+		{"lines of Windows", "", []string{"--set", "TEXT=a\r\nb\r\n"}, []string{"TEXT=a\r\nb\r\n"}},
 		{"a comma", "", []string{"--set", "LIST=a,b", "--set=C=D"}, []string{"LIST=a,b", "C=D"}},
 		{"spaces", "", []string{"--set", "PASSWORD= a b "}, []string{"PASSWORD= a b "}},
 		{"lines", "", []string{"--set", "TEXT=a\n b\n"}, []string{"TEXT=a\n b\n"}},
@@ -104,6 +108,9 @@ func TestVariables(t *testing.T) {
 		{"", "push", "text"},
 		{"json", "push", "json"},
 		{"json", "push -o yaml", "yaml"},
+		{"junit", "push", `PROGRAM_OUTPUT: "junit" is not text, json or yaml`},
+		{"junit", "push --output=json", "json"},
+		{"", "push --output=", `--output: "" is not`},
 		{"", "push --help", "FORMAT of it [$PROGRAM_OUTPUT] (default \"text\")"},
 		{"soon", "push --for 3s", "3s"},
 		{"soon", "push", "PROGRAM_FOR=\"soon\""},
@@ -119,7 +126,7 @@ func TestVariables(t *testing.T) {
 			Name: "program", Out: printable.NewWriter(&out), Err: printable.NewWriter(&errs),
 			Commands: []cmdline.Command{{
 				Name: "push", Flags: []cmdline.Flag{
-					{Name: "output", Alias: "o", Usage: "`FORMAT` of it", Value: "text", Env: "PROGRAM_OUTPUT"},
+					{Name: "output", Alias: "o", Usage: "`FORMAT` of it", Value: "text", Env: "PROGRAM_OUTPUT", OneOf: []string{"text", "json", "yaml"}},
 					{Name: "for", Value: time.Duration(0), Env: "PROGRAM_FOR"},
 				},
 				Run: func(c *cmdline.Context) error {
@@ -155,6 +162,7 @@ func program(out, errs io.Writer) *cmdline.Program {
 		{Name: "list", Flags: flags, Run: show},
 		{Name: "exec", Args: "TARGET COMMAND ...", Verbatim: true, Flags: flags, Run: show},
 		{Name: "state", Usage: "states", Commands: []cmdline.Command{{Name: "push", Args: "REF", Flags: flags, Usage: "publish it", Run: show}}},
+		{Name: "bare", Run: show},
 		{Name: "version", Flags: flags, Run: show},
 	}}
 }
@@ -184,6 +192,16 @@ func TestLines(t *testing.T) {
 		{"help", "program COMMAND"},
 		{"list REF", `list takes no argument, got "REF"`},
 		{"state REF", `"state REF" is no command: it is one of push`},
+		{"-- check --odd-name", `check: ["--odd-name"] []`},
+		{"sign --help", "show help"},
+		{"sign --hepl", "did you mean --help?"},
+		{"bare --foo", "bare: there is no flag --foo"},
+		{"--debug stat push", `"stat" is no command, did you mean "state"?`},
+		{"--foo push", `"push" is no command, these are: state push`},
+		{"'' state push", `"" is no command`},
+		{"state '' push", `"state " is no command`},
+		{"__completeNoDesc state", `"__completeNoDesc" is no command`},
+		{"help push", `"push" is no command`},
 		{"stat", `"stat" is no command, did you mean "state"?`},
 		{"push", `"push" is no command, these are: state push`},
 		{"state psh", `did you mean "state push"?`},
@@ -197,7 +215,11 @@ func TestLines(t *testing.T) {
 		{"sign --debug=x", `sign: --debug "x": it is neither true nor false`},
 	} {
 		var out, errs bytes.Buffer
-		if cmdline.Run(t.Context(), program(&out, &errs), strings.Fields(tc.line), cmdline.Options{}); !strings.Contains(out.String()+errs.String(), tc.want) {
+		args := strings.Fields(strings.ReplaceAll(tc.line, "''", "EMPTY"))
+		for i, a := range args {
+			args[i] = strings.ReplaceAll(a, "EMPTY", "")
+		}
+		if cmdline.Run(t.Context(), program(&out, &errs), args, cmdline.Options{}); !strings.Contains(out.String()+errs.String(), tc.want) {
 			t.Errorf("%s:\n%s%s\nwant %s", tc.line, &out, &errs, tc.want)
 		}
 	}
@@ -209,9 +231,17 @@ func FuzzLines(f *testing.F) {
 	f.Add("--key sign -- --")
 	f.Add("- -- --= -o")
 	f.Add("__complete state push -")
+	f.Add("__complete --key sign x")
+	f.Add("__complete sign -- ")
+	offer := func(ctx context.Context, x *cmdline.Completion, _, _ string) ([]string, bool) {
+		if x.Command != nil {
+			x.Context(ctx, os.Getenv)
+		}
+		return x.Arguments(), false
+	}
 	f.Fuzz(func(t *testing.T, line string) {
 		var out, errs bytes.Buffer
-		code := cmdline.Run(t.Context(), program(&out, &errs), strings.Fields(line), cmdline.Options{})
+		code := cmdline.Run(t.Context(), program(&out, &errs), strings.Fields(line), cmdline.Options{Offer: offer})
 		if code != outcome.OK && code != outcome.Misused || (code != outcome.OK) != (errs.Len() > 0) {
 			t.Errorf("%q: exit code %d, errors %q", line, code, &errs)
 		}
