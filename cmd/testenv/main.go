@@ -20,7 +20,7 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	code := cmdline.Run(ctx, app(), os.Args[1:], cmdline.Options{})
 	stop()
-	os.Exit(code)
+	os.Exit(min(code, 1)) // as the help of conform says
 }
 
 func app() *cmdline.Program {
