@@ -29,7 +29,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/cmd/internal/build"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
-	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/identity/workloadapi"
 	"github.com/longshore-dev/longshore/registry"
 )
@@ -44,7 +43,7 @@ func (p *program) runCommand() cmdline.Command {
 		Flags: []cmdline.Flag{
 			configFlag(),
 			{Name: "debug", Value: false, Usage: "log every step", Env: env("DEBUG")},
-			{Name: "log-format", Usage: "`FORMAT` of the log: text or json", Value: "text", Env: env("LOG_FORMAT")},
+			{Name: "log-format", Usage: "`FORMAT` of the log: text or json", Value: "text", Env: env("LOG_FORMAT"), OneOf: []string{"text", "json"}},
 		},
 		Run: p.runAgent,
 	}
@@ -56,10 +55,7 @@ func (p *program) runAgent(c *cmdline.Context) (err error) {
 			"run it as root: sudo longshore-agent run; or as a service: longshore-agent unit")
 	}
 	setGarbage(garbage)
-	log, err := p.logger(c)
-	if err != nil {
-		return err
-	}
+	log := p.logger(c)
 	cfg, err := readConfig(c.String("config"))
 	if err != nil {
 		return err
@@ -135,19 +131,15 @@ func (p *program) runAgent(c *cmdline.Context) (err error) {
 
 func socketPath(cfg *config.Config) string { return filepath.Join(cfg.RunDir, "agent.sock") }
 
-func (p *program) logger(c *cmdline.Context) (*slog.Logger, error) {
+func (p *program) logger(c *cmdline.Context) *slog.Logger {
 	o := &slog.HandlerOptions{}
 	if c.Bool("debug") {
 		o.Level = slog.LevelDebug
 	}
-	switch f := c.String("log-format"); f {
-	case "text":
-		return slog.New(slog.NewTextHandler(p.stderr, o)), nil
-	case "json":
-		return slog.New(slog.NewJSONHandler(p.stderr, o)), nil
-	default:
-		return nil, outcome.Usagef(c.Command, "--log-format: %q is neither text nor json", f)
+	if c.String("log-format") == "json" {
+		return slog.New(slog.NewJSONHandler(p.stderr, o))
 	}
+	return slog.New(slog.NewTextHandler(p.stderr, o))
 }
 
 // parts are the rooms of one device, wired.

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/compose"
@@ -54,7 +53,7 @@ func checkCommand() command {
 			"its position. The kind is detected from the content, or set with --kind: " + kinds + ".",
 		examples: []string{"./line-monitor", "deployments/*.yaml trust.yaml", "--kind capabilities - < device.json"},
 		flags: []cmdline.Flag{
-			{Name: "kind", Usage: "`KIND` of every argument; default: detected"},
+			{Name: "kind", OneOf: checkKinds(), Usage: "`KIND` of every argument; default: detected"},
 		},
 		run: (*call).check,
 	}
@@ -138,9 +137,6 @@ func (r checkResult) text(w io.Writer) {
 }
 
 func (c *call) check(args []string) error {
-	if k := c.String("kind"); k != "" && !slices.Contains(checkKinds(), k) {
-		return c.misused("--kind %q is not one of %s", k, strings.Join(checkKinds(), ", "))
-	}
 	r := checkResult{Files: []checkedFile{}}
 	var failed []error
 	for _, name := range args {

@@ -9,7 +9,6 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/sign"
 )
 
@@ -40,15 +39,8 @@ type completion struct {
 // values returns the completions of a flag's value; done is false if the flag is not known here.
 func (x *completion) values(flag, begin string) (out []string, done bool) {
 	switch flag {
-	case "--signature-format":
-		return []string{string(signing.FormatBundle), string(signing.FormatLegacy), string(signing.FormatBoth)}, true
 	case "--attestation", "--type":
 		return sign.PredicateNames(), true
-	case "--kind":
-		if slices.Contains(x.Words, "verify") || slices.Contains(x.Words, "policy") {
-			return verifiedKinds(), true
-		}
-		return checkKinds(), true
 	case "--device", "-d":
 		for _, d := range x.devices() {
 			out = append(out, string(d.ID))

@@ -59,11 +59,7 @@ func (c *call) mirror(args []string) error {
 	if err != nil {
 		return err
 	}
-	check, err := c.checkOf()
-	if err != nil {
-		return err
-	}
-	m := &site.Mirror{From: s.from, To: to.OpenName, Check: check, Platforms: s.platforms}
+	m := &site.Mirror{From: s.from, To: to.OpenName, Check: c.checkOf(), Platforms: s.platforms}
 	made, err := c.runMirror(m, s.closure)
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ const keylessCategory = "Keyless signing"
 // signFlags configure signing.
 func signFlags() []cmdline.Flag {
 	return slices.Concat(keyFlags(), []cmdline.Flag{
-		{Name: "signature-format", Value: string(signing.FormatBundle), Usage: "`FORMAT` of the signature: bundle, legacy or both"},
+		{Name: "signature-format", Value: string(signing.FormatBundle), OneOf: []string{string(signing.FormatBundle), string(signing.FormatLegacy), string(signing.FormatBoth)}, Usage: "`FORMAT` of the signature: bundle, legacy or both"},
 	}, keylessFlags())
 }
 
@@ -170,12 +170,8 @@ func (c *call) newSigners() (all []*signer, err error) {
 
 // signOptions are the options of every signer.
 func (c *call) signOptions(claims map[string]string, once bool) (sign.Options, error) {
-	format, err := sign.ParseFormat(c.String("signature-format"))
-	if err != nil {
-		return sign.Options{}, err
-	}
 	at, err := c.signingTime()
-	return sign.Options{Format: format, Annotations: claims, Time: at, Once: once, Place: c.signatureStore()}, err
+	return sign.Options{Format: signing.Format(c.String("signature-format")), Annotations: claims, Time: at, Once: once, Place: c.signatureStore()}, err
 }
 
 // keySigner signs with a key. password is the file with its password; "" means the environment or a prompt.

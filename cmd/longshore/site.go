@@ -135,7 +135,7 @@ func (c *call) carry(arg string, to site.Source, verify bool) (*carrying, error)
 	if err == nil && to != nil {
 		o.Site = to
 		o.Kept, o.Now = c.cacheDir("states"), c.now()
-		o.Check, err = c.checkOf()
+		o.Check = c.checkOf()
 	}
 	var platforms []string
 	if err == nil {
@@ -162,20 +162,16 @@ func (c *call) platformsOf() ([]string, error) {
 }
 
 func checkFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "check", Value: "signatures", Usage: "`WHAT` to check if a device's tag at the site is up to date: " +
+	return cmdline.Flag{Name: "check", Value: "signatures", OneOf: []string{"tags", "signatures", "all"}, Usage: "`WHAT` to check if a device's tag at the site is up to date: " +
 		"tags (nothing more), signatures (new signatures and other referrers) or all (every manifest and blob)"}
 }
 
 // checkOf reads --check.
-func (c *call) checkOf() (site.Check, error) {
-	switch s := c.String("check"); s {
-	case "signatures":
-		return site.CheckSignatures, nil
-	case "tags", "all":
-		return site.Check(s), nil
-	default:
-		return "", c.misused("--check %s is not tags, signatures or all", s)
+func (c *call) checkOf() site.Check {
+	if s := c.String("check"); s != "signatures" {
+		return site.Check(s)
 	}
+	return site.CheckSignatures
 }
 
 // siteVerify lets a closure verify each state with everything that it names, all of it read from one source, and trust policies;
