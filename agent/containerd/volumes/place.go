@@ -182,7 +182,26 @@ func (r *Store) makeSource(ctx context.Context, m workload.Mount) (there bool, e
 	if at, _ := g.Access(g.Real(m.Source)); m.ReadOnly && at.Access == workload.ReadOnly && !passesOut(m) {
 		return false, nil
 	}
-	return true, os.MkdirAll(m.Source, 0o755)
+	return true, makeHostDir(m.Source)
+}
+
+// makeHostDir creates a directory of the device that users of a container can read, whatever the agent's umask. Another container may write
+// where it is, and put a link in its place: the mode is not set beyond that.
+func makeHostDir(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	parent, err := os.OpenRoot(filepath.Dir(dir))
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	if err := parent.Mkdir(filepath.Base(dir), 0o755); errors.Is(err, fs.ErrExist) { // by another start
+		return nil
+	} else if err != nil {
+		return err
+	}
+	return parent.Chmod(filepath.Base(dir), 0o755)
 }
 
 // mountPoint creates an empty file or folder to mount at.

@@ -13,14 +13,14 @@ import (
 )
 
 // The service of the agent has the umask 077; a web server that runs as another user reads what root wrote into a volume all the same.
-func TestUsersReadNewVolumes(t *testing.T) {
+func TestUsersReadNewDirectories(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
-	volume, point := filepath.Join(t.TempDir(), "v"), filepath.Join(t.TempDir(), "0")
-	if err := errors.Join(createVolume(volume), mountPoint(point, true)); err != nil {
+	volume, point, host := filepath.Join(t.TempDir(), "v"), filepath.Join(t.TempDir(), "0"), filepath.Join(t.TempDir(), "srv", "www")
+	if err := errors.Join(createVolume(volume), mountPoint(point, true), makeHostDir(host), makeHostDir(host)); err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{filepath.Join(volume, volumeData), point} {
+	for _, dir := range []string{filepath.Join(volume, volumeData), point, host} {
 		if info, err := os.Stat(dir); err != nil || info.Mode() != os.ModeDir|0o755 {
 			t.Errorf("%s: %v, %v", dir, info.Mode(), err)
 		}
