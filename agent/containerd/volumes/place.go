@@ -182,12 +182,12 @@ func (r *Store) makeSource(ctx context.Context, m workload.Mount) (there bool, e
 	if at, _ := g.Access(g.Real(m.Source)); m.ReadOnly && at.Access == workload.ReadOnly && !passesOut(m) {
 		return false, nil
 	}
-	return true, makeHostDir(m.Source)
+	return true, readableDir(m.Source)
 }
 
-// makeHostDir creates a directory of the device that users of a container can read, whatever the agent's umask. Another container may write
+// readableDir creates a directory that users of a container can read, whatever the agent's umask. On the device another container may write
 // where it is, and put a link in its place: the mode is not set beyond that.
-func makeHostDir(dir string) error {
+func readableDir(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return err
 	}
@@ -219,14 +219,6 @@ func mountPoint(to string, dir bool) error {
 		return readableDir(to) // it is what a container sees where its source has gone
 	}
 	return os.WriteFile(to, nil, 0o600)
-}
-
-// readableDir creates a directory that users of a container can read, whatever the agent's umask.
-func readableDir(dir string) error {
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
-	return os.Chmod(dir, 0o755)
 }
 
 // viewKey names the n-th mount's view of an image.

@@ -17,7 +17,7 @@ func TestUsersReadNewDirectories(t *testing.T) {
 	old := unix.Umask(0o077)
 	defer unix.Umask(old)
 	volume, point, host := filepath.Join(t.TempDir(), "v"), filepath.Join(t.TempDir(), "0"), filepath.Join(t.TempDir(), "srv", "www")
-	if err := errors.Join(createVolume(volume), mountPoint(point, true), makeHostDir(host), makeHostDir(host)); err != nil {
+	if err := errors.Join(createVolume(volume), mountPoint(point, true), readableDir(host), readableDir(host)); err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{filepath.Join(volume, volumeData), point, host} {
