@@ -55,7 +55,7 @@ require (
 	github.com/sigstore/sigstore/pkg/signature/kms/gcp v1.10.8 // keys in Google Cloud KMS
 	github.com/sigstore/sigstore/pkg/signature/kms/hashivault v1.10.8 // keys in Vault
 	github.com/sirupsen/logrus v1.10.2 // mutes what libraries log
-	github.com/spf13/cobra v1.10.2 // commands and help
+	github.com/spf13/cobra v1.10.2 // indirect
 	github.com/spf13/pflag v1.0.10 // flags
 	github.com/vbauerster/mpb/v8 v8.9.3 // progress
 	github.com/vishvananda/netlink v1.3.1 // links, addresses and routes

@@ -140,7 +140,6 @@ var onlyIn = map[string][]string{
 	"modernc.org/sqlite":                         {"fleet/store"},
 	"github.com/pressly/goose":                   {"fleet/store"},
 	"github.com/spiffe/go-spiffe":                {"identity"},
-	"github.com/spf13/cobra":                     {"cmd"},
 	"github.com/spf13/pflag":                     {"cmd"},
 	"maragu.dev/gomponents":                      {"agent/panel", "fleet/web"},
 	"github.com/vbauerster/mpb":                  {"cmd"},

@@ -122,15 +122,12 @@ func (d *duration) Set(s string) error {
 	return err
 }
 
-// flagError tells in our words what pflag rejects. flags is nil for a group of commands.
+// flagError tells in our words what pflag rejects.
 func flagError(path string, flags []Flag, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		written := "--" + unknown.GetSpecifiedName()
 		if letters := unknown.GetSpecifiedShortnames(); letters != "" {
 			written = "-" + letters
-		}
-		if flags == nil {
-			return outcome.Usagef(path, "%s: a command is missing, or this is no flag", written)
 		}
 		var names []string
 		for _, f := range flags {

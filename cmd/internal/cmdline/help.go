@@ -6,14 +6,13 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
 // help writes what a command does, its commands, and its flags by category.
-func (p *Program) help(c *cobra.Command, d Command) {
-	out := c.OutOrStdout()
-	fmt.Fprintf(out, "%s - %s\n\nUsage:\n  %s\n", c.CommandPath(), d.Usage, strings.TrimSpace(c.CommandPath()+" "+d.synopsis()))
+func (c *Context) help(d *Command) {
+	out, path := c.Out, strings.TrimSpace(c.Program+" "+c.Command)
+	fmt.Fprintf(out, "%s - %s\n\nUsage:\n  %s\n", path, d.Usage, strings.TrimSpace(path+" "+d.synopsis()))
 	if d.About != "" {
 		fmt.Fprintf(out, "\n%s\n", strings.TrimSpace(d.About))
 	}
@@ -24,7 +23,7 @@ func (p *Program) help(c *cobra.Command, d Command) {
 			fmt.Fprintf(columns, "  %s\t%s\n", below.Name, below.Usage)
 		}
 		_ = columns.Flush() // as every write of a result: the error shows when out is flushed
-		fmt.Fprintf(out, "\n%s COMMAND --help describes a command.\n", c.CommandPath())
+		fmt.Fprintf(out, "\n%s COMMAND --help describes a command.\n", path)
 		return
 	}
 	categories := []string{""}
@@ -36,7 +35,7 @@ func (p *Program) help(c *cobra.Command, d Command) {
 	for _, category := range categories {
 		some := pflag.NewFlagSet("", pflag.ContinueOnError)
 		some.SortFlags = false
-		c.Flags().VisitAll(func(f *pflag.Flag) {
+		c.flags.VisitAll(func(f *pflag.Flag) {
 			if own := d.Flag(f.Name); own == nil && category == "" || own != nil && own.Category == category {
 				some.AddFlag(f)
 			}

@@ -6,7 +6,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/pflag"
+
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/artifacts/strict"
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
@@ -27,9 +30,7 @@ func Run(ctx context.Context, p *Program, args []string, o Options) int {
 		_ = printable.Flush(p.Out) // the shell shows no errors
 		return outcome.OK
 	}
-	root := p.tree(o.Getenv)
-	root.SetArgs(p.arrange(args))
-	err := root.ExecuteContext(ctx)
+	err := p.run(ctx, args, o.Getenv)
 	if last := printable.Flush(p.Out); err == nil {
 		err = last
 	}
@@ -43,32 +44,78 @@ func Run(ctx context.Context, p *Program, args []string, o Options) int {
 	return outcome.Code(err)
 }
 
-// arrange puts the words of the command before its flags, and makes the word help a flag, wherever they stand: cobra takes a word behind a flag
-// that it does not know yet as the flag's value. The result is never nil, for which cobra takes the arguments of the process.
-func (p *Program) arrange(args []string) []string {
+// run finds the command, before whose words flags may stand, reads its flags, and runs it or shows its help.
+func (p *Program) run(ctx context.Context, args []string, getenv func(string) string) error {
 	if len(args) > 0 && (args[0] == "--version" || args[0] == "-v") {
 		args = append([]string{"version"}, args[1:]...)
 	}
-	path, flags, commands := []string{}, []string{}, p.Commands
-	for len(args) > 0 && len(commands) > 0 {
-		if next := Find(commands, args[0]); next != nil {
-			path, commands, args = append(path, args[0]), next.Commands, args[1:]
-			continue
+	d, flags, help := &Command{Name: p.Name, Usage: p.Usage, About: p.About, Commands: p.Commands}, []string{}, false
+	x := &Context{Context: ctx, Program: p.Name, Out: p.Out, flags: pflag.NewFlagSet("", pflag.ContinueOnError)}
+	for len(args) > 0 && d.Commands != nil {
+		word := args[0]
+		args = args[1:]
+		switch next := Find(d.Commands, word); {
+		case next != nil:
+			d, x.Command = next, strings.TrimPrefix(x.Command+" "+word, " ")
+		case slices.Contains([]string{"help", "--help", "-h"}, word):
+			help = true
+		case len(word) < 2 || word[0] != '-':
+			return p.unknown(x.Command, d.Commands, word)
+		default:
+			flags = append(flags, word)
+			if takesValue(p.Commands, word) && len(args) > 0 {
+				flags, args = append(flags, args[0]), args[1:]
+			}
 		}
-		if args[0] == "help" {
-			flags, args = append(flags, "--help"), args[1:]
-			continue
-		}
-		if len(args[0]) < 2 || args[0][0] != '-' { // no command: behind -- it is neither a flag's value nor a command of cobra's own
-			return append(path, "--", args[0])
-		}
-		words := 1
-		if takesValue(p.Commands, args[0]) {
-			words = min(2, len(args))
-		}
-		flags, args = append(flags, args[:words]...), args[words:]
 	}
-	return slices.Concat(path, flags, args)
+	if d.Commands != nil && len(flags) > 0 {
+		return outcome.Usagef(x.Command, "%s: a command is missing, or this is no flag", flags[0])
+	}
+	all := append(slices.Clone(d.Flags), Flag{Name: "help", Alias: "h", Value: false, Usage: "show help"})
+	define(x.flags, all)
+	x.flags.SetInterspersed(!d.Verbatim)
+	if err := x.flags.Parse(append(flags, args...)); err != nil {
+		return flagError(x.Command, all, err)
+	}
+	x.Args = x.flags.Args()
+	switch {
+	case help || x.Bool("help") || d.Commands != nil:
+		x.help(d)
+		return nil
+	case d.Args == "" && len(x.Args) > 0:
+		return outcome.Usagef(x.Command, "%s takes no argument, got %q", x.Command, x.Args[0])
+	}
+	if err := x.complete(d.Flags, getenv); err != nil {
+		return err
+	}
+	return d.Run(x)
+}
+
+// unknown is the error for a word that is no command of a group.
+func (p *Program) unknown(group string, commands []Command, word string) error {
+	var names []string
+	for _, c := range commands {
+		names = append(names, c.Name)
+	}
+	asked := strings.TrimPrefix(group+" "+word, " ")
+	if near := strict.Nearest(word, names); near != "" {
+		return outcome.Usagef(group, "%q is no command, did you mean %q?", asked, strings.TrimPrefix(group+" "+near, " "))
+	}
+	if others := ending(p.Commands, "", word); len(others) > 0 {
+		return outcome.Usagef(group, "%q is no command, these are: %s", asked, strings.Join(others, ", "))
+	}
+	return outcome.Usagef(group, "%q is no command: it is one of %s", asked, strings.Join(names, ", "))
+}
+
+// ending are the commands, with their groups, that end with a name.
+func ending(commands []Command, group, name string) (out []string) {
+	for _, c := range commands {
+		if c.Name == name && c.Commands == nil {
+			out = append(out, group+c.Name)
+		}
+		out = append(out, ending(c.Commands, group+c.Name+" ", name)...)
+	}
+	return out
 }
 
 // takesValue reports whether some command knows a flag with a value that is the next word.
