@@ -68,7 +68,7 @@ func (m *Mirror) Run(ctx context.Context, c *Closure) (*Mirrored, error) {
 		m.made.Artifacts = len(states) + len(others)
 	}
 	most := max(cmp.Or(m.Concurrency, 4), 1)
-	mostStates := max(most, 16)
+	mostStates := max(most, 64)
 	for _, step := range []struct {
 		needs []*Need
 		most  int // at a time
