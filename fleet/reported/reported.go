@@ -110,7 +110,7 @@ func sighting(c *artifacts.CurrentState, now time.Time) *rollout.DeviceReport {
 		s.Agent = version
 		_ = read("progress", &s.Progress) && read("decisions", &s.Waits.Decisions) // neither fails: what cannot be read of them is left out
 		if !read("hold", &s.Waits.Hold) {
-			s.Waits.Hold = &artifacts.CurrentHold{By: "somebody (the report of it cannot be read)"}
+			s.Waits.Hold = &artifacts.CurrentHold{By: "an unknown person (the report of it cannot be read)"}
 		}
 		if !read("waiting", &s.Waits.Waiting) {
 			s.Waits.Waiting = []artifacts.CurrentWait{{Name: "changes", Code: "unreadable", Message: "the report of them cannot be read"}}

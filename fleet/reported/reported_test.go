@@ -93,7 +93,7 @@ func TestLookAtWhatCannotBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	for member, want := range map[string]string{
-		`"hold":{"generation":"seven"}`:      "somebody (the report of it cannot be read) keeps it at generation 0",
+		`"hold":{"generation":"seven"}`:      "an unknown person (the report of it cannot be read) keeps it at generation 0",
 		`"waiting":[{"name":7}]`:             "changes: the report of them cannot be read (unreadable)",
 		`"refused":7,"decisions":[{"at":1}]`: "",
 	} {

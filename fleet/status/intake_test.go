@@ -91,8 +91,8 @@ func TestUnreadableDecisions(t *testing.T) {
 // Nor does anything else that cannot be read hide the rest, and it is told: a hold is one all the same.
 func TestUnreadableMembers(t *testing.T) {
 	for member, want := range map[string]string{
-		`"hold":{"generation":"seven"}`: `"hold":{"generation":0,"by":"somebody (`,
-		`"hold":7`:                      `"hold":{"generation":0,"by":"somebody (`,
+		`"hold":{"generation":"seven"}`: `"hold":{"generation":0,"by":"an unknown person (`,
+		`"hold":7`:                      `"hold":{"generation":0,"by":"an unknown person (`,
 		`"waiting":[{"name":"a","until":"soon"},{"name":"b","code":"x"}]`: `"waiting":[{"deployment":"","name":"changes","code":"unreadable"`,
 		`"waiting":{}`:                             `"code":"unreadable"`,
 		`"progress":{"phase":7}`:                   `"agentVersion":"1.2.3"`,

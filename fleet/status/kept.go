@@ -72,7 +72,7 @@ func readable(data []byte) (x Extra) {
 		case err == nil && json.Unmarshal(one, &with) == nil:
 			x = with
 		case name == "hold":
-			x.Hold = &artifacts.CurrentHold{By: "somebody (the report of it cannot be read)"}
+			x.Hold = &artifacts.CurrentHold{By: "an unknown person (the report of it cannot be read)"}
 		case name == "waiting":
 			x.Waiting = []artifacts.CurrentWait{{Name: "changes", Code: unreadable, Message: "the report of them cannot be read"}}
 		default:
