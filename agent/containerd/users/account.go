@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"slices"
-	"strings"
 
 	pathrs "github.com/cyphar/filepath-securejoin/pathrs-lite"
 	"github.com/moby/sys/user"
@@ -16,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -29,17 +28,11 @@ func LookUp(root, spec string, groups []string) (specs.User, error) {
 	if err != nil {
 		return specs.User{}, err
 	}
-	defer passwd.Close()
-	file, err := accounts(root, "etc/group")
+	group, err := accounts(root, "etc/group")
 	if err != nil {
 		return specs.User{}, err
 	}
-	defer file.Close()
-	group, err := io.ReadAll(io.LimitReader(file, maxAccounts))
-	if err != nil {
-		return specs.User{}, fmt.Errorf("read the container's etc/group: %w", err)
-	}
-	u, err := user.GetExecUser(spec, nil, io.LimitReader(passwd, maxAccounts), bytes.NewReader(group))
+	u, err := user.GetExecUser(spec, nil, bytes.NewReader(passwd), bytes.NewReader(group))
 	if err != nil {
 		return specs.User{}, fault.WithHint(fmt.Errorf("user %q is not in the image: %w", spec, failure.As(fault.ErrInvalid, err)),
 			"name a user that the image's /etc/passwd has, or give the number")
@@ -58,16 +51,21 @@ func LookUp(root, spec string, groups []string) (specs.User, error) {
 	return out, nil
 }
 
-// accounts opens one of a container's files; a missing one is empty.
-func accounts(root, name string) (io.ReadCloser, error) {
+// accounts reads one of a container's files; a missing one is empty.
+func accounts(root, name string) ([]byte, error) {
 	f, err := openIn(root, name)
 	if errors.Is(err, fs.ErrNotExist) {
-		return io.NopCloser(strings.NewReader("")), nil
+		return nil, nil
+	}
+	var data []byte
+	if err == nil {
+		defer f.Close()
+		data, err = bounded.Read(f, maxAccounts)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the container's %s: %w", name, err)
 	}
-	return f, nil
+	return data, nil
 }
 
 // openIn opens a file below root. Links lead from there, as in a container: in images of Nix they are absolute.

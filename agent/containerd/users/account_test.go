@@ -67,4 +67,11 @@ func TestLookUp(t *testing.T) {
 			t.Errorf("without files: user %s: %v", user, err)
 		}
 	}
+	// What lies behind the limit may be groups of the user: they must not be lost without a word.
+	if err := os.WriteFile(plain+"/etc/group", make([]byte, maxAccounts+1), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LookUp(plain, "0", nil); !errors.Is(err, fault.ErrTooLarge) {
+		t.Errorf("a group file over the limit: %v", err)
+	}
 }
