@@ -11,6 +11,7 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/longshore-dev/longshore/artifacts/locks"
 	"github.com/longshore-dev/longshore/registry/internal/auths"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
 )
@@ -24,8 +25,8 @@ type Client struct {
 	o         Options
 	files     auths.Files
 	proxy     func(*http.Request) (*url.URL, error)
-	locks     locks
-	uploads   locks               // by [sessionFile]: two uploads of a blob would write to one session
+	tags      *locks.Table        // by reference: those that this process is changing
+	uploads   *locks.Table        // by [sessionFile]: two uploads of a blob would write to one session
 	transfers *semaphore.Weighted // one for each blob that CopyFrom moves at a time
 
 	mu      sync.Mutex
@@ -45,6 +46,7 @@ func New(o Options) (*Client, error) {
 	files.Limit = o.StallTimeout
 	return &Client{
 		o: o, files: files, proxy: wire.Proxy(o.Getenv), transfers: semaphore.NewWeighted(int64(o.Concurrency)),
+		tags: locks.New(), uploads: locks.New(),
 		byHost: map[string][]*endpoint{}, opened: map[string]*remotePlace{}, layouts: map[string]*layoutPlace{},
 		given: map[string]bool{},
 	}, nil
@@ -217,50 +219,4 @@ func (c *Client) Blob(ctx context.Context, repository string, desc ocispec.Descr
 		return nil, err
 	}
 	return r.Blob(ctx, desc, limit)
-}
-
-// locks serialise the work on one name within this process. The zero value is ready to use.
-type locks struct {
-	mu   sync.Mutex
-	held map[string]*nameLock // by name: those that are held or waited for
-}
-
-type nameLock struct {
-	slot  chan struct{}
-	users int // that hold it or wait for it; guarded by locks.mu
-}
-
-// lock waits for the name's lock, or until ctx ends.
-func (l *locks) lock(ctx context.Context, name string) (unlock func(), err error) {
-	one := l.use(name)
-	select {
-	case one.slot <- struct{}{}:
-		return func() { <-one.slot; l.leave(name) }, nil
-	case <-ctx.Done():
-		l.leave(name)
-		return nil, ctx.Err()
-	}
-}
-
-func (l *locks) use(name string) *nameLock {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	one := l.held[name]
-	if one == nil {
-		if l.held == nil {
-			l.held = map[string]*nameLock{}
-		}
-		one = &nameLock{slot: make(chan struct{}, 1)}
-		l.held[name] = one
-	}
-	one.users++
-	return one
-}
-
-func (l *locks) leave(name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.held[name].users--; l.held[name].users == 0 {
-		delete(l.held, name)
-	}
 }

@@ -51,7 +51,7 @@ func (p *remotePlace) removeReferrer(ctx context.Context, subject ocispec.Descri
 // dropFallback removes an entry from the list under the fallback tag, if it is there.
 func (p *remotePlace) dropFallback(ctx context.Context, subject ocispec.Descriptor, d digest.Digest) error {
 	tag := fallbackTag(subject.Digest)
-	unlock, err := p.c.locks.lock(ctx, p.host+"/"+p.name+":"+tag)
+	unlock, err := p.c.tags.Lock(ctx, p.host+"/"+p.name+":"+tag)
 	if err != nil {
 		return err
 	}

@@ -92,7 +92,7 @@ func (p *remotePlace) pushBlob(ctx context.Context, desc ocispec.Descriptor, dat
 func (p *remotePlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open opener) (sent bool, err error) {
 	ctx = p.writing(ctx)
 	a := p.upstream()
-	unlock, err := p.c.uploads.lock(ctx, sessionFile(a, desc.Digest))
+	unlock, err := p.c.uploads.Lock(ctx, sessionFile(a, desc.Digest))
 	if err != nil {
 		return false, err
 	}

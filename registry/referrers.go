@@ -303,7 +303,7 @@ func listed(desc ocispec.Descriptor, data []byte) ocispec.Descriptor {
 func (p *remotePlace) mergeFallback(ctx context.Context, subject, desc ocispec.Descriptor, manifest []byte) error {
 	tag, entry := fallbackTag(subject.Digest), listed(desc, manifest)
 	entry.Data = manifest
-	unlock, err := p.c.locks.lock(ctx, p.host+"/"+p.name+":"+tag)
+	unlock, err := p.c.tags.Lock(ctx, p.host+"/"+p.name+":"+tag)
 	if err != nil {
 		return err
 	}

@@ -19,10 +19,10 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/longshore-dev/longshore/agent/containerd/claim"
-	"github.com/longshore-dev/longshore/agent/containerd/locks"
 	"github.com/longshore-dev/longshore/agent/containerd/logs"
 	"github.com/longshore-dev/longshore/agent/containerd/records"
 	"github.com/longshore-dev/longshore/agent/containerd/tasks"
+	"github.com/longshore-dev/longshore/artifacts/locks"
 )
 
 // daemon is as much of containerd as a test asks: containers, what is said of their tasks, and leases.

@@ -29,7 +29,6 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/containerd/guard"
 	"github.com/longshore-dev/longshore/agent/containerd/images"
-	"github.com/longshore-dev/longshore/agent/containerd/locks"
 	"github.com/longshore-dev/longshore/agent/containerd/logs"
 	"github.com/longshore-dev/longshore/agent/containerd/records"
 	"github.com/longshore-dev/longshore/agent/containerd/runspec"
@@ -37,6 +36,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/volumes"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/locks"
 )
 
 const (

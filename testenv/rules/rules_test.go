@@ -91,8 +91,7 @@ var mayImport = map[string][]string{
 	"agent/containerd/failure":     {"artifacts"},
 	"agent/containerd/features":    {"artifacts", "agent/workload", "agent/containerd/apparmor", "agent/containerd/cgroup", "agent/containerd/failure", "agent/containerd/paths", "agent/containerd/users"},
 	"agent/containerd/guard":       {"artifacts", "agent/workload", "agent/containerd/confinement"},
-	"agent/containerd/images":      {"artifacts", "agent/workload", "agent/containerd/deadline", "agent/containerd/failure", "agent/containerd/locks", "agent/containerd/owned"},
-	"agent/containerd/locks":       {},
+	"agent/containerd/images":      {"artifacts", "agent/workload", "agent/containerd/deadline", "agent/containerd/failure", "agent/containerd/owned"},
 	"agent/containerd/logs":        {"agent/workload", "agent/containerd/paths", "agent/containerd/process"},
 	"agent/containerd/owned":       {},
 	"agent/containerd/paths":       {"artifacts"},
@@ -100,10 +99,10 @@ var mayImport = map[string][]string{
 	"agent/containerd/process":     {},
 	"agent/containerd/records":     {"artifacts", "agent/workload", "agent/containerd/failure", "agent/containerd/owned"},
 	"agent/containerd/runspec":     {"artifacts", "agent/workload", "agent/containerd/confinement", "agent/containerd/devices", "agent/containerd/failure", "agent/containerd/features", "agent/containerd/guard", "agent/containerd/paths", "agent/containerd/users"},
-	"agent/containerd/tasks":       {"artifacts", "agent", "agent/containerd/deadline", "agent/containerd/failure", "agent/containerd/locks", "agent/containerd/paths", "agent/containerd/process"},
+	"agent/containerd/tasks":       {"artifacts", "agent", "agent/containerd/deadline", "agent/containerd/failure", "agent/containerd/paths", "agent/containerd/process"},
 	"agent/containerd/usage":       {"artifacts", "agent/workload"},
 	"agent/containerd/users":       {"artifacts", "agent/workload", "agent/containerd/failure", "agent/containerd/process"},
-	"agent/containerd/volumes":     {"artifacts", "agent/workload", "agent/containerd/failure", "agent/containerd/guard", "agent/containerd/locks", "agent/containerd/owned", "agent/containerd/paths", "agent/containerd/process", "agent/containerd/users"},
+	"agent/containerd/volumes":     {"artifacts", "agent/workload", "agent/containerd/failure", "agent/containerd/guard", "agent/containerd/owned", "agent/containerd/paths", "agent/containerd/process", "agent/containerd/users"},
 }
 
 // testsMayImport comes on top of mayImport in _test.go files. A suite that runs on fakes and on the real thing lives in the

@@ -17,7 +17,7 @@ import (
 	"github.com/containerd/containerd/v2/core/snapshots"
 	"golang.org/x/sync/singleflight"
 
-	"github.com/longshore-dev/longshore/agent/containerd/locks"
+	"github.com/longshore-dev/longshore/artifacts/locks"
 )
 
 // Endpoint is one server of a repository's content: a mirror or the registry itself.

@@ -19,10 +19,10 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/containerd/deadline"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
-	"github.com/longshore-dev/longshore/agent/containerd/locks"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/artifacts/locks"
 )
 
 // labelImage names the image that a lease is for.
