@@ -15,7 +15,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -29,7 +28,7 @@ func TestCredentialsAreFound(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			s := testenv.Registry(t, kind)
-			storetest.Put(t, openName(t, clientFor(t, s), s.Reference("line/state")), "state", nil, "press-07")
+			put(t, openName(t, clientFor(t, s), s.Reference("line/state")), "state", nil, "press-07")
 			good, bad := authFile(s.Host, s.Username, s.Password), authFile(s.Host, s.Username, "stale")
 			dir := t.TempDir()
 			home := func(sub, content string) map[string]string {
@@ -87,7 +86,7 @@ func TestCredentialsAreFound(t *testing.T) {
 func TestRegistryToken(t *testing.T) {
 	t.Parallel()
 	s := testenv.Registry(t, testenv.DistributionToken)
-	storetest.Put(t, openName(t, clientFor(t, s), s.Reference("line/state")), "state", nil, "press-07")
+	put(t, openName(t, clientFor(t, s), s.Reference("line/state")), "state", nil, "press-07")
 	for name, env := range map[string]map[string]string{
 		"flag": nil, "environment": {"LONGSHORE_TOKEN": "not.a.token"},
 	} {
@@ -122,7 +121,7 @@ func TestExpiredTokenIsRenewedOnce(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			s := testenv.Registry(t, kind)
 			r := openName(t, clientFor(t, s), s.Reference("line/state"))
-			storetest.Put(t, r, "state", nil, "press-07")
+			put(t, r, "state", nil, "press-07")
 			if _, err := r.Resolve(t.Context(), "press-07"); err != nil {
 				t.Fatal(err)
 			}
@@ -146,7 +145,7 @@ func TestExpiredTokenIsRenewedOnce(t *testing.T) {
 			s.Faults.Clear()
 			s.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: "/uploads/", Times: 1, Effect: expired})
 			data := []byte("pushed while the token ends")
-			if err := r.PushBlob(t.Context(), storetest.BlobOf(data), data); err != nil {
+			if err := r.PushBlob(t.Context(), blobOf(data), data); err != nil {
 				t.Errorf("PushBlob with a token that ends after its start = %v", err)
 			}
 		})
@@ -229,7 +228,7 @@ func TestTokenServerOfAnotherName(t *testing.T) {
 		next.ServeHTTP(&realmChanger{w}, r)
 	}})
 	r := openName(t, clientFor(t, s), s.Reference("line/state"))
-	desc, _ := storetest.Put(t, r, "state", nil, "press-07")
+	desc, _ := put(t, r, "state", nil, "press-07")
 	if got, err := r.Resolve(t.Context(), "press-07"); err != nil || got.Digest != desc.Digest {
 		t.Errorf("Resolve = %v, %v", got.Digest, err)
 	}
@@ -256,7 +255,7 @@ func TestCredentialsStayWithTheirHost(t *testing.T) {
 	s := testenv.Registry(t, testenv.DistributionHtpasswd)
 	store := testenv.Registry(t, testenv.Distribution)
 	data := []byte("blob")
-	desc := storetest.BlobOf(data)
+	desc := blobOf(data)
 	for _, one := range []*testenv.RegistryServer{s, store} {
 		if err := openName(t, clientFor(t, one), one.Reference("line/state")).PushBlob(t.Context(), desc, data); err != nil {
 			t.Fatal(err)
@@ -286,7 +285,7 @@ func TestCredentialsStayWithTheirHost(t *testing.T) {
 func TestCredentialsStayWithTheirNameAndPort(t *testing.T) {
 	t.Parallel()
 	data := []byte("blob")
-	desc := storetest.BlobOf(data)
+	desc := blobOf(data)
 	for _, to := range []string{"cdn.registry.example.com", "registry.example.com:8080", "deep.cdn.registry.example.com:8080"} {
 		for name, o := range map[string]registry.Options{
 			"a password": {Username: "press", Password: "hunter2"},
@@ -364,7 +363,7 @@ func TestPushShowsWhatIsMissing(t *testing.T) {
 		_, _ = w.Write([]byte(`{"errors":[{"code":"NAME_UNKNOWN","message":"project plant not found"}]}`))
 	}})
 	data := []byte("pushed")
-	err := openName(t, clientFor(t, s), s.Reference("plant/state")).PushBlob(t.Context(), storetest.BlobOf(data), data)
+	err := openName(t, clientFor(t, s), s.Reference("plant/state")).PushBlob(t.Context(), blobOf(data), data)
 	if !errors.Is(err, fault.ErrNotFound) || !strings.Contains(err.Error(), "NAME_UNKNOWN (project plant not found)") {
 		t.Errorf("PushBlob = %v, want the registry's message", err)
 	}
@@ -394,7 +393,7 @@ func TestLoginAndLogout(t *testing.T) {
 				t.Fatalf("Login = %q, %v, want %s", stored, err, config)
 			}
 			r := openName(t, c, s.Reference("line/state"))
-			storetest.Put(t, r, "state", nil, "press-07")
+			put(t, r, "state", nil, "press-07")
 			from, err := c.Logout(t.Context(), s.Host)
 			if err != nil || len(from) != 1 || from[0] != config {
 				t.Errorf("Logout = %q, %v, want %s", from, err, config)
@@ -426,8 +425,8 @@ func TestTLS(t *testing.T) {
 	s := testenv.Registry(t, testenv.Distribution, testenv.WithClientCert())
 	plain := testenv.Registry(t, testenv.Distribution)
 	ours := registry.Options{CAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile}
-	storetest.Put(t, openName(t, newClient(t, ours), s.Reference("line/state")), "state", nil, "press-07")
-	storetest.Put(t, openName(t, newClient(t, registry.Options{}), plain.Reference("line/state")), "state", nil, "press-07")
+	put(t, openName(t, newClient(t, ours), s.Reference("line/state")), "state", nil, "press-07")
+	put(t, openName(t, newClient(t, registry.Options{}), plain.Reference("line/state")), "state", nil, "press-07")
 	localhost := strings.Replace(plain.Host, "127.0.0.1", "localhost", 1)
 	tests := map[string]struct {
 		o    registry.Options

@@ -12,7 +12,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -36,11 +35,11 @@ func TestCopyFrom(t *testing.T) {
 			}
 			from := openName(t, clientFor(t, source), source.Host+"/staging/components/line")
 			to := openName(t, clientFor(t, target), target.Host+"/production/components/line")
-			subject, _ := storetest.Put(t, from, "line 1.4.1", nil, "1.4.1")
-			signature, _ := storetest.Put(t, from, "signature", &subject, "")
-			nested, _ := storetest.Put(t, from, "of the signature", &signature, "")
+			subject, _ := put(t, from, "line 1.4.1", nil, "1.4.1")
+			signature, _ := put(t, from, "signature", &subject, "")
+			nested, _ := put(t, from, "of the signature", &signature, "")
 			legacy := "sha256-" + subject.Digest.Encoded() + ".sig"
-			storetest.Put(t, from, "legacy", nil, legacy)
+			put(t, from, "legacy", nil, legacy)
 			target.Faults.Forget()
 			made, err := to.CopyFrom(t.Context(), from, subject.Digest, "1.4.1")
 			if err != nil || made.Manifests != 4 || made.Referrers != 3 {
@@ -57,7 +56,7 @@ func TestCopyFrom(t *testing.T) {
 					t.Errorf("referrers = %v, %v, want %s", list, err, want.Digest)
 				}
 			}
-			if data, err := to.Blob(t.Context(), storetest.BlobOf([]byte("line 1.4.1")), 1<<20); err != nil || string(data) != "line 1.4.1" {
+			if data, err := to.Blob(t.Context(), blobOf([]byte("line 1.4.1")), 1<<20); err != nil || string(data) != "line 1.4.1" {
 				t.Errorf("the layer is %q, %v", data, err)
 			}
 			if _, err := to.Resolve(t.Context(), legacy); err != nil {
@@ -67,11 +66,11 @@ func TestCopyFrom(t *testing.T) {
 			if err != nil || *again != (registry.Copied{}) {
 				t.Errorf("again: %+v, %v, want nothing", again, err)
 			}
-			other, _ := storetest.Put(t, from, "line 1.4.1, pushed anew", nil, "")
+			other, _ := put(t, from, "line 1.4.1, pushed anew", nil, "")
 			if _, err := to.CopyFrom(t.Context(), from, other.Digest, "1.4.1"); !errors.Is(err, fault.ErrConflict) || fault.Hint(err) == "" {
 				t.Errorf("over another content: %v", err)
 			}
-			if _, err := to.CopyFrom(t.Context(), from, storetest.BlobOf([]byte("nothing")).Digest, ""); !errors.Is(err, fault.ErrNotFound) {
+			if _, err := to.CopyFrom(t.Context(), from, blobOf([]byte("nothing")).Digest, ""); !errors.Is(err, fault.ErrNotFound) {
 				t.Errorf("of nothing: %v", err)
 			}
 		})
@@ -83,15 +82,15 @@ func TestCopyLooksWithoutASlot(t *testing.T) {
 	source, target := testenv.Registry(t, testenv.Distribution), testenv.Registry(t, testenv.Distribution)
 	from := openName(t, clientFor(t, source), source.Host+"/images/line")
 	data := randomBytes(2 << 20)
-	large, _ := storetest.Put(t, from, string(data), nil, "large")
-	slow, _ := storetest.Put(t, from, "slow", nil, "slow")
+	large, _ := put(t, from, string(data), nil, "large")
+	slow, _ := put(t, from, "slow", nil, "slow")
 	client := newClient(t, registry.Options{CAFile: target.CAFile, Username: target.Username, Password: target.Password, Concurrency: 1})
 	to := openName(t, client, target.Host+"/images/line")
 	if _, err := to.CopyFrom(t.Context(), from, large.Digest, ""); err != nil {
 		t.Fatal(err)
 	}
 	began, goOn := make(chan struct{}), make(chan struct{})
-	source.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: storetest.BlobOf([]byte("slow")).Digest.Encoded(), Times: 1, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
+	source.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: blobOf([]byte("slow")).Digest.Encoded(), Times: 1, Effect: func(w http.ResponseWriter, r *http.Request, next http.Handler) {
 		close(began)
 		<-goOn
 		next.ServeHTTP(w, r)
@@ -108,7 +107,7 @@ func TestCopyLooksWithoutASlot(t *testing.T) {
 	if made, err := to.CopyFrom(ctx, from, large.Digest, ""); err != nil || *made != (registry.Copied{}) {
 		t.Errorf("copy of an existing blob: %+v, %v; want nothing copied", made, err)
 	}
-	if looks := target.Faults.Requests(http.MethodHead, storetest.BlobOf(data).Digest.Encoded()); len(looks) != 1 {
+	if looks := target.Faults.Requests(http.MethodHead, blobOf(data).Digest.Encoded()); len(looks) != 1 {
 		t.Errorf("it was looked for %d times, want once", len(looks))
 	}
 	close(goOn)
@@ -122,8 +121,8 @@ func TestCopyFromEnds(t *testing.T) {
 	s := testenv.Registry(t, testenv.Distribution)
 	from := openName(t, clientFor(t, s), s.Host+"/staging/line")
 	to := openName(t, clientFor(t, s), s.Host+"/production/line")
-	subject, _ := storetest.Put(t, from, "line", nil, "1.4.1")
-	storetest.Put(t, from, "signature", &subject, "")
+	subject, _ := put(t, from, "line", nil, "1.4.1")
+	put(t, from, "signature", &subject, "")
 	s.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: `/production/line/manifests/1\.4\.1$`, Effect: testenv.Status(http.StatusForbidden, 0)})
 	if _, err := to.CopyFrom(t.Context(), from, subject.Digest, "1.4.1"); !errors.Is(err, fault.ErrDenied) {
 		t.Errorf("not allowed: %v", err)
@@ -154,13 +153,13 @@ func TestCopyFromStreams(t *testing.T) {
 		from := openName(t, clientFor(t, source), source.Host+"/images/line")
 		to := openName(t, clientFor(t, target), target.Host+"/images/line")
 		large := strings.Repeat("0123456789abcdef", 3<<16)
-		subject, _ := storetest.Put(t, from, large, nil, "1.4.1")
+		subject, _ := put(t, from, large, nil, "1.4.1")
 		target.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: `/images/line/blobs/uploads`, Times: 1, Effect: testenv.Status(http.StatusServiceUnavailable, 0)})
 		made, err := to.CopyFrom(t.Context(), from, subject.Digest, "1.4.1")
 		if err != nil || made.Bytes < int64(len(large)) {
 			t.Fatalf("%s: %+v, %v", kind, made, err)
 		}
-		if data, err := to.Blob(t.Context(), storetest.BlobOf([]byte(large)), 4<<20); err != nil || string(data) != large {
+		if data, err := to.Blob(t.Context(), blobOf([]byte(large)), 4<<20); err != nil || string(data) != large {
 			t.Errorf("%s: %d bytes, %v", kind, len(data), err)
 		}
 		disk, err := newClient(t, registry.Options{}).Open(t.Context(), mustParse(t, "oci-layout:"+t.TempDir()))
@@ -180,14 +179,14 @@ func TestCopyFromLargeManifests(t *testing.T) {
 	source, target := testenv.Registry(t, testenv.Lax), testenv.Registry(t, testenv.Distribution)
 	from := openName(t, clientFor(t, source), source.Host+"/images/line")
 	to := openName(t, clientFor(t, target), target.Host+"/images/line")
-	layer, _ := storetest.Put(t, from, "layer", nil, "1")
+	layer, _ := put(t, from, "layer", nil, "1")
 	_, small, err := from.Manifest(t.Context(), layer.Digest)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for size, is := range map[int]error{registry.MaxForeignManifest - 1000: nil, registry.MaxForeignManifest + 1000: fault.ErrTooLarge} {
 		data := []byte(strings.Replace(string(small), "{", `{"annotations":{"x":"`+strings.Repeat("x", size-len(small))+`"},`, 1))
-		d := storetest.BlobOf(data).Digest
+		d := blobOf(data).Digest
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodPut, source.URL+"/v2/images/line/manifests/"+d.String(), strings.NewReader(string(data)))
 		if err != nil {
 			t.Fatal(err)

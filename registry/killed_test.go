@@ -17,7 +17,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -26,13 +25,13 @@ type referring struct{ t testing.TB }
 
 func (s referring) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
 	layer := []byte("signature")
-	if err := repo.PushBlob(ctx, storetest.Empty(), []byte("{}")); err != nil {
+	if err := repo.PushBlob(ctx, empty(), []byte("{}")); err != nil {
 		return err
 	}
-	if err := repo.PushBlob(ctx, storetest.BlobOf(layer), layer); err != nil {
+	if err := repo.PushBlob(ctx, blobOf(layer), layer); err != nil {
 		return err
 	}
-	desc, data := storetest.ManifestOf(s.t, storetest.BlobOf(layer), &subject)
+	desc, data := manifestOf(s.t, blobOf(layer), &subject)
 	return repo.PushReferrer(ctx, desc, data)
 }
 

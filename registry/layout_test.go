@@ -16,7 +16,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/storetest"
 )
 
 func openLayout(t testing.TB, dir string) *registry.Layout {
@@ -39,7 +38,7 @@ func TestLayoutKeepsContent(t *testing.T) {
 	ctx := t.Context()
 	contents := []string{"", "one", string(randomBytes(300_000))}
 	for _, content := range contents {
-		desc := storetest.BlobOf([]byte(content))
+		desc := blobOf([]byte(content))
 		if _, err := l.Get(ctx, desc.Digest); !errors.Is(err, fault.ErrNotFound) {
 			t.Errorf("Get before Put = %v, want fault.ErrNotFound", err)
 		}
@@ -70,7 +69,7 @@ func TestLayoutStages(t *testing.T) {
 	l, ctx := openLayout(t, dir), t.Context()
 	stage := func(content string) digest.Digest {
 		t.Helper()
-		desc := storetest.BlobOf([]byte(content))
+		desc := blobOf([]byte(content))
 		for range 2 {
 			if err := l.Stage(ctx, desc, []byte(content)); err != nil {
 				t.Fatal(err)
@@ -108,9 +107,9 @@ func TestLayoutRetain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	l, ctx := openLayout(t, dir), t.Context()
-	keep, drop := storetest.BlobOf([]byte("keep")), storetest.BlobOf([]byte("drop"))
+	keep, drop := blobOf([]byte("keep")), blobOf([]byte("drop"))
 	for _, content := range []string{"keep", "drop"} {
-		if err := l.Put(ctx, storetest.BlobOf([]byte(content)), []byte(content)); err != nil {
+		if err := l.Put(ctx, blobOf([]byte(content)), []byte(content)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -138,7 +137,7 @@ func TestLayoutRetain(t *testing.T) {
 func TestLayoutAfterAPowerCut(t *testing.T) {
 	t.Parallel()
 	content := []byte("the state of press-07")
-	desc := storetest.BlobOf(content)
+	desc := blobOf(content)
 	tests := map[string]func(t *testing.T, dir string){
 		"file empty":  func(t *testing.T, dir string) { writeFile(t, "", blobFile(dir, desc.Digest)) },
 		"file cut":    func(t *testing.T, dir string) { writeFile(t, "the state", blobFile(dir, desc.Digest)) },
@@ -195,7 +194,7 @@ func remove(t testing.TB, path string) {
 func TestLayoutRefuses(t *testing.T) {
 	t.Parallel()
 	l := openLayout(t, t.TempDir())
-	good := storetest.BlobOf([]byte("x"))
+	good := blobOf([]byte("x"))
 	large := good
 	large.Size = 1 << 40
 	for name, tt := range map[string]struct {
@@ -238,7 +237,7 @@ func TestLayoutFromManyGoroutines(t *testing.T) {
 	var group errgroup.Group
 	for i := range 8 {
 		content := []byte{byte(i / 2)} // two for each content
-		desc := storetest.BlobOf(content)
+		desc := blobOf(content)
 		group.Go(func() error {
 			for range 5 {
 				if err := l.Put(t.Context(), desc, content); err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -46,7 +45,7 @@ func TestLayoutOnAFullDisk(t *testing.T) {
 	put := func(size int, want error) {
 		t.Helper()
 		content := randomBytes(size)
-		if err := l.Put(t.Context(), storetest.BlobOf(content), content); !errors.Is(err, want) {
+		if err := l.Put(t.Context(), blobOf(content), content); !errors.Is(err, want) {
 			t.Errorf("Put of %d bytes: %v, want %v", size, err, want)
 		}
 		if left, err := filepath.Glob(filepath.Join(dir, "ingest", "put-*")); err != nil || len(left) > 0 {
@@ -55,7 +54,7 @@ func TestLayoutOnAFullDisk(t *testing.T) {
 	}
 	fill()
 	spare := randomBytes(300_000)
-	if err := l.StageSpare(t.Context(), storetest.BlobOf(spare), spare); !errors.Is(err, fault.ErrFull) {
+	if err := l.StageSpare(t.Context(), blobOf(spare), spare); !errors.Is(err, fault.ErrFull) {
 		t.Errorf("StageSpare takes what is reserved: %v", err)
 	}
 	put(300_000, nil)

@@ -13,7 +13,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/storetest"
 )
 
 // layoutIndex reads index.json: digests by name, and how many entries have none.
@@ -48,8 +47,8 @@ func TestLayoutIndex(t *testing.T) {
 	push := func(name string) ocispec.Descriptor {
 		t.Helper()
 		blob := []byte(name + " of the layout")
-		desc, data := storetest.ManifestOf(t, storetest.BlobOf(blob), nil)
-		err := errors.Join(repo.PushBlob(t.Context(), storetest.Empty(), []byte("{}")), repo.PushBlob(t.Context(), storetest.BlobOf(blob), blob))
+		desc, data := manifestOf(t, blobOf(blob), nil)
+		err := errors.Join(repo.PushBlob(t.Context(), empty(), []byte("{}")), repo.PushBlob(t.Context(), blobOf(blob), blob))
 		if err == nil {
 			err = repo.PushManifest(t.Context(), desc, data, name)
 		}

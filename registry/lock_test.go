@@ -11,7 +11,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -25,14 +24,14 @@ func putImage(t testing.TB, r *registry.Repository, media, config, tag string, l
 	t.Helper()
 	m := ocispec.Manifest{MediaType: media}
 	m.SchemaVersion = 2
-	m.Config = storetest.BlobOf([]byte(config))
+	m.Config = blobOf([]byte(config))
 	m.Config.MediaType = ocispec.MediaTypeImageConfig
 	size := m.Config.Size
 	if err := r.PushBlob(t.Context(), m.Config, []byte(config)); err != nil {
 		t.Fatal(err)
 	}
 	for _, l := range layers {
-		d := storetest.BlobOf([]byte(l))
+		d := blobOf([]byte(l))
 		d.MediaType = ocispec.MediaTypeImageLayerGzip
 		m.Layers = append(m.Layers, d)
 		size += d.Size
@@ -49,7 +48,7 @@ func putJSON(t testing.TB, r *registry.Repository, media string, v any, tag stri
 	if err != nil {
 		t.Fatal(err)
 	}
-	desc := storetest.BlobOf(data)
+	desc := blobOf(data)
 	desc.MediaType = media
 	if err := r.PushManifest(t.Context(), desc, data, tag); err != nil {
 		t.Fatal(err)

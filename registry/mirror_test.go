@@ -21,7 +21,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -51,8 +50,8 @@ func newSite(t *testing.T, lines ...string) *site {
 func TestMirrorIsReadFirst(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	desc, _ := storetest.Put(t, s.direct, "state", nil, "press-07")
-	storetest.Put(t, s.atMirror, "state", nil, "press-07")
+	desc, _ := put(t, s.direct, "state", nil, "press-07")
+	put(t, s.atMirror, "state", nil, "press-07")
 	s.upstream.Faults.Forget()
 	s.mirror.Faults.Forget()
 	s.upstream.Down() // a site without a way out
@@ -62,7 +61,7 @@ func TestMirrorIsReadFirst(t *testing.T) {
 	if _, _, err := s.repo.Manifest(t.Context(), desc.Digest); err != nil {
 		t.Errorf("Manifest = %v", err)
 	}
-	if got, err := s.repo.Blob(t.Context(), storetest.BlobOf([]byte("state")), 100); err != nil || string(got) != "state" {
+	if got, err := s.repo.Blob(t.Context(), blobOf([]byte("state")), 100); err != nil || string(got) != "state" {
 		t.Errorf("Blob = %q, %v", got, err)
 	}
 	if ok, err := s.repo.Exists(t.Context(), desc); !ok || err != nil {
@@ -80,10 +79,10 @@ func TestMirrorIsReadFirst(t *testing.T) {
 	if list, err := s.repo.Referrers(t.Context(), desc); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("Referrers where the mirror has none = %v, %v, want fault.ErrTemporary", list, err)
 	}
-	if ok, err := s.repo.Exists(t.Context(), storetest.BlobOf([]byte("x"))); !errors.Is(err, fault.ErrTemporary) {
+	if ok, err := s.repo.Exists(t.Context(), blobOf([]byte("x"))); !errors.Is(err, fault.ErrTemporary) {
 		t.Errorf("Exists of what the mirror lacks = %v, %v, want fault.ErrTemporary", ok, err)
 	}
-	storetest.Put(t, s.atMirror, "signature", &desc, "")
+	put(t, s.atMirror, "signature", &desc, "")
 	if list, err := s.repo.Referrers(t.Context(), desc); err != nil || len(list) != 1 {
 		t.Errorf("Referrers that the mirror has = %v, %v, want one", list, err)
 	}
@@ -101,14 +100,14 @@ func TestMirrorThatFailsIsPassedOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := newSite(t)
-			desc, manifest := storetest.Put(t, s.direct, string(data), nil, "press-07")
-			signature, _ := storetest.Put(t, s.direct, "signature", &desc, "")
-			storetest.Put(t, s.atMirror, string(data), nil, "press-07")
+			desc, manifest := put(t, s.direct, string(data), nil, "press-07")
+			signature, _ := put(t, s.direct, "signature", &desc, "")
+			put(t, s.atMirror, string(data), nil, "press-07")
 			s.mirror.Faults.Add(testenv.Rule{Method: http.MethodGet, Effect: effect})
 			if _, got, err := s.repo.Manifest(t.Context(), desc.Digest); err != nil || !bytes.Equal(got, manifest) {
 				t.Errorf("Manifest = %v", err)
 			}
-			if got, err := s.repo.Blob(t.Context(), storetest.BlobOf(data), 1<<20); err != nil || !bytes.Equal(got, data) {
+			if got, err := s.repo.Blob(t.Context(), blobOf(data), 1<<20); err != nil || !bytes.Equal(got, data) {
 				t.Errorf("Blob = %d bytes, %v", len(got), err)
 			}
 			if list, err := s.repo.Referrers(t.Context(), desc); err != nil || len(list) != 1 || list[0].Digest != signature.Digest {
@@ -124,8 +123,8 @@ func TestMirrorThatFailsIsPassedOver(t *testing.T) {
 func TestMirrorCapabilitiesAndWrites(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, `capabilities = ["pull"]`)
-	desc, _ := storetest.Put(t, s.repo, "state", nil, "press-07")
-	storetest.Put(t, s.repo, "signature", &desc, "")
+	desc, _ := put(t, s.repo, "state", nil, "press-07")
+	put(t, s.repo, "signature", &desc, "")
 	for _, method := range []string{http.MethodPut, http.MethodPost, http.MethodPatch} {
 		if all := s.mirror.Faults.Requests(method, ""); len(all) != 0 {
 			t.Errorf("the mirror was written to: %+v", all)
@@ -163,7 +162,7 @@ func TestMirrorUnderAPath(t *testing.T) {
 	front := httptest.NewServer(proxy)
 	t.Cleanup(front.Close)
 	t.Cleanup(func() { proxy.Transport.(*http.Transport).CloseIdleConnections() })
-	desc, _ := storetest.Put(t, openName(t, newClient(t, registry.Options{}), behind.Reference("library/redis")), "layer", nil, "7")
+	desc, _ := put(t, openName(t, newClient(t, registry.Options{}), behind.Reference("library/redis")), "layer", nil, "7")
 	certs := t.TempDir()
 	writeFile(t, fmt.Sprintf("[host.\"%s/v2/hub-proxy\"]\noverride_path = true\n[host.\"%s/v2/hub-proxy\".header]\nx-site = \"hall 3\"\n", front.URL, front.URL), certs, "docker.io", "hosts.toml")
 	c := newClient(t, registry.Options{CertsDir: certs, RetryBudget: -1})
@@ -171,7 +170,7 @@ func TestMirrorUnderAPath(t *testing.T) {
 	if got, err := r.Resolve(t.Context(), "7"); err != nil || got.Digest != desc.Digest {
 		t.Errorf("Resolve = %v, %v", got.Digest, err)
 	}
-	if got, err := r.Blob(t.Context(), storetest.BlobOf([]byte("layer")), 100); err != nil || string(got) != "layer" {
+	if got, err := r.Blob(t.Context(), blobOf([]byte("layer")), 100); err != nil || string(got) != "layer" {
 		t.Errorf("Blob = %q, %v", got, err)
 	}
 	if header != "hall 3" {
@@ -192,7 +191,7 @@ func TestServerOfHostsFile(t *testing.T) {
 	writeFile(t, fmt.Sprintf("server = %q\nca = \"ca.crt\"\n", s.URL), certs, "registry.example.com", "hosts.toml")
 	c := newClient(t, registry.Options{CertsDir: certs})
 	r := openName(t, c, "registry.example.com/line/state")
-	desc, _ := storetest.Put(t, r, "state", nil, "press-07")
+	desc, _ := put(t, r, "state", nil, "press-07")
 	if got, err := r.Resolve(t.Context(), "press-07"); err != nil || got.Digest != desc.Digest {
 		t.Errorf("Resolve = %v, %v", got.Digest, err)
 	}
@@ -237,7 +236,7 @@ func TestBadHostsFile(t *testing.T) {
 func TestCertificatesWithoutHostsFile(t *testing.T) {
 	t.Parallel()
 	s := testenv.Registry(t, testenv.Distribution, testenv.WithClientCert())
-	desc, _ := storetest.Put(t, openName(t, clientFor(t, s), s.Reference("line/state")), "state", nil, "press-07")
+	desc, _ := put(t, openName(t, clientFor(t, s), s.Reference("line/state")), "state", nil, "press-07")
 	host, port, _ := strings.Cut(s.Host, ":")
 	for _, folder := range []string{s.Host, host + "_" + port + "_", "_default"} {
 		certs := t.TempDir()
@@ -259,7 +258,7 @@ func TestEndpoints(t *testing.T) {
 	t.Parallel()
 	s := testenv.Registry(t, testenv.DistributionHtpasswd, testenv.WithCredentials("mirror", "pw"))
 	for _, path := range []string{"library/redis", "plant/web"} {
-		storetest.Put(t, openName(t, clientFor(t, s), s.Reference(path)), "image", nil, "7")
+		put(t, openName(t, clientFor(t, s), s.Reference(path)), "image", nil, "7")
 	}
 	certs := t.TempDir()
 	writeFile(t, fmt.Sprintf("[host.\"https://resolver.test\"]\ncapabilities=[\"resolve\"]\n[host.%q]\n[host.\"https://harbor.test/v2/hub\"]\noverride_path=true\n", s.URL), certs, "docker.io", "hosts.toml")
@@ -306,7 +305,7 @@ func TestEndpoints(t *testing.T) {
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	s := testenv.Registry(t, testenv.Distribution)
-	storetest.Put(t, openName(t, clientFor(t, s), s.Reference("line/state")), "state", nil, "press-07")
+	put(t, openName(t, clientFor(t, s), s.Reference("line/state")), "state", nil, "press-07")
 	var asked []string
 	direct := s.Client()
 	t.Cleanup(direct.CloseIdleConnections)
@@ -351,8 +350,8 @@ func TestLayoutAsAPlace(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("reading made the folder: %v", err)
 	}
-	desc, _ := storetest.Put(t, r, "one", nil, "press-07")
-	storetest.Put(t, r, "signature", &desc, "")
+	desc, _ := put(t, r, "one", nil, "press-07")
+	put(t, r, "signature", &desc, "")
 	other := newClient(t, registry.Options{}) // another process
 	again := openName(t, other, "oci-layout:"+dir)
 	if got, err := again.Resolve(t.Context(), "press-07"); err != nil || got.Digest != desc.Digest {
@@ -361,17 +360,17 @@ func TestLayoutAsAPlace(t *testing.T) {
 	if list, err := again.Referrers(t.Context(), desc); err != nil || len(list) != 1 || list[0].ArtifactType == "" {
 		t.Errorf("Referrers by another = %v, %v, want one with its type", list, err)
 	}
-	moved, _ := storetest.Put(t, r, "two", nil, "press-07")
+	moved, _ := put(t, r, "two", nil, "press-07")
 	if got, err := again.Resolve(t.Context(), "press-07"); err != nil || got.Digest != moved.Digest {
 		t.Errorf("Resolve after it moved = %v, %v, want %v", got.Digest, err, moved.Digest)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "blobs", "sha256", storetest.BlobOf([]byte("two")).Digest.Encoded()), []byte("TWO"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "blobs", "sha256", blobOf([]byte("two")).Digest.Encoded()), []byte("TWO"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := again.Blob(t.Context(), storetest.BlobOf([]byte("two")), 100); !errors.Is(err, fault.ErrDigestMismatch) {
+	if _, err := again.Blob(t.Context(), blobOf([]byte("two")), 100); !errors.Is(err, fault.ErrDigestMismatch) {
 		t.Errorf("Blob of a damaged file = %v, want fault.ErrDigestMismatch", err)
 	}
-	body, err := again.OpenBlob(t.Context(), storetest.BlobOf([]byte("two")))
+	body, err := again.OpenBlob(t.Context(), blobOf([]byte("two")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -379,8 +378,8 @@ func TestLayoutAsAPlace(t *testing.T) {
 		t.Errorf("ReadAll of a damaged file = %v, want fault.ErrDigestMismatch", err)
 	}
 	body.Close()
-	storetest.Put(t, again, "two", nil, "press-07")
-	if _, err := again.Blob(t.Context(), storetest.BlobOf([]byte("two")), 100); err != nil {
+	put(t, again, "two", nil, "press-07")
+	if _, err := again.Blob(t.Context(), blobOf([]byte("two")), 100); err != nil {
 		t.Errorf("Blob after it was pushed again = %v", err)
 	}
 }
@@ -398,7 +397,7 @@ func TestCancelledPushKeepsWhatALayoutHas(t *testing.T) {
 		t.Fatal(err)
 	}
 	data := []byte("a blob")
-	desc := storetest.BlobOf(data)
+	desc := blobOf(data)
 	if err := repo.PushBlob(t.Context(), desc, data); err != nil {
 		t.Fatal(err)
 	}
@@ -432,7 +431,7 @@ func TestNoLayout(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "x")
 			put(dir)
 			r := openName(t, c, "oci-layout:"+dir)
-			if err := r.PushBlob(t.Context(), storetest.Empty(), []byte("{}")); err == nil || errors.Is(err, fault.ErrNotFound) {
+			if err := r.PushBlob(t.Context(), empty(), []byte("{}")); err == nil || errors.Is(err, fault.ErrNotFound) {
 				t.Errorf("PushBlob = %v, want a refusal", err)
 			}
 			if _, err := r.Resolve(t.Context(), "t"); err == nil {

@@ -18,7 +18,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -63,8 +62,8 @@ func TestNextMirrorIsUsed(t *testing.T) {
 			second := testenv.Registry(t, testenv.Distribution, testenv.WithClientCert())
 			certs := t.TempDir()
 			writeFile(t, fmt.Sprintf("[host.%q]\n[host.%q]\nca = %q\nclient = [[%q, %q]]\n", first.URL, second.URL, second.CAFile, second.CertFile, second.KeyFile), certs, upstream.Host, "hosts.toml")
-			desc, manifest := storetest.Put(t, openName(t, clientFor(t, first), first.Reference("line/state")), string(data), nil, "press-07")
-			storetest.Put(t, openName(t, clientFor(t, second), second.Reference("line/state")), string(data), nil, "press-07")
+			desc, manifest := put(t, openName(t, clientFor(t, first), first.Reference("line/state")), string(data), nil, "press-07")
+			put(t, openName(t, clientFor(t, second), second.Reference("line/state")), string(data), nil, "press-07")
 			upstream.Down()
 			log := &warnings{}
 			var lies []string
@@ -82,7 +81,7 @@ func TestNextMirrorIsUsed(t *testing.T) {
 				if _, got, err := repo.Manifest(t.Context(), desc.Digest); err != nil || !bytes.Equal(got, manifest) {
 					t.Errorf("Manifest = %v", err)
 				}
-				if got, err := repo.Blob(t.Context(), storetest.BlobOf(data), 1<<20); err != nil || !bytes.Equal(got, data) {
+				if got, err := repo.Blob(t.Context(), blobOf(data), 1<<20); err != nil || !bytes.Equal(got, data) {
 					t.Errorf("Blob = %d bytes, %v", len(got), err)
 				}
 			}
@@ -107,8 +106,8 @@ func TestNextMirrorIsUsed(t *testing.T) {
 func TestMirrorWithAnotherManifestIsNoLiar(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	desc, _ := storetest.Put(t, s.direct, "state", nil, "press-07")
-	config := storetest.BlobOf([]byte("{}"))
+	desc, _ := put(t, s.direct, "state", nil, "press-07")
+	config := blobOf([]byte("{}"))
 	if err := s.atMirror.PushBlob(t.Context(), config, []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +142,7 @@ func TestMirrorsShareABlob(t *testing.T) {
 	var mirrors []*testenv.RegistryServer
 	for range 2 {
 		m := testenv.Registry(t, testenv.Distribution)
-		storetest.Put(t, openName(t, clientFor(t, m), m.Reference("line/state")), string(data), nil, "press-07")
+		put(t, openName(t, clientFor(t, m), m.Reference("line/state")), string(data), nil, "press-07")
 		fmt.Fprintf(&hosts, "[host.%q]\ncapabilities = [\"pull\"]\n", m.URL)
 		mirrors = append(mirrors, m)
 	}
@@ -156,7 +155,7 @@ func TestMirrorsShareABlob(t *testing.T) {
 	mirrors[0].Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/blobs/", Times: 1, Effect: testenv.Cut(200_000)})
 	mirrors[0].Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/blobs/", Effect: testenv.Status(404, 0)})
 	repo := openName(t, newClient(t, registry.Options{CertsDir: certs, RetryBudget: 50 * time.Millisecond}), upstream.Reference("line/state"))
-	if got, err := repo.Blob(t.Context(), storetest.BlobOf(data), 1<<20); err != nil || !bytes.Equal(got, data) {
+	if got, err := repo.Blob(t.Context(), blobOf(data), 1<<20); err != nil || !bytes.Equal(got, data) {
 		t.Fatalf("Blob = %d bytes, %v", len(got), err)
 	}
 	if sent, _ := mirrors[1].Faults.Bytes(http.MethodGet, "/blobs/"); sent != 100_000 {

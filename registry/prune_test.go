@@ -12,7 +12,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -29,14 +28,14 @@ func TestRemoveReferrer(t *testing.T) {
 				}
 				repo = opened
 			}
-			subject, _ := storetest.Put(t, repo, "subject", nil, "")
+			subject, _ := put(t, repo, "subject", nil, "")
 			var made []ocispec.Descriptor
 			for _, content := range []string{"one", "two", "three"} {
-				layer := storetest.BlobOf([]byte(content))
+				layer := blobOf([]byte(content))
 				if err := repo.PushBlob(t.Context(), layer, []byte(content)); err != nil {
 					t.Fatal(err)
 				}
-				d, data := storetest.ManifestOf(t, layer, &subject)
+				d, data := manifestOf(t, layer, &subject)
 				if err := repo.PushReferrer(t.Context(), d, data); err != nil {
 					t.Fatal(err)
 				}
@@ -67,7 +66,7 @@ func TestRemoveReferrer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := repo.RemoveReferrer(t.Context(), storetest.Empty(), storetest.Empty().Digest); !errors.Is(err, fault.ErrUnsupported) {
+	if err := repo.RemoveReferrer(t.Context(), empty(), empty().Digest); !errors.Is(err, fault.ErrUnsupported) {
 		t.Errorf("RemoveReferrer of a layout = %v", err)
 	}
 }
@@ -81,37 +80,37 @@ func TestRemoveManifest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			old, _ := storetest.Put(t, repo, "old", nil, "press-07.v1")
-			now, nowData := storetest.Put(t, repo, "now", nil, "press-07.v2")
+			old, _ := put(t, repo, "old", nil, "press-07.v1")
+			now, nowData := put(t, repo, "now", nil, "press-07.v2")
 			removed := []ocispec.Descriptor{old}
 			sign := func(subject ocispec.Descriptor, content string) ocispec.Descriptor {
-				d, _ := storetest.Put(t, repo, content, &subject, "")
+				d, _ := put(t, repo, content, &subject, "")
 				return d
 			}
 			one, two := sign(old, "one"), sign(old, "two")
 			nested := sign(one, "signature of a signature")
 			stays := sign(now, "stays")
 			legacy := "sha256-" + old.Digest.Encoded()
-			sig, _ := storetest.Put(t, repo, "legacy", nil, legacy+".sig")
-			sbom, sbomData := storetest.Put(t, repo, "sbom", nil, legacy+".sbom")
+			sig, _ := put(t, repo, "legacy", nil, legacy+".sig")
+			sbom, sbomData := put(t, repo, "sbom", nil, legacy+".sbom")
 			if err := repo.PushManifest(t.Context(), sbom, sbomData, "sha256-"+now.Digest.Encoded()+".sbom"); err != nil {
 				t.Fatal(err)
 			}
-			att, _ := storetest.Put(t, repo, "attestation", nil, legacy+".att")
-			attSig, _ := storetest.Put(t, repo, "signature of the attestation", nil, "sha256-"+att.Digest.Encoded()+".sig")
-			sbomSig, _ := storetest.Put(t, repo, "signature of the sbom", nil, "sha256-"+sbom.Digest.Encoded()+".sig")
-			own, _ := storetest.Put(t, repo, "sbom of the signature", nil, "sha256-"+attSig.Digest.Encoded()+".sbom")
-			ownSig, _ := storetest.Put(t, repo, "signature of that", nil, "sha256-"+own.Digest.Encoded()+".sig")
+			att, _ := put(t, repo, "attestation", nil, legacy+".att")
+			attSig, _ := put(t, repo, "signature of the attestation", nil, "sha256-"+att.Digest.Encoded()+".sig")
+			sbomSig, _ := put(t, repo, "signature of the sbom", nil, "sha256-"+sbom.Digest.Encoded()+".sig")
+			own, _ := put(t, repo, "sbom of the signature", nil, "sha256-"+attSig.Digest.Encoded()+".sbom")
+			ownSig, _ := put(t, repo, "signature of that", nil, "sha256-"+own.Digest.Encoded()+".sig")
 			// What others name, too: an attestation about both states, a document with a tag of its own, and one that refers to the other state.
 			shares := func(content, suffix string, of *ocispec.Descriptor, also ...string) (d, sig ocispec.Descriptor) {
-				third, _ := storetest.Put(t, repo, "shares its "+content, nil, "")
-				d, data := storetest.Put(t, repo, content, of, "")
+				third, _ := put(t, repo, "shares its "+content, nil, "")
+				d, data := put(t, repo, content, of, "")
 				for _, tag := range append(also, "sha256-"+third.Digest.Encoded()+suffix) {
 					if err := repo.PushManifest(t.Context(), d, data, tag); err != nil {
 						t.Fatal(err)
 					}
 				}
-				sig, _ = storetest.Put(t, repo, "signature of "+content, nil, "sha256-"+d.Digest.Encoded()+".sig")
+				sig, _ = put(t, repo, "signature of "+content, nil, "sha256-"+d.Digest.Encoded()+".sig")
 				removed = append(removed, third)
 				return d, sig
 			}
@@ -173,8 +172,8 @@ func TestRemoveManifestRefused(t *testing.T) {
 	} {
 		s := testenv.Registry(t, testenv.Distribution)
 		repo := openName(t, newClient(t, registry.Options{PlainHTTP: true, RetryBudget: -1}), s.Host+"/plant/state")
-		d, _ := storetest.Put(t, repo, "state", nil, "press-07.v1")
-		sign, _ := storetest.Put(t, repo, "signature", &d, "")
+		d, _ := put(t, repo, "state", nil, "press-07.v1")
+		sign, _ := put(t, repo, "signature", &d, "")
 		s.Faults.Add(testenv.Rule{Method: http.MethodDelete, Effect: testenv.Status(status, 0)})
 		if err := repo.RemoveManifest(t.Context(), d.Digest, "press-07.v1"); !errors.Is(err, want) || fault.Hint(err) == "" {
 			t.Errorf("%d: %v (%s), want %v with a hint", status, err, fault.Hint(err), want)
@@ -191,10 +190,10 @@ func TestRemoveManifestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := repo.RemoveManifest(t.Context(), storetest.Empty().Digest); !errors.Is(err, fault.ErrUnsupported) {
+	if err := repo.RemoveManifest(t.Context(), empty().Digest); !errors.Is(err, fault.ErrUnsupported) {
 		t.Errorf("of a layout: %v", err)
 	}
-	if _, err := repo.RemoveReferrers(t.Context(), storetest.Empty().Digest, nil); !errors.Is(err, fault.ErrUnsupported) {
+	if _, err := repo.RemoveReferrers(t.Context(), empty().Digest, nil); !errors.Is(err, fault.ErrUnsupported) {
 		t.Errorf("of a layout: %v", err)
 	}
 }
@@ -237,10 +236,10 @@ func TestClockOfClient(t *testing.T) {
 func TestUpstream(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	subject, _ := storetest.Put(t, s.direct, "state", nil, "press-07")
-	storetest.Put(t, s.atMirror, "state", nil, "press-07")
-	old, _ := storetest.Put(t, s.atMirror, "old", &subject, "")
-	newer, _ := storetest.Put(t, s.direct, "newer", &subject, "")
+	subject, _ := put(t, s.direct, "state", nil, "press-07")
+	put(t, s.atMirror, "state", nil, "press-07")
+	old, _ := put(t, s.atMirror, "old", &subject, "")
+	newer, _ := put(t, s.direct, "newer", &subject, "")
 	if list, err := s.repo.Referrers(t.Context(), subject); err != nil || len(list) != 1 || list[0].Digest != old.Digest {
 		t.Errorf("Referrers = %v, %v, want the mirror's", list, err)
 	}

@@ -19,18 +19,17 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
 // artifact makes something to publish, of the given layers.
 func artifact(t testing.TB, layers ...string) *artifacts.Artifact {
 	t.Helper()
-	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: artifacts.TypeState, Config: storetest.Empty()}
+	m := ocispec.Manifest{MediaType: ocispec.MediaTypeImageManifest, ArtifactType: artifacts.TypeState, Config: empty()}
 	m.SchemaVersion = 2
 	a := &artifacts.Artifact{Blobs: []artifacts.Blob{{Descriptor: m.Config, Data: []byte("{}")}}}
 	for _, l := range layers {
-		d := storetest.BlobOf([]byte(l))
+		d := blobOf([]byte(l))
 		m.Layers = append(m.Layers, d)
 		a.Blobs = append(a.Blobs, artifacts.Blob{Descriptor: d, Data: []byte(l)})
 	}
@@ -38,7 +37,7 @@ func artifact(t testing.TB, layers ...string) *artifacts.Artifact {
 	if a.Manifest, err = json.Marshal(m); err != nil {
 		t.Fatal(err)
 	}
-	a.Descriptor = storetest.BlobOf(a.Manifest)
+	a.Descriptor = blobOf(a.Manifest)
 	a.Descriptor.MediaType, a.Descriptor.ArtifactType = m.MediaType, m.ArtifactType
 	return a
 }
@@ -58,11 +57,11 @@ func (s signer) Sign(ctx context.Context, repo *registry.Repository, subject oci
 		return s.err
 	}
 	data := []byte("signature of " + subject.Digest.String())
-	layer := storetest.BlobOf(data)
+	layer := blobOf(data)
 	if err := repo.PushBlob(ctx, layer, data); err != nil {
 		return err
 	}
-	desc, manifest := storetest.ManifestOf(s.t, layer, &subject)
+	desc, manifest := manifestOf(s.t, layer, &subject)
 	return repo.PushReferrer(ctx, desc, manifest)
 }
 
@@ -150,7 +149,7 @@ func TestPublishThatFailsMovesNoTag(t *testing.T) {
 			t.Parallel()
 			s := testenv.Registry(t, testenv.Distribution)
 			r := openName(t, clientFor(t, s), s.Reference("line/state"))
-			before, _ := storetest.Put(t, r, "before", nil, "press-07")
+			before, _ := put(t, r, "before", nil, "press-07")
 			s.Faults.Add(tt.rule)
 			if sg, ok := tt.signer.(signer); ok {
 				sg.t = t
@@ -236,7 +235,7 @@ func TestPublishMountsFromOtherRepositories(t *testing.T) {
 			s := testenv.Registry(t, kind)
 			c := clientFor(t, s)
 			content := string(randomBytes(50_000))
-			storetest.Put(t, openName(t, c, s.Reference("line/bundles")), content, nil, "t")
+			put(t, openName(t, c, s.Reference("line/bundles")), content, nil, "t")
 			s.Faults.Forget()
 			r := openName(t, c, s.Reference("line/state"))
 			_, err := release.Publish(t.Context(), r, artifact(t, content, "only here"), release.PublishOptions{
@@ -248,7 +247,7 @@ func TestPublishMountsFromOtherRepositories(t *testing.T) {
 			if _, received := s.Faults.Bytes("", "/blobs/"); received >= int64(len(content)) {
 				t.Errorf("%d bytes of blobs were sent, want those of the new one and the empty configuration", received)
 			}
-			got, err := r.Blob(t.Context(), storetest.BlobOf([]byte(content)), 1<<20)
+			got, err := r.Blob(t.Context(), blobOf([]byte(content)), 1<<20)
 			if err != nil || string(got) != content {
 				t.Errorf("Blob = %d bytes, %v", len(got), err)
 			}
@@ -280,13 +279,13 @@ func TestMountThatIsRefusedIsSent(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := testenv.Registry(t, testenv.Distribution)
 			c := clientFor(t, s)
-			storetest.Put(t, openName(t, c, s.Reference("line/bundles")), "shared", nil, "t")
+			put(t, openName(t, c, s.Reference("line/bundles")), "shared", nil, "t")
 			s.Faults.Add(testenv.Rule{Method: http.MethodPost, Times: 1, Effect: effect})
 			r := openName(t, c, s.Reference("line/state"))
-			if ok, err := r.Mount(t.Context(), storetest.BlobOf([]byte("shared")), "line/bundles", []byte("shared")); ok || err != nil {
+			if ok, err := r.Mount(t.Context(), blobOf([]byte("shared")), "line/bundles", []byte("shared")); ok || err != nil {
 				t.Errorf("Mount = %v, %v, want false", ok, err)
 			}
-			if ok, err := r.Exists(t.Context(), storetest.BlobOf([]byte("shared"))); !ok || err != nil {
+			if ok, err := r.Exists(t.Context(), blobOf([]byte("shared"))); !ok || err != nil {
 				t.Errorf("Exists = %v, %v, want true", ok, err)
 			}
 			if s.Faults.Hits() != 1 {
@@ -314,7 +313,7 @@ func TestPushToAReadOnlyRegistry(t *testing.T) {
 	s.Faults.Add(testenv.Rule{Method: http.MethodPost, Effect: testenv.Status(405, 0)})
 	for _, size := range []int{10, 100 << 10} {
 		data := bytes.Repeat([]byte("x"), size)
-		readOnly(r.PushBlob(t.Context(), storetest.BlobOf(data), data))
+		readOnly(r.PushBlob(t.Context(), blobOf(data), data))
 	}
 }
 
@@ -391,7 +390,7 @@ func TestPublishRefusesBadArtifacts(t *testing.T) {
 	swapped.Blobs[1].Data = []byte("y")
 	large := artifact(t, "x")
 	large.Manifest = append(large.Manifest, make([]byte, 2<<20)...)
-	large.Descriptor = storetest.BlobOf(large.Manifest)
+	large.Descriptor = blobOf(large.Manifest)
 	wrong := artifact(t, "x")
 	wrong.Manifest = []byte("{}")
 	lacking := artifact(t, "x")
@@ -422,7 +421,7 @@ func TestManyTags(t *testing.T) {
 			t.Parallel()
 			s := testenv.Registry(t, kind)
 			r := openName(t, clientFor(t, s), s.Reference("line/state"))
-			desc, data := storetest.Put(t, r, "state", nil, "")
+			desc, data := put(t, r, "state", nil, "")
 			for i := range n {
 				if err := r.PushManifest(t.Context(), desc, data, fmt.Sprintf("press-%04d", i)); err != nil {
 					t.Fatal(err)

@@ -17,7 +17,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -28,7 +27,7 @@ func TestUnchangedPollIsOneRequest(t *testing.T) {
 			s := testenv.Registry(t, kind)
 			c := clientFor(t, s)
 			name := s.Reference("line/state")
-			want, _ := storetest.Put(t, openName(t, c, name), "state", nil, "press-07")
+			want, _ := put(t, openName(t, c, name), "state", nil, "press-07")
 			poll := func() {
 				t.Helper()
 				if got, err := c.Resolve(t.Context(), name, "press-07"); err != nil || got.Digest != want.Digest {
@@ -51,7 +50,7 @@ func BenchmarkUnchangedPoll(b *testing.B) {
 	s := testenv.Registry(b, testenv.Distribution)
 	c := clientFor(b, s)
 	name := s.Reference("line/state")
-	storetest.Put(b, openName(b, c, name), "state", nil, "press-07")
+	put(b, openName(b, c, name), "state", nil, "press-07")
 	s.Faults.Forget()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -132,7 +131,7 @@ func TestResolveWhereHeadIsNotAnswered(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := testenv.Registry(t, tt.kind)
 			r := openName(t, clientFor(t, s), s.Reference("line/state"))
-			want, _ := storetest.Put(t, r, "state", nil, "press-07")
+			want, _ := put(t, r, "state", nil, "press-07")
 			s.Faults.Add(testenv.Rule{Method: http.MethodHead, Effect: tt.fault})
 			for range 2 {
 				got, err := r.Resolve(t.Context(), "press-07")
@@ -194,7 +193,7 @@ func TestLyingRegistryIsFoundOut(t *testing.T) {
 	}
 	s := testenv.Registry(t, testenv.Distribution)
 	r := openName(t, clientFor(t, s), s.Reference("line/state"))
-	desc, _ := storetest.Put(t, r, "state", nil, "press-07")
+	desc, _ := put(t, r, "state", nil, "press-07")
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			s.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/manifests/", Effect: tt.fault})
@@ -240,7 +239,7 @@ func TestBlobResumesWhereItWasCut(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
 	data := randomBytes(size)
-	desc := storetest.BlobOf(data)
+	desc := blobOf(data)
 	for _, kind := range []testenv.Kind{testenv.Distribution, testenv.Referrers, testenv.Lax} {
 		t.Run(string(kind), func(t *testing.T) {
 			s := testenv.Registry(t, kind)
@@ -275,7 +274,7 @@ func TestBlobWhereRangesAreIgnored(t *testing.T) {
 	s := testenv.Registry(t, testenv.Distribution)
 	r := openName(t, clientFor(t, s), s.Reference("line/blob"))
 	data := randomBytes(200_000)
-	desc := storetest.BlobOf(data)
+	desc := blobOf(data)
 	if err := r.PushBlob(t.Context(), desc, data); err != nil {
 		t.Fatal(err)
 	}
@@ -292,7 +291,7 @@ func TestBlobWhereRangesAreIgnored(t *testing.T) {
 func TestBlobStream(t *testing.T) {
 	t.Parallel()
 	data := randomBytes(100_000)
-	desc := storetest.BlobOf(data)
+	desc := blobOf(data)
 	tests := map[string]struct {
 		fault testenv.Effect
 		times int
@@ -335,7 +334,7 @@ func TestStalledBodyIsResumed(t *testing.T) {
 	t.Parallel()
 	s := testenv.Registry(t, testenv.Distribution)
 	data := randomBytes(100_000)
-	desc := storetest.BlobOf(data)
+	desc := blobOf(data)
 	if err := openName(t, clientFor(t, s), s.Reference("line/blob")).PushBlob(t.Context(), desc, data); err != nil {
 		t.Fatal(err)
 	}
@@ -351,7 +350,7 @@ func TestCallerEndsAStream(t *testing.T) {
 	s := testenv.Registry(t, testenv.Distribution)
 	r := openName(t, clientFor(t, s), s.Reference("line/blob"))
 	data := randomBytes(100_000)
-	desc := storetest.BlobOf(data)
+	desc := blobOf(data)
 	if err := r.PushBlob(t.Context(), desc, data); err != nil {
 		t.Fatal(err)
 	}
@@ -380,7 +379,7 @@ func TestRateLimits(t *testing.T) {
 	s := testenv.Registry(t, testenv.Distribution)
 	c := newClient(t, registry.Options{RetryBudget: 2 * time.Second})
 	r := openName(t, c, s.Reference("line/state"))
-	storetest.Put(t, r, "state", nil, "press-07")
+	put(t, r, "state", nil, "press-07")
 	t.Run("short: waited for", func(t *testing.T) {
 		s.Faults.Add(testenv.Rule{Method: http.MethodHead, Times: 1, Effect: testenv.Status(429, time.Second)})
 		defer s.Faults.Clear()
@@ -411,7 +410,7 @@ func TestUnreachableIsTemporary(t *testing.T) {
 	s := testenv.Registry(t, testenv.Distribution)
 	c := newClient(t, registry.Options{RetryBudget: time.Millisecond})
 	r := openName(t, c, s.Reference("line/state"))
-	desc, _ := storetest.Put(t, r, "state", nil, "press-07")
+	desc, _ := put(t, r, "state", nil, "press-07")
 	s.Down()
 	_, resolve := r.Resolve(t.Context(), "press-07")
 	_, _, manifest := r.Manifest(t.Context(), desc.Digest)
@@ -419,7 +418,7 @@ func TestUnreachableIsTemporary(t *testing.T) {
 	_, referrers := r.Referrers(t.Context(), desc)
 	_, exists := r.Exists(t.Context(), desc)
 	_, tags := r.Tags(t.Context())
-	push := r.PushBlob(t.Context(), storetest.BlobOf([]byte("new")), []byte("new"))
+	push := r.PushBlob(t.Context(), blobOf([]byte("new")), []byte("new"))
 	_, name := c.Resolve(t.Context(), "no-such-host.invalid/x", "t")
 	for op, err := range map[string]error{
 		"Resolve": resolve, "Manifest": manifest, "Blob": blob, "Referrers": referrers, "Exists": exists, "Tags": tags,

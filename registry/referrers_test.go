@@ -18,15 +18,14 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
 // signed puts a subject with one referrer.
 func signed(t testing.TB, r *registry.Repository) (subject, signature ocispec.Descriptor) {
 	t.Helper()
-	subject, _ = storetest.Put(t, r, "subject", nil, "press-07")
-	signature, _ = storetest.Put(t, r, "signature", &subject, "")
+	subject, _ = put(t, r, "subject", nil, "press-07")
+	signature, _ = put(t, r, "signature", &subject, "")
 	return subject, signature
 }
 
@@ -64,7 +63,7 @@ func TestReferrersOfBothLists(t *testing.T) {
 	s := testenv.Registry(t, testenv.Distribution)
 	r := openName(t, newClient(t, registry.Options{RetryBudget: time.Millisecond}), s.Reference("line/state"))
 	subject, signature := signed(t, r)
-	sbom, _ := storetest.Put(t, openName(t, clientFor(t, s), s.Reference("line/other")), "sbom", nil, "x")
+	sbom, _ := put(t, openName(t, clientFor(t, s), s.Reference("line/other")), "sbom", nil, "x")
 	both, err := json.Marshal(ocispec.Index{Manifests: []ocispec.Descriptor{sbom, signature}})
 	if err != nil {
 		t.Fatal(err)
@@ -244,7 +243,7 @@ func TestReferrersArePaged(t *testing.T) {
 	subject, _ := signed(t, r)
 	page := func(n int) []byte {
 		data, err := json.Marshal(ocispec.Index{MediaType: ocispec.MediaTypeImageIndex, Manifests: []ocispec.Descriptor{
-			storetest.BlobOf([]byte(fmt.Sprint(n))),
+			blobOf([]byte(fmt.Sprint(n))),
 		}})
 		if err != nil {
 			t.Fatal(err)
@@ -279,7 +278,7 @@ func TestReferrersOfACopiedImage(t *testing.T) {
 	t.Parallel()
 	s := testenv.Registry(t, testenv.Lax)
 	r := openName(t, clientFor(t, s), s.Reference("line/state"))
-	subject, data := storetest.Put(t, r, "subject", nil, "press-07")
+	subject, data := put(t, r, "subject", nil, "press-07")
 	// cosign's copy leaves the image itself under the tag of the list.
 	tag := strings.Replace(subject.Digest.String(), ":", "-", 1)
 	if err := r.PushManifest(t.Context(), subject, data, tag); err != nil {
@@ -288,7 +287,7 @@ func TestReferrersOfACopiedImage(t *testing.T) {
 	if list, err := r.Referrers(t.Context(), subject); err != nil || len(list) != 0 {
 		t.Errorf("Referrers = %v, %v, want none", list, err)
 	}
-	signature, _ := storetest.Put(t, r, "signature", &subject, "")
+	signature, _ := put(t, r, "signature", &subject, "")
 	if list, err := r.Referrers(t.Context(), subject); err != nil || len(list) != 1 || list[0].Digest != signature.Digest {
 		t.Errorf("Referrers = %v, %v, want the signature", list, err)
 	}
@@ -309,7 +308,7 @@ func TestReferrersAreUnfiltered(t *testing.T) {
 		t.Errorf("our list lacks artifact type or annotations: %s", data)
 	}
 	wrong := []byte(strings.ReplaceAll(string(data), "application/vnd.example.thing", "application/vnd.oci.empty.v1+json"))
-	desc := storetest.BlobOf(wrong)
+	desc := blobOf(wrong)
 	desc.MediaType = ocispec.MediaTypeImageIndex
 	if err := r.PushManifest(t.Context(), desc, wrong, tag); err != nil {
 		t.Fatal(err)
@@ -337,15 +336,15 @@ func TestConcurrentSignersLoseNothing(t *testing.T) {
 			t.Parallel()
 			s := testenv.Registry(t, kind)
 			name := s.Reference("line/state")
-			subject, _ := storetest.Put(t, openName(t, clientFor(t, s), name), "subject", nil, "t")
+			subject, _ := put(t, openName(t, clientFor(t, s), name), "subject", nil, "t")
 			var group errgroup.Group
 			for i := range signers {
 				r := openName(t, clientThatWaits(t, s, busyTagWait), name)
 				data := []byte(fmt.Sprintf("signature %d", i))
-				layer := storetest.BlobOf(data)
-				desc, manifest := storetest.ManifestOf(t, layer, &subject)
+				layer := blobOf(data)
+				desc, manifest := manifestOf(t, layer, &subject)
 				group.Go(func() error {
-					if err := r.PushBlob(t.Context(), storetest.Empty(), []byte("{}")); err != nil {
+					if err := r.PushBlob(t.Context(), empty(), []byte("{}")); err != nil {
 						return err
 					}
 					if err := r.PushBlob(t.Context(), layer, data); err != nil {
@@ -371,12 +370,12 @@ func TestPushReferrerStaysUntilItIsListed(t *testing.T) {
 	t.Run("API that lags", func(t *testing.T) {
 		s := testenv.Registry(t, testenv.Referrers)
 		r := openName(t, clientFor(t, s), s.Reference("line/state"))
-		subject, _ := storetest.Put(t, r, "subject", nil, "t")
+		subject, _ := put(t, r, "subject", nil, "t")
 		s.Faults.Add(testenv.Rule{
 			Path: "/referrers/", Times: 2,
 			Effect: answer(ocispec.MediaTypeImageIndex, []byte(`{"schemaVersion":2,"manifests":[]}`)),
 		})
-		storetest.Put(t, r, "signature", &subject, "")
+		put(t, r, "signature", &subject, "")
 		if s.Faults.Hits() != 2 {
 			t.Errorf("it looked %d times at the lagging list, want 2", s.Faults.Hits())
 		}
@@ -384,7 +383,7 @@ func TestPushReferrerStaysUntilItIsListed(t *testing.T) {
 	t.Run("list undone by another", func(t *testing.T) {
 		s := testenv.Registry(t, testenv.Distribution)
 		r := openName(t, clientFor(t, s), s.Reference("line/state"))
-		subject, _ := storetest.Put(t, r, "subject", nil, "t")
+		subject, _ := put(t, r, "subject", nil, "t")
 		lost := 0
 		s.Faults.Add(testenv.Rule{
 			Method: http.MethodPut, Path: "/manifests/sha256-", Times: 2,
@@ -394,7 +393,7 @@ func TestPushReferrerStaysUntilItIsListed(t *testing.T) {
 				w.WriteHeader(http.StatusCreated)
 			},
 		})
-		signature, _ := storetest.Put(t, r, "signature", &subject, "")
+		signature, _ := put(t, r, "signature", &subject, "")
 		list, err := r.Referrers(t.Context(), subject)
 		if err != nil || lost != 2 || len(list) != 1 || list[0].Digest != signature.Digest {
 			t.Errorf("Referrers = %v, %v after %d lost lists, want the signature after 2", list, err, lost)
@@ -403,16 +402,16 @@ func TestPushReferrerStaysUntilItIsListed(t *testing.T) {
 	t.Run("never listed", func(t *testing.T) {
 		s := testenv.Registry(t, testenv.Distribution)
 		r := openName(t, clientFor(t, s), s.Reference("line/state"))
-		subject, _ := storetest.Put(t, r, "subject", nil, "t")
+		subject, _ := put(t, r, "subject", nil, "t")
 		s.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: "/manifests/sha256-", Effect: func(w http.ResponseWriter, r *http.Request, _ http.Handler) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			w.WriteHeader(http.StatusCreated)
 		}})
 		layer := []byte("signature")
-		if err := r.PushBlob(t.Context(), storetest.BlobOf(layer), layer); err != nil {
+		if err := r.PushBlob(t.Context(), blobOf(layer), layer); err != nil {
 			t.Fatal(err)
 		}
-		desc, data := storetest.ManifestOf(t, storetest.BlobOf(layer), &subject)
+		desc, data := manifestOf(t, blobOf(layer), &subject)
 		if err := r.PushReferrer(t.Context(), desc, data); !errors.Is(err, fault.ErrTemporary) {
 			t.Errorf("PushReferrer = %v, want fault.ErrTemporary", err)
 		}
@@ -427,7 +426,7 @@ func FuzzReferrers(f *testing.F) {
 	f.Cleanup(func() { _ = s.Close() })
 	c := newClient(f, registry.Options{RetryBudget: -1})
 	r := openName(f, c, s.Reference("line/state"))
-	subject := storetest.BlobOf([]byte("subject"))
+	subject := blobOf([]byte("subject"))
 	for _, seed := range []string{
 		`{"manifests":[{"digest":"` + someDigest + `","size":5,"mediaType":"application/vnd.oci.image.manifest.v1+json"}]}`,
 		`{"manifests":[{"digest":"sha256:1"},5,null,{"digest":"` + someDigest + `","size":-1}]}`,
@@ -463,9 +462,9 @@ func TestListUnderTheTagHasItsManifests(t *testing.T) {
 	t.Parallel()
 	s := testenv.Registry(t, testenv.Distribution)
 	r := openName(t, clientThatWaits(t, s, time.Millisecond), s.Reference("line/state"))
-	subject, _ := storetest.Put(t, r, "subject", nil, "press-07")
+	subject, _ := put(t, r, "subject", nil, "press-07")
 	for n := range 40 { // all of them would need more than 32 KiB
-		_, manifest := storetest.Put(t, r, fmt.Sprint("signature ", n), &subject, "")
+		_, manifest := put(t, r, fmt.Sprint("signature ", n), &subject, "")
 		if n > 0 && n < 39 {
 			continue
 		}

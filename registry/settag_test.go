@@ -19,7 +19,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -40,8 +39,8 @@ func TestTryAgainLooksFirst(t *testing.T) {
 			return openName(t, clientThatWaits(t, s, time.Millisecond), s.Host+"/plant/apps/line")
 		}
 		repo, other := open(), open()
-		one, _ := storetest.Put(t, repo, "1.4.0", nil, "1.4.0")
-		two, _ := storetest.Put(t, repo, "1.4.1", nil, "1.4.1")
+		one, _ := put(t, repo, "1.4.0", nil, "1.4.0")
+		two, _ := put(t, repo, "1.4.1", nil, "1.4.1")
 		onceAt(s, http.MethodPut, `/manifests/stable$`, func() {
 			if err := other.CompareAndMoveTag(t.Context(), "stable", "", two.Digest); err != nil {
 				t.Errorf("the other one: %v", err)
@@ -58,10 +57,10 @@ func TestTryAgainLooksFirst(t *testing.T) {
 			return openName(t, clientThatWaits(t, s, time.Millisecond), s.Reference("line/state"))
 		}
 		repo, other := open(), open()
-		subject, _ := storetest.Put(t, repo, "subject", nil, "t")
+		subject, _ := put(t, repo, "subject", nil, "t")
 		var second digest.Digest
 		onceAt(s, http.MethodPut, `/manifests/sha256-`, func() {
-			d, _ := storetest.Put(t, other, "second", &subject, "")
+			d, _ := put(t, other, "second", &subject, "")
 			second = d.Digest
 		}, testenv.Status(http.StatusTooManyRequests, 0))
 		// Nobody reads the list for the one whose try waits: it is as if the process was killed after it.
@@ -75,7 +74,7 @@ func TestTryAgainLooksFirst(t *testing.T) {
 			r.Body = io.NopCloser(bytes.NewReader(body))
 			next.ServeHTTP(w, r)
 		}})
-		first, _ := storetest.Put(t, repo, "first", &subject, "")
+		first, _ := put(t, repo, "first", &subject, "")
 		list, err := repo.Referrers(t.Context(), subject)
 		if err != nil || len(list) != 2 {
 			t.Errorf("Referrers = %d, %v, want both", len(list), err)
@@ -194,9 +193,9 @@ func TestListOfReferrersHints(t *testing.T) {
 	for status, want := range map[int]bool{http.StatusServiceUnavailable: false, http.StatusPreconditionFailed: true, http.StatusForbidden: true} {
 		s := testenv.Registry(t, testenv.Distribution)
 		repo := openName(t, newClient(t, registry.Options{RetryBudget: -1}), s.Reference("line/state"))
-		subject, _ := storetest.Put(t, repo, "subject", nil, "t")
+		subject, _ := put(t, repo, "subject", nil, "t")
 		s.Faults.Add(testenv.Rule{Method: http.MethodPut, Path: `/manifests/sha256-`, Effect: testenv.Status(status, 0)})
-		desc, data := storetest.ManifestOf(t, storetest.BlobOf([]byte("subject")), &subject)
+		desc, data := manifestOf(t, blobOf([]byte("subject")), &subject)
 		if err := repo.PushReferrer(t.Context(), desc, data); err == nil || strings.Contains(fault.Hint(err), "mutable") != want {
 			t.Errorf("%d: %v, hint %q", status, err, fault.Hint(err))
 		}

@@ -17,7 +17,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -109,7 +108,7 @@ func TestUploadStaysWhereItBegan(t *testing.T) {
 					s.Faults.Add(testenv.Rule{Method: http.MethodPost, Path: "/uploads/", Effect: location(change)})
 					r := openName(t, clientFor(t, s), s.Reference("line/state"))
 					data := []byte(strings.Repeat("x", size))
-					if err := r.PushBlob(t.Context(), storetest.BlobOf(data), data); err == nil {
+					if err := r.PushBlob(t.Context(), blobOf(data), data); err == nil {
 						t.Error("PushBlob = nil, want an error")
 					}
 					for _, asked := range s.Faults.Requests("", "") {

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -15,8 +14,8 @@ func TestSnapshot(t *testing.T) {
 		t.Run(string(kind), func(t *testing.T) {
 			server := testenv.Registry(t, kind)
 			repo := openName(t, clientFor(t, server), server.Host+"/plant/components/line")
-			subject, _ := storetest.Put(t, repo, "line 1.4.1", nil, "1.4.1")
-			signature, _ := storetest.Put(t, repo, "signature", &subject, "")
+			subject, _ := put(t, repo, "line 1.4.1", nil, "1.4.1")
+			signature, _ := put(t, repo, "signature", &subject, "")
 			snap, err := repo.Snapshot(t.Context())
 			if err != nil {
 				t.Fatal(err)
@@ -32,7 +31,7 @@ func TestSnapshot(t *testing.T) {
 				if _, _, err := snap.Manifest(t.Context(), subject.Digest); err != nil {
 					t.Error(err)
 				}
-				if _, err := snap.Blob(t.Context(), storetest.BlobOf([]byte("line 1.4.1")), 1<<20); err != nil {
+				if _, err := snap.Blob(t.Context(), blobOf([]byte("line 1.4.1")), 1<<20); err != nil {
 					t.Error(err)
 				}
 				if list, err := snap.Referrers(t.Context(), subject); err != nil || len(list) != 1 || list[0].Digest != signature.Digest {
@@ -48,11 +47,11 @@ func TestSnapshot(t *testing.T) {
 			if asked := server.Faults.Requests("", ""); len(asked) != 0 {
 				t.Errorf("asked again: %v", asked)
 			}
-			storetest.Put(t, snap, "another signature", &subject, "")
+			put(t, snap, "another signature", &subject, "")
 			if list, err := snap.Referrers(t.Context(), subject); err != nil || len(list) != 2 {
 				t.Errorf("after another signature: %v, %v", list, err)
 			}
-			storetest.Put(t, snap, "line 1.4.2", nil, "1.4.2")
+			put(t, snap, "line 1.4.2", nil, "1.4.2")
 			if _, err := snap.Resolve(t.Context(), "1.4.2"); err != nil {
 				t.Errorf("a tag that was set through it: %v", err)
 			}

@@ -9,7 +9,6 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -36,7 +35,6 @@ var (
 		PushManifest(ctx context.Context, d ocispec.Descriptor, data []byte, tag string) error
 		PushReferrer(ctx context.Context, d ocispec.Descriptor, data []byte) error
 	} = (*registry.Repository)(nil)
-	_ storetest.Store = (*registry.Repository)(nil)
 )
 
 func TestStores(t *testing.T) {
@@ -45,17 +43,15 @@ func TestStores(t *testing.T) {
 			t.Parallel()
 			s := testenv.Registry(t, kind)
 			c, n := clientFor(t, s), 0
-			storetest.Run(t, func(t *testing.T) storetest.Store {
+			suite(t, func(t *testing.T) *registry.Repository {
 				n++
 				return openName(t, c, s.Reference(fmt.Sprintf("line/suite%d", n)))
-			}, storetest.Traits{TakesIncomplete: kind == testenv.Lax})
+			}, kind == testenv.Lax)
 		})
 	}
 	t.Run("layout", func(t *testing.T) {
 		t.Parallel()
 		c := newClient(t, registry.Options{})
-		storetest.Run(t, func(t *testing.T) storetest.Store {
-			return openName(t, c, "oci-layout:"+t.TempDir())
-		}, storetest.Traits{})
+		suite(t, func(t *testing.T) *registry.Repository { return openName(t, c, "oci-layout:"+t.TempDir()) }, false)
 	})
 }

@@ -11,15 +11,14 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
 func TestCompareAndMoveTag(t *testing.T) {
 	s := testenv.Registry(t, testenv.Distribution)
 	repo := openName(t, clientFor(t, s), s.Host+"/plant/apps/line")
-	one, _ := storetest.Put(t, repo, "1.4.0", nil, "1.4.0")
-	two, _ := storetest.Put(t, repo, "1.4.1", nil, "1.4.1")
+	one, _ := put(t, repo, "1.4.0", nil, "1.4.0")
+	two, _ := put(t, repo, "1.4.1", nil, "1.4.1")
 	names := func() digest.Digest {
 		d, err := repo.Resolve(t.Context(), "stable")
 		if err != nil && !errors.Is(err, fault.ErrNotFound) {
@@ -33,7 +32,7 @@ func TestCompareAndMoveTag(t *testing.T) {
 		names   digest.Digest
 	}{
 		{one.Digest, two.Digest, fault.ErrConflict, ""},
-		{"", storetest.BlobOf([]byte("nothing")).Digest, fault.ErrNotFound, ""},
+		{"", blobOf([]byte("nothing")).Digest, fault.ErrNotFound, ""},
 		{"", one.Digest, nil, one.Digest},
 		{"", one.Digest, nil, one.Digest}, // it is there already
 		{"", two.Digest, fault.ErrConflict, one.Digest},
@@ -73,7 +72,7 @@ func TestCompareAndMoveTagRace(t *testing.T) {
 	repo, movers := open(), []*registry.Repository{open(), open()}
 	var versions []digest.Digest
 	for _, v := range []string{"1.0.0", "1.1.0", "1.2.0"} {
-		d, _ := storetest.Put(t, repo, v, nil, v)
+		d, _ := put(t, repo, v, nil, v)
 		versions = append(versions, d.Digest)
 	}
 	for round := range 3 {
@@ -95,7 +94,7 @@ func TestCompareAndMoveTagRace(t *testing.T) {
 				t.Errorf("round %d: %v, it names %s", round, errs, d.Digest)
 			}
 		}
-		if err := repo.RemoveManifest(t.Context(), storetest.BlobOf([]byte("none")).Digest, "stable"); err != nil {
+		if err := repo.RemoveManifest(t.Context(), blobOf([]byte("none")).Digest, "stable"); err != nil {
 			t.Fatal(err)
 		}
 	}

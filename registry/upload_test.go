@@ -22,7 +22,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/cache"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -40,7 +39,7 @@ type carriage struct {
 
 func newCarriage(t *testing.T, kind testenv.Kind, o ...testenv.RegistryOption) *carriage {
 	c := &carriage{t: t, source: testenv.Registry(t, testenv.Distribution), target: testenv.Registry(t, kind, o...), uploads: filepath.Join(t.TempDir(), "uploads"), data: randomBytes(largeSize)}
-	desc, _ := storetest.Put(t, openName(t, clientFor(t, c.source), c.source.Host+"/images/line"), string(c.data), nil, "1.4.1")
+	desc, _ := put(t, openName(t, clientFor(t, c.source), c.source.Host+"/images/line"), string(c.data), nil, "1.4.1")
 	c.subject = desc.Digest
 	return c
 }
@@ -90,7 +89,7 @@ func (d *dying) Read(p []byte) (int, error) {
 func (c *carriage) whole() {
 	c.t.Helper()
 	to := openName(c.t, clientFor(c.t, c.target), c.target.Host+"/images/line")
-	if data, err := to.Blob(c.t.Context(), storetest.BlobOf(c.data), 1<<30); err != nil || !bytes.Equal(data, c.data) {
+	if data, err := to.Blob(c.t.Context(), blobOf(c.data), 1<<30); err != nil || !bytes.Equal(data, c.data) {
 		c.t.Errorf("at the target: %d bytes, %v", len(data), err)
 	}
 	if left, err := os.ReadDir(c.uploads); err != nil || len(left) != 0 {
@@ -138,7 +137,7 @@ func TestUploadIsContinued(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.whole()
-			n, reads := c.patched(), c.source.Faults.Requests(http.MethodGet, "/blobs/"+storetest.BlobOf(c.data).Digest.String())
+			n, reads := c.patched(), c.source.Faults.Requests(http.MethodGet, "/blobs/"+blobOf(c.data).Digest.String())
 			_, _ = fmt.Sscanf(reads[len(reads)-1].Range, "bytes=%d-", &from)
 			t.Logf("%d bytes were sent of %d in %d runs; the registry had %d before the last one, which read from %d", n, largeSize, kills+1, kept, from)
 			switch {
@@ -171,7 +170,7 @@ func TestUploadIsKilledInEachFirstChunk(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.whole()
-	reads := c.source.Faults.Requests(http.MethodGet, "/blobs/"+storetest.BlobOf(c.data).Digest.String())
+	reads := c.source.Faults.Requests(http.MethodGet, "/blobs/"+blobOf(c.data).Digest.String())
 	_, _ = fmt.Sscanf(reads[len(reads)-1].Range, "bytes=%d-", &from)
 	if most := int64(registry.MarkEvery + 64<<10); from < kept-most {
 		t.Errorf("the last run reads from %d on, and the registry had %d: want at most %d bytes again", from, kept, most)
@@ -237,7 +236,7 @@ func TestUploadEnds(t *testing.T) {
 		}, largeSize},
 		"the blob is there already": {func(c *carriage) {
 			to := openName(c.t, clientFor(c.t, c.target), c.target.Host+"/images/line")
-			if err := to.PushBlob(c.t.Context(), storetest.BlobOf(c.data), c.data); err != nil {
+			if err := to.PushBlob(c.t.Context(), blobOf(c.data), c.data); err != nil {
 				c.t.Fatal(err)
 			}
 			c.target.Faults.Forget()
@@ -338,7 +337,7 @@ func TestUploadLearnsALimitOnce(t *testing.T) {
 	from, to := openName(t, clientFor(t, source), source.Host+"/images/line"), openName(t, clientFor(t, target), target.Host+"/images/line")
 	target.Faults.Add(chunksUpTo(registry.ChunkSize))
 	for i := range 2 {
-		desc, _ := storetest.Put(t, from, string(randomBytes(3*registry.ChunkSize+i)), nil, "")
+		desc, _ := put(t, from, string(randomBytes(3*registry.ChunkSize+i)), nil, "")
 		if _, err := to.CopyFrom(t.Context(), from, desc.Digest, ""); err != nil {
 			t.Fatal(err)
 		}
@@ -408,13 +407,13 @@ func TestUploadWithATokenThatExpires(t *testing.T) {
 // A registry that sends an upload elsewhere gets nothing there, and a source that lies brings nothing.
 func TestUploadOfLies(t *testing.T) {
 	c := newCarriage(t, testenv.Distribution)
-	c.source.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/blobs/" + storetest.BlobOf(c.data).Digest.String(), Effect: testenv.Corrupt()})
+	c.source.Faults.Add(testenv.Rule{Method: http.MethodGet, Path: "/blobs/" + blobOf(c.data).Digest.String(), Effect: testenv.Corrupt()})
 	if err := c.run(t.Context()); !errors.Is(err, fault.ErrDigestMismatch) {
 		t.Errorf("of a source that lies: %v, want fault.ErrDigestMismatch", err)
 	}
 	c.source.Faults.Clear()
 	to := openName(t, clientFor(t, c.target), c.target.Host+"/images/line")
-	if there, err := to.Exists(t.Context(), storetest.BlobOf(c.data)); there || err != nil {
+	if there, err := to.Exists(t.Context(), blobOf(c.data)); there || err != nil {
 		t.Errorf("Exists = %v, %v", there, err)
 	}
 	elsewhere := testenv.Registry(t, testenv.Distribution)
@@ -453,7 +452,7 @@ func TestLayoutIsContinued(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCarriage(t, testenv.Distribution)
 			dir := t.TempDir()
-			path := storetest.BlobOf(c.data).Digest
+			path := blobOf(c.data).Digest
 			run := func() error {
 				client := newClient(t, registry.Options{})
 				disk, err := client.Open(t.Context(), mustParse(t, "oci-layout:"+dir))

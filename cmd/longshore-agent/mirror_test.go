@@ -27,7 +27,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
-	"github.com/longshore-dev/longshore/registry/storetest"
 	"github.com/longshore-dev/longshore/signing"
 	"github.com/longshore-dev/longshore/signing/audit"
 	"github.com/longshore-dev/longshore/signing/sign"
@@ -52,13 +51,22 @@ func newMirrored(t *testing.T, kind testenv.Kind, mirrors int, capabilities stri
 	certs := t.TempDir()
 	plain := newTestClient(t, "")
 	m.origin = openTest(t, plain, m.upstream.Reference("plant/state"))
-	m.subject, _ = storetest.Put(t, m.origin, "state", nil, "press-07")
+	a, err := artifacts.PackState(artifacts.StateOptions{Device: "press-07", Generation: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish := func(to *registry.Repository) {
+		if m.subject, err = release.Publish(t.Context(), to, a, release.PublishOptions{Tags: []string{"press-07"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	publish(m.origin)
 	var hosts strings.Builder
 	for range mirrors {
 		s := testenv.Registry(t, kind)
 		fmt.Fprintf(&hosts, "[host.%q]\ncapabilities = [%s]\n", s.URL, capabilities)
 		at := openTest(t, plain, s.Reference("plant/state"))
-		storetest.Put(t, at, "state", nil, "press-07")
+		publish(at)
 		m.mirrors, m.at = append(m.mirrors, s), append(m.at, at)
 	}
 	dir := filepath.Join(certs, m.upstream.Host)

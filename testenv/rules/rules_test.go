@@ -160,7 +160,7 @@ var onlyIn = map[string][]string{
 }
 
 // suites are packages of tests that a room gives to those who implement its ports: test code, though not in _test.go files.
-var suites = []string{"registry/storetest", "agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/fleettest", "fleet/enroll/enrolltest", "fleet/enroll/harbortest", "identity/identitytest", "signing/sign/remotekey/remotekeytest"}
+var suites = []string{"agent/runtimetest", "agent/agenttest", "signing/signingtest", "signing/keyless/keylesstest", "fleet/fleettest", "fleet/enroll/enrolltest", "fleet/enroll/harbortest", "identity/identitytest", "signing/sign/remotekey/remotekeytest"}
 
 // pure folders compute: their files come in as fs.FS, their time as a value.
 var pure = []string{"artifacts", "agent/workload", "agent/compose", "agent/network/ipam", "agent/admission", "agent/clock", "agent/retry", "agent/plan", "agent/approval"}

@@ -1,5 +1,4 @@
-// Package storetest is the suite that every place that can hold artifacts has to pass: registries and OCI layouts alike.
-package storetest
+package registry_test
 
 import (
 	"context"
@@ -17,50 +16,31 @@ import (
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
 )
 
-// Store is what the suite asks of a place.
-type Store interface {
-	Resolve(ctx context.Context, tagOrDigest string) (ocispec.Descriptor, error)
-	Manifest(ctx context.Context, d digest.Digest) (ocispec.Descriptor, []byte, error)
-	Blob(ctx context.Context, desc ocispec.Descriptor, limit int64) ([]byte, error)
-	OpenBlob(ctx context.Context, desc ocispec.Descriptor) (io.ReadCloser, error)
-	Exists(ctx context.Context, desc ocispec.Descriptor) (bool, error)
-	Referrers(ctx context.Context, subject ocispec.Descriptor) ([]ocispec.Descriptor, error)
-	Tags(ctx context.Context) ([]string, error)
-	TagsWithPrefix(ctx context.Context, prefix string) ([]string, error)
-	PushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) error
-	PushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error
-	PushReferrer(ctx context.Context, desc ocispec.Descriptor, data []byte) error
-	Tag(ctx context.Context, desc ocispec.Descriptor, tag string) error
-}
-
-// Traits are where places may differ.
-type Traits struct {
-	TakesIncomplete bool // a manifest whose layers are missing is accepted
-}
-
-// Run holds the places that open gives, an empty one at each call, against what is promised.
-func Run(t *testing.T, open func(t *testing.T) Store, traits Traits) {
+// suite holds the places that open gives, registries and OCI layouts alike and an empty one at each call, against what is promised. lax: a
+// manifest whose layers are missing is accepted.
+func suite(t *testing.T, open func(t *testing.T) *registry.Repository, lax bool) {
 	t.Run("blobs", func(t *testing.T) { blobs(t, open(t)) })
 	t.Run("manifests and tags", func(t *testing.T) { manifests(t, open(t)) })
 	t.Run("referrers", func(t *testing.T) { referrers(t, open(t)) })
 	t.Run("nothing there", func(t *testing.T) { nothing(t, open(t)) })
 	t.Run("bad input", func(t *testing.T) { badInput(t, open(t)) })
-	t.Run("incomplete manifest", func(t *testing.T) { incomplete(t, open(t), traits) })
+	t.Run("incomplete manifest", func(t *testing.T) { incomplete(t, open(t), lax) })
 }
 
-// BlobOf describes data as a layer.
-func BlobOf(data []byte) ocispec.Descriptor {
+// blobOf describes data as a layer.
+func blobOf(data []byte) ocispec.Descriptor {
 	return ocispec.Descriptor{MediaType: "application/octet-stream", Digest: digest.FromBytes(data), Size: int64(len(data))}
 }
 
-// ManifestOf makes an artifact's manifest with one layer and the empty configuration.
-func ManifestOf(t testing.TB, layer ocispec.Descriptor, subject *ocispec.Descriptor) (ocispec.Descriptor, []byte) {
+// manifestOf makes an artifact's manifest with one layer and the empty configuration.
+func manifestOf(t testing.TB, layer ocispec.Descriptor, subject *ocispec.Descriptor) (ocispec.Descriptor, []byte) {
 	t.Helper()
 	data, err := json.Marshal(ocispec.Manifest{
 		Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest,
-		ArtifactType: "application/vnd.example.thing", Config: Empty(), Layers: []ocispec.Descriptor{layer}, Subject: subject,
+		ArtifactType: "application/vnd.example.thing", Config: empty(), Layers: []ocispec.Descriptor{layer}, Subject: subject,
 		Annotations: map[string]string{"org.example.layer": layer.Digest.Encoded()[:8]},
 	})
 	if err != nil {
@@ -69,27 +49,27 @@ func ManifestOf(t testing.TB, layer ocispec.Descriptor, subject *ocispec.Descrip
 	return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: digest.FromBytes(data), Size: int64(len(data))}, data
 }
 
-// Empty is the configuration of artifacts that have none.
-func Empty() ocispec.Descriptor {
-	d := BlobOf([]byte("{}"))
+// empty is the configuration of artifacts that have none.
+func empty() ocispec.Descriptor {
+	d := blobOf([]byte("{}"))
 	d.MediaType = ocispec.MediaTypeEmptyJSON
 	return d
 }
 
-// Put pushes an artifact with one layer and returns its manifest; subject and tag may be left out.
-func Put(t testing.TB, s Store, content string, subject *ocispec.Descriptor, tag string) (ocispec.Descriptor, []byte) {
+// put pushes an artifact with one layer and returns its manifest; subject and tag may be left out.
+func put(t testing.TB, s *registry.Repository, content string, subject *ocispec.Descriptor, tag string) (ocispec.Descriptor, []byte) {
 	t.Helper()
 	ctx := t.Context()
-	layer := BlobOf([]byte(content))
+	layer := blobOf([]byte(content))
 	for _, push := range []func() error{
-		func() error { return s.PushBlob(ctx, Empty(), []byte("{}")) },
+		func() error { return s.PushBlob(ctx, empty(), []byte("{}")) },
 		func() error { return s.PushBlob(ctx, layer, []byte(content)) },
 	} {
 		if err := push(); err != nil {
 			t.Fatalf("PushBlob: %v", err)
 		}
 	}
-	desc, data := ManifestOf(t, layer, subject)
+	desc, data := manifestOf(t, layer, subject)
 	err := error(nil)
 	if subject != nil {
 		err = s.PushReferrer(ctx, desc, data)
@@ -102,10 +82,10 @@ func Put(t testing.TB, s Store, content string, subject *ocispec.Descriptor, tag
 	return desc, data
 }
 
-func blobs(t *testing.T, s Store) {
+func blobs(t *testing.T, s *registry.Repository) {
 	ctx := t.Context()
 	for _, content := range []string{"", "x", string(make([]byte, 300<<10))} {
-		desc := BlobOf([]byte(content))
+		desc := blobOf([]byte(content))
 		for range 2 { // again is no error
 			if err := s.PushBlob(ctx, desc, []byte(content)); err != nil {
 				t.Fatalf("PushBlob(%d bytes) = %v", len(content), err)
@@ -132,9 +112,9 @@ func blobs(t *testing.T, s Store) {
 	}
 }
 
-func manifests(t *testing.T, s Store) {
+func manifests(t *testing.T, s *registry.Repository) {
 	ctx := t.Context()
-	one, data := Put(t, s, "one", nil, "")
+	one, data := put(t, s, "one", nil, "")
 	want := ocispec.Descriptor{MediaType: one.MediaType, Digest: one.Digest, Size: one.Size}
 	got, bytes, err := s.Manifest(ctx, one.Digest)
 	if err != nil || string(bytes) != string(data) || !cmp.Equal(got, want) {
@@ -146,7 +126,7 @@ func manifests(t *testing.T, s Store) {
 	if ok, err := s.Exists(ctx, one); !ok || err != nil {
 		t.Errorf("Exists(manifest) = %v, %v, want true", ok, err)
 	}
-	two, _ := Put(t, s, "two", nil, "moving")
+	two, _ := put(t, s, "two", nil, "moving")
 	if err := s.Tag(ctx, one, "first.v1"); err != nil {
 		t.Fatalf("Tag = %v", err)
 	}
@@ -173,15 +153,15 @@ func manifests(t *testing.T, s Store) {
 	}
 }
 
-func referrers(t *testing.T, s Store) {
+func referrers(t *testing.T, s *registry.Repository) {
 	ctx := t.Context()
-	subject, _ := Put(t, s, "subject", nil, "t")
+	subject, _ := put(t, s, "subject", nil, "t")
 	if list, err := s.Referrers(ctx, subject); err != nil || len(list) != 0 {
 		t.Errorf("Referrers of the unsigned = %v, %v, want none", list, err)
 	}
 	var want []string
 	for i := range 3 {
-		d, data := Put(t, s, fmt.Sprintf("signature %d", i), &subject, "")
+		d, data := put(t, s, fmt.Sprintf("signature %d", i), &subject, "")
 		if err := s.PushReferrer(ctx, d, data); err != nil {
 			t.Errorf("PushReferrer again = %v", err)
 		}
@@ -205,9 +185,9 @@ func referrers(t *testing.T, s Store) {
 	}
 }
 
-func nothing(t *testing.T, s Store) {
+func nothing(t *testing.T, s *registry.Repository) {
 	ctx := t.Context()
-	desc := BlobOf([]byte("never pushed"))
+	desc := blobOf([]byte("never pushed"))
 	manifest := desc
 	manifest.MediaType = ocispec.MediaTypeImageManifest
 	for _, d := range []ocispec.Descriptor{desc, manifest} {
@@ -231,9 +211,9 @@ func nothing(t *testing.T, s Store) {
 	}
 }
 
-func badInput(t *testing.T, s Store) {
+func badInput(t *testing.T, s *registry.Repository) {
 	ctx := t.Context()
-	desc := BlobOf([]byte("right"))
+	desc := blobOf([]byte("right"))
 	if err := s.PushBlob(ctx, desc, []byte("wrong")); !errors.Is(err, fault.ErrDigestMismatch) {
 		t.Errorf("PushBlob of other bytes = %v, want fault.ErrDigestMismatch", err)
 	}
@@ -266,7 +246,7 @@ func badInput(t *testing.T, s Store) {
 			t.Errorf("PushBlob(%+v) = %v, want fault.ErrInvalid", bad, err)
 		}
 	}
-	plain, data := ManifestOf(t, desc, nil)
+	plain, data := manifestOf(t, desc, nil)
 	if err := s.PushReferrer(ctx, plain, data); !errors.Is(err, fault.ErrInvalid) {
 		t.Errorf("PushReferrer without a subject = %v, want fault.ErrInvalid", err)
 	}
@@ -277,17 +257,17 @@ func badInput(t *testing.T, s Store) {
 	}
 }
 
-func incomplete(t *testing.T, s Store, traits Traits) {
+func incomplete(t *testing.T, s *registry.Repository, lax bool) {
 	ctx := t.Context()
-	if err := s.PushBlob(ctx, Empty(), []byte("{}")); err != nil {
+	if err := s.PushBlob(ctx, empty(), []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
-	desc, data := ManifestOf(t, BlobOf([]byte("a layer that is not there")), nil)
+	desc, data := manifestOf(t, blobOf([]byte("a layer that is not there")), nil)
 	err := s.PushManifest(ctx, desc, data, "t")
 	switch {
-	case traits.TakesIncomplete && err != nil:
+	case lax && err != nil:
 		t.Errorf("PushManifest without its layer = %v, want nil here", err)
-	case !traits.TakesIncomplete && err == nil: // 400, 404 or 500, registries differ
+	case !lax && err == nil: // 400, 404 or 500, registries differ
 		t.Error("PushManifest without its layer = nil, want an error")
 	}
 }
