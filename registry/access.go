@@ -43,7 +43,10 @@ func (c *Client) newAccess(e *endpoint, ref Reference) *access {
 		endpoint: e, registry: ref.Registry,
 		withheld: func() bool { return !e.mirror && (c.o.Username != "" || c.o.Token != "") && !c.isFor(ref.Registry) },
 	}
-	a.auth = e.newAuth(a.noting(find), auth.NewCache()) // a cache for each repository: podman's files have credentials for parts of a host
+	a.auth = &auth.Client{
+		Client: e.client, Header: http.Header{"User-Agent": {e.userAgent}}, Credential: a.noting(find), ClientID: "longshore",
+		Cache: auth.NewCache(), // one for each repository: podman's files have credentials for parts of a host
+	}
 	a.repo = &remote.Repository{
 		Client: a, Reference: orasregistry.Reference{Registry: e.host, Repository: ref.Repository}, PlainHTTP: e.scheme == "http",
 		ManifestMediaTypes: manifestTypes,

@@ -131,7 +131,15 @@ func (c *Client) isFor(host string) bool {
 // of Options are sent there only if they are for its host.
 func (c *Client) OpenName(_ context.Context, name string) (*Repository, error) { return c.named(name) }
 
-// named is OpenName.
+// in calls do with a repository that a document names, as [Client.OpenName] opens it.
+func in[T any](c *Client, repository string, do func(*Repository) (T, error)) (out T, err error) {
+	r, err := c.named(repository)
+	if err == nil {
+		out, err = do(r)
+	}
+	return out, err
+}
+
 func (c *Client) named(name string) (*Repository, error) {
 	ref, err := ParseReference(name)
 	if err != nil {
@@ -140,18 +148,12 @@ func (c *Client) named(name string) (*Repository, error) {
 	return c.OpenNamed(ref)
 }
 
-// Resolve is Repository.Resolve on a repository that a document names: the credentials of Options are sent only if they
-// are for its host.
+// Resolve is [Repository.Resolve] on a repository that a document names.
 func (c *Client) Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
-	r, err := c.named(repository)
-	if err != nil {
-		return ocispec.Descriptor{}, err
-	}
-	return r.Resolve(ctx, tag)
+	return in(c, repository, func(r *Repository) (ocispec.Descriptor, error) { return r.Resolve(ctx, tag) })
 }
 
-// EachResolve is Repository.EachResolve on a repository that a document names: the credentials of Options are sent only if
-// they are for its host.
+// EachResolve is [Repository.EachResolve] on a repository that a document names.
 func (c *Client) EachResolve(ctx context.Context, repository, tag string, enough func(ocispec.Descriptor) bool) error {
 	r, err := c.named(repository)
 	if err != nil {
@@ -166,11 +168,7 @@ type Upstream struct{ *Client }
 
 // Resolve is Client.Resolve at the registry itself.
 func (u Upstream) Resolve(ctx context.Context, repository, tag string) (ocispec.Descriptor, error) {
-	r, err := u.named(repository)
-	if err != nil {
-		return ocispec.Descriptor{}, err
-	}
-	return r.here(ctx, tag)
+	return in(u.Client, repository, func(r *Repository) (ocispec.Descriptor, error) { return r.here(ctx, tag) })
 }
 
 // Tagged is [Repository.Tagged] at the registry itself.
@@ -184,25 +182,15 @@ func (u Upstream) Tagged(ctx context.Context, repository, tag string) (ocispec.D
 
 // TagsWithPrefix is [Repository.TagsWithPrefix] at the registry itself.
 func (u Upstream) TagsWithPrefix(ctx context.Context, repository, prefix string) ([]string, error) {
-	r, err := u.named(repository)
-	if err != nil {
-		return nil, err
-	}
-	return r.Upstream().TagsWithPrefix(ctx, prefix)
+	return in(u.Client, repository, func(r *Repository) ([]string, error) { return r.Upstream().TagsWithPrefix(ctx, prefix) })
 }
 
-// Tags is Repository.Tags on a repository that a document names: the credentials of Options are sent only if they
-// are for its host.
+// Tags is [Repository.Tags] on a repository that a document names.
 func (c *Client) Tags(ctx context.Context, repository string) ([]string, error) {
-	r, err := c.named(repository)
-	if err != nil {
-		return nil, err
-	}
-	return r.Tags(ctx)
+	return in(c, repository, func(r *Repository) ([]string, error) { return r.Tags(ctx) })
 }
 
-// Manifest is Repository.Manifest on a repository that a document names: the credentials of Options are sent only if they
-// are for its host.
+// Manifest is [Repository.Manifest] on a repository that a document names.
 func (c *Client) Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
 	r, err := c.named(repository)
 	if err != nil {
@@ -211,12 +199,7 @@ func (c *Client) Manifest(ctx context.Context, repository string, d digest.Diges
 	return r.Manifest(ctx, d)
 }
 
-// Blob is Repository.Blob on a repository that a document names: the credentials of Options are sent only if they
-// are for its host.
+// Blob is [Repository.Blob] on a repository that a document names.
 func (c *Client) Blob(ctx context.Context, repository string, desc ocispec.Descriptor, limit int64) ([]byte, error) {
-	r, err := c.named(repository)
-	if err != nil {
-		return nil, err
-	}
-	return r.Blob(ctx, desc, limit)
+	return in(c, repository, func(r *Repository) ([]byte, error) { return r.Blob(ctx, desc, limit) })
 }

@@ -208,15 +208,11 @@ func (d *doctor) remove(ctx context.Context) error {
 	ctx = context.WithoutCancel(ctx)
 	var failed error
 	for _, m := range d.made {
-		err := d.a.answer(ctx, d.a.repo.Manifests().Delete(ctx, ocispec.Descriptor{Digest: m}))
-		if errors.Is(err, fault.ErrNotFound) {
-			err = nil
-		}
-		if failed == nil {
+		if err := d.p.remove(ctx, m.String()); failed == nil {
 			failed = err
 		}
 	}
-	if failed != nil && !refused(failed) {
+	if failed != nil && !refused(failed) && !errors.Is(failed, fault.ErrUnsupported) {
 		return failed
 	}
 	d.tell("removes manifests", failed == nil, "what was pushed to find out has been removed",

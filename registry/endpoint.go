@@ -12,8 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"oras.land/oras-go/v2/registry/remote/auth"
-
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/certsd"
 	"github.com/longshore-dev/longshore/registry/internal/wire"
@@ -193,17 +191,6 @@ func (c *Client) newEndpoint(h certsd.Host, mirror bool) (*endpoint, error) {
 	}
 	e.largest.Store(largest)
 	return e, nil
-}
-
-// newAuth creates the client that answers challenges. It stores tokens in cache.
-func (e *endpoint) newAuth(find auth.CredentialFunc, cache auth.Cache) *auth.Client {
-	return &auth.Client{
-		Client:     e.client,
-		Header:     http.Header{"User-Agent": {e.userAgent}},
-		Credential: find,
-		Cache:      cache,
-		ClientID:   "longshore",
-	}
 }
 
 // transportError separates the end of the caller's context from a timeout of the registry.

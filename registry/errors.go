@@ -132,7 +132,11 @@ func classify(err error) error {
 	)
 	switch {
 	case errors.As(err, &response):
-		return wire.StatusError(response.Method, response.StatusCode, codeOf(response), messageOf(response))
+		var first errcode.Error
+		if len(response.Errors) > 0 {
+			first = response.Errors[0]
+		}
+		return wire.StatusError(response.Method, response.StatusCode, first.Code, first.Message)
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
 		return fault.WithHint(fmt.Errorf("it asks for a user name and password, none are known: %w", fault.ErrUnauthenticated),
 			"log in, or set LONGSHORE_USERNAME and LONGSHORE_PASSWORD")
@@ -234,18 +238,4 @@ func validity(e *x509.CertificateInvalidError) string {
 		return ""
 	}
 	return fmt.Sprintf(" (valid from %s to %s)", e.Cert.NotBefore.UTC().Format(time.DateOnly), e.Cert.NotAfter.UTC().Format(time.DateOnly))
-}
-
-func codeOf(r *errcode.ErrorResponse) string {
-	if len(r.Errors) == 0 {
-		return ""
-	}
-	return r.Errors[0].Code
-}
-
-func messageOf(r *errcode.ErrorResponse) string {
-	if len(r.Errors) == 0 {
-		return ""
-	}
-	return r.Errors[0].Message
 }

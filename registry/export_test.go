@@ -16,7 +16,7 @@ var NewError = newError
 
 // Mount makes a blob of another repository available, and reports whether no bytes were sent.
 func (r *Repository) Mount(ctx context.Context, desc ocispec.Descriptor, from string, data []byte) (bool, error) {
-	return r.mount(ctx, desc, from, func() ([]byte, error) { return data, nil })
+	return r.place.(*remotePlace).mount(ctx, desc, from, func() ([]byte, error) { return data, nil })
 }
 
 // Sizes of uploads.

@@ -357,9 +357,10 @@ func (p *layoutPlace) referrers(ctx context.Context, subject ocispec.Descriptor)
 	}
 	if len(out) == 0 {
 		desc, data, err := p.read(ctx, store, fallbackTag(subject.Digest), maxIndex)
-		return fallbackList(desc, data, err, subject.Digest)
+		e, err := fallbackEntries(desc, data, err, subject.Digest)
+		return e.list, err
 	}
-	slices.SortFunc(out, func(a, b ocispec.Descriptor) int { return bytes.Compare([]byte(a.Digest), []byte(b.Digest)) })
+	slices.SortFunc(out, func(a, b ocispec.Descriptor) int { return cmp.Compare(a.Digest, b.Digest) })
 	return out, nil
 }
 
@@ -428,16 +429,6 @@ func (p *layoutPlace) pushBlobFrom(ctx context.Context, desc ocispec.Descriptor,
 		return err
 	})
 }
-
-func (p *layoutPlace) mount(ctx context.Context, desc ocispec.Descriptor, _ string, get func() ([]byte, error)) (bool, error) {
-	data, err := get()
-	if err == nil {
-		_, err = p.pushBlob(ctx, desc, data)
-	}
-	return false, err
-}
-
-func (p *layoutPlace) holds(context.Context, string, ocispec.Descriptor) bool { return false }
 
 func (p *layoutPlace) pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error {
 	return p.put(ctx, desc, data, tag, nil)

@@ -61,12 +61,7 @@ func (c *Client) ping(ctx context.Context, host, user, secret string) error {
 		return err
 	}
 	a := c.newAccess(all[len(all)-1], Reference{Registry: host})
-	a.auth.Credential = a.noting(func(_ context.Context, at string) (auth.Credential, error) {
-		if at != a.host {
-			return auth.EmptyCredential, nil
-		}
-		return credential(user, secret), nil
-	})
+	a.auth.Credential = a.noting(auth.StaticCredential(a.host, credential(user, secret)))
 	a.withheld = func() bool { return false }
 	resp, err := a.call(ctx, http.MethodGet, "", nil, nil)
 	if err != nil {

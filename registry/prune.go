@@ -22,12 +22,12 @@ import (
 // list that another writer restores at the same moment must not name a deleted manifest. The registry's garbage collection removes
 // it like all untagged manifests.
 func (r *Repository) RemoveReferrer(ctx context.Context, subject ocispec.Descriptor, d digest.Digest) error {
-	err := checkDigest(d)
+	p, err := r.removable(d)
 	if err == nil {
 		err = checkDigest(subject.Digest)
 	}
 	if err == nil {
-		err = r.removeReferrer(ctx, subject, d)
+		err = p.removeReferrer(ctx, subject, d)
 	}
 	return r.fail("remove referrer", d.String(), err)
 }
@@ -58,12 +58,11 @@ func (p *remotePlace) dropFallback(ctx context.Context, subject ocispec.Descript
 	defer unlock()
 	for range mergeRounds {
 		desc, data, err := p.manifestAt(ctx, p.upstream(), tag, maxIndex)
-		list, err := fallbackList(desc, data, err, subject.Digest)
-		if err != nil || !lists(list, d) {
+		e, err := fallbackEntries(desc, data, err, subject.Digest)
+		if err != nil || !lists(e.list, d) {
 			return err
 		}
-		list = slices.DeleteFunc(list, func(o ocispec.Descriptor) bool { return o.Digest == d })
-		index, data, err := referrersIndex(list)
+		index, data, err := referrersIndex(slices.DeleteFunc(e.list, func(o ocispec.Descriptor) bool { return o.Digest == d }))
 		if err != nil {
 			return err
 		}
@@ -251,10 +250,6 @@ func (p *remotePlace) release(ctx context.Context, d digest.Digest, tag string, 
 		there, err := p.resolveAt(p.reading(ctx, a), a, other)
 		return there.Digest, err
 	}, drop)
-}
-
-func (p *layoutPlace) removeReferrer(context.Context, ocispec.Descriptor, digest.Digest) error {
-	return fmt.Errorf("a layout keeps what is in it: %w", fault.ErrUnsupported)
 }
 
 // Upstream is the same repository at the registry itself, without its mirrors, which may be outdated.

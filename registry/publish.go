@@ -98,7 +98,8 @@ func (r *Repository) pushBlobs(ctx context.Context, blobs []artifacts.Blob, from
 // bring pushes a blob in the cheapest way: it exists, it is mounted from another repository, or it is sent. It reports whether
 // it did not exist.
 func (r *Repository) bring(ctx context.Context, b artifacts.Blob, from []string) (absent bool, err error) {
-	if len(from) == 0 {
+	p, remote := r.place.(*remotePlace)
+	if !remote || len(from) == 0 {
 		return r.pushBlob(ctx, b.Descriptor, b.Data)
 	}
 	there, err := r.Upstream().exists(ctx, b.Descriptor) // a mirror may have a blob that the registry has lost
@@ -106,10 +107,10 @@ func (r *Repository) bring(ctx context.Context, b artifacts.Blob, from []string)
 		return false, err
 	}
 	last := len(from) - 1
-	i := slices.IndexFunc(from[:last], func(repository string) bool { return r.holds(ctx, repository, b.Descriptor) })
+	i := slices.IndexFunc(from[:last], func(repository string) bool { return p.holds(ctx, repository, b.Descriptor) })
 	if i < 0 {
 		i = last
 	}
-	_, err = r.mount(ctx, b.Descriptor, from[i], func() ([]byte, error) { return b.Data, nil })
+	_, err = p.mount(ctx, b.Descriptor, from[i], func() ([]byte, error) { return b.Data, nil })
 	return err == nil, err
 }

@@ -235,12 +235,6 @@ func fallbackEntries(desc ocispec.Descriptor, data []byte, err error, subject di
 	return parseReferrers(data)
 }
 
-// fallbackList is the list of fallbackEntries.
-func fallbackList(desc ocispec.Descriptor, data []byte, err error, subject digest.Digest) ([]ocispec.Descriptor, error) {
-	e, err := fallbackEntries(desc, data, err, subject)
-	return e.list, err
-}
-
 // pushReferrer puts the manifest and returns when it is listed.
 func (p *remotePlace) pushReferrer(ctx context.Context, subject, desc ocispec.Descriptor, data []byte) error {
 	ctx = p.writing(ctx)
@@ -291,11 +285,10 @@ func listed(desc ocispec.Descriptor, data []byte) ocispec.Descriptor {
 		Annotations map[string]string `json:"annotations"`
 	}
 	_ = json.Unmarshal(data, &m) // subjectOf has read it before
-	entry := ocispec.Descriptor{
-		MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size, ArtifactType: m.ArtifactType, Annotations: m.Annotations,
+	return ocispec.Descriptor{
+		MediaType: desc.MediaType, Digest: desc.Digest, Size: desc.Size,
+		ArtifactType: cmp.Or(m.ArtifactType, m.Config.MediaType), Annotations: m.Annotations,
 	}
-	entry.ArtifactType = cmp.Or(entry.ArtifactType, m.Config.MediaType)
-	return entry
 }
 
 // mergeFallback adds a manifest to the list under the fallback tag, and returns after it has read it back a moment later.
@@ -311,7 +304,8 @@ func (p *remotePlace) mergeFallback(ctx context.Context, subject, desc ocispec.D
 	a, seen := p.upstream(), 0
 	for round := range mergeRounds {
 		desc, data, err := p.manifestAt(ctx, a, tag, maxIndex)
-		list, err := fallbackList(desc, data, err, subject.Digest)
+		e, err := fallbackEntries(desc, data, err, subject.Digest)
+		list := e.list
 		if err != nil {
 			return err
 		}

@@ -50,11 +50,8 @@ type place interface {
 	tags(ctx context.Context, prefix string) ([]string, error) // prefix: a hint that no other tag is needed
 	pushBlob(ctx context.Context, desc ocispec.Descriptor, data []byte) (sent bool, err error)
 	pushBlobFrom(ctx context.Context, desc ocispec.Descriptor, open opener) (sent bool, err error)
-	mount(ctx context.Context, desc ocispec.Descriptor, from string, get func() ([]byte, error)) (bool, error)
-	holds(ctx context.Context, repository string, desc ocispec.Descriptor) bool
 	pushManifest(ctx context.Context, desc ocispec.Descriptor, data []byte, tag string) error
 	pushReferrer(ctx context.Context, subject, desc ocispec.Descriptor, data []byte) error
-	removeReferrer(ctx context.Context, subject ocispec.Descriptor, d digest.Digest) error
 }
 
 // Name is "host/path", or the path of a layout.
