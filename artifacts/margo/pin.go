@@ -2,14 +2,11 @@ package margo
 
 import (
 	"bytes"
-	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/opencontainers/go-digest"
 
@@ -47,7 +44,7 @@ func Pin(file string, deployment []byte, pins map[string]digest.Digest) ([]byte,
 	}
 	nodes := root.Get("spec").Get("deploymentProfile").Get("components").Items()
 	names := make([]string, 0, len(nodes))
-	var edits []edit
+	var edits []strict.Replacement
 	for i, n := range nodes {
 		c := &before.Spec.DeploymentProfile.Components[i]
 		names = append(names, c.Name)
@@ -81,7 +78,7 @@ func Pin(file string, deployment []byte, pins map[string]digest.Digest) ([]byte,
 			return nil, fmt.Errorf("pin component %q in %s: there is none of that name (there are: %s): %w", name, file, strings.Join(names, ", "), fault.ErrInvalid)
 		}
 	}
-	out := apply(deployment, edits)
+	out := strict.Replace(deployment, edits)
 	after, err := ParseApplicationDeployment(file, out)
 	if err != nil || !reflect.DeepEqual(before, after) {
 		return nil, fault.WithHint(fmt.Errorf("pin components in %s: the notation of the document is not understood: %w", file, fault.ErrUnsupported),
@@ -90,26 +87,11 @@ func Pin(file string, deployment []byte, pins map[string]digest.Digest) ([]byte,
 	return out, nil
 }
 
-// edit replaces length bytes at offset.
-type edit struct {
-	offset, length int
-	text           string
+func notUnderstood(line int) error {
+	return fmt.Errorf("line %d: the notation of the document is not understood: %w", line, fault.ErrUnsupported)
 }
 
-func apply(data []byte, edits []edit) []byte {
-	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.offset, b.offset) })
-	var out []byte
-	at := 0
-	for _, e := range edits {
-		out = append(append(out, data[at:e.offset]...), e.text...)
-		at = e.offset + e.length
-	}
-	return append(out, data[at:]...)
-}
-
-var errNotation = errors.New("the notation of the document is not understood")
-
-func pinEdit(data []byte, component *strict.Node, d digest.Digest) (edit, error) {
+func pinEdit(data []byte, component *strict.Node, d digest.Digest) (strict.Replacement, error) {
 	newline := "\n"
 	if bytes.Contains(data, []byte("\r\n")) {
 		newline = "\r\n"
@@ -125,15 +107,15 @@ func pinEdit(data []byte, component *strict.Node, d digest.Digest) (edit, error)
 		object, flow = x, fmt.Sprintf("%q: %q", "digest", d)
 		member = func(indent string) string { return fmt.Sprintf("digest: %q%s%s", d, newline, indent) }
 	}
-	at, err := offset(data, object.Line, object.Column)
-	if err != nil {
-		return edit{}, err
+	at := strict.Offset(data, object.Line, object.Column)
+	if at < 0 {
+		return strict.Replacement{}, notUnderstood(object.Line)
 	}
 	if data[at] == '{' {
 		if len(object.Members()) > 0 {
 			flow += ", "
 		}
-		return edit{offset: at + 1, text: flow}, nil
+		return strict.Replacement{From: at + 1, To: at + 1, Text: flow}, nil
 	}
 	indent := strings.Repeat(" ", object.Column-1)
 	if object == component {
@@ -142,31 +124,28 @@ func pinEdit(data []byte, component *strict.Node, d digest.Digest) (edit, error)
 			if after == len(data) && !bytes.HasSuffix(data, []byte("\n")) {
 				text = newline + strings.TrimSuffix(text, newline)
 			}
-			return edit{offset: after, text: text}, nil
+			return strict.Replacement{From: after, To: after, Text: text}, nil
 		}
 	}
-	return edit{offset: at, text: member(indent)}, nil
+	return strict.Replacement{From: at, To: at, Text: member(indent)}, nil
 }
 
 // replaceScalar changes a digest that stands there plain or in quotes.
-func replaceScalar(data []byte, n *strict.Node, d digest.Digest) (edit, error) {
-	at, err := offset(data, n.Line, n.Column)
-	if err != nil {
-		return edit{}, err
-	}
-	if data[at] == '"' || data[at] == '\'' {
+func replaceScalar(data []byte, n *strict.Node, d digest.Digest) (strict.Replacement, error) {
+	at := strict.Offset(data, n.Line, n.Column)
+	if at >= 0 && (data[at] == '"' || data[at] == '\'') {
 		at++
 	}
-	if !bytes.HasPrefix(data[at:], []byte(n.Text())) {
-		return edit{}, fmt.Errorf("line %d: %w: %w", n.Line, errNotation, fault.ErrUnsupported)
+	if at < 0 || !bytes.HasPrefix(data[at:], []byte(n.Text())) {
+		return strict.Replacement{}, notUnderstood(n.Line)
 	}
-	return edit{offset: at, length: len(n.Text()), text: d.String()}, nil
+	return strict.Replacement{From: at, To: at + len(n.Text()), Text: d.String()}, nil
 }
 
 // lineAfter is the offset of the line that follows a scalar which ends its line; false when that is not so simple.
 func lineAfter(data []byte, n *strict.Node) (int, bool) {
-	at, err := offset(data, n.Line, n.Column)
-	if err != nil || n.KeyLine != n.Line {
+	at := strict.Offset(data, n.Line, n.Column)
+	if at < 0 || n.KeyLine != n.Line {
 		return 0, false
 	}
 	line := data[at:]
@@ -181,24 +160,4 @@ func lineAfter(data []byte, n *strict.Node) (int, bool) {
 		}
 	}
 	return 0, false
-}
-
-// offset is where a line and column (in characters) are in the bytes.
-func offset(data []byte, line, column int) (int, error) {
-	at := 0
-	for range line - 1 {
-		i := bytes.IndexByte(data[at:], '\n')
-		if i < 0 {
-			return 0, fmt.Errorf("line %d: %w: %w", line, errNotation, fault.ErrUnsupported)
-		}
-		at += i + 1
-	}
-	for range column - 1 {
-		_, size := utf8.DecodeRune(data[at:])
-		at += size
-	}
-	if at >= len(data) {
-		return 0, fmt.Errorf("line %d: %w: %w", line, errNotation, fault.ErrUnsupported)
-	}
-	return at, nil
 }

@@ -4,20 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
-
-// edit replaces a part of a document.
-type edit struct {
-	from, to int // bytes
-	text     string
-}
 
 // Inline makes a policy fit to travel: what it names by file comes inside, the rest of the text stays as it was written,
 // comments too. A trusted root comes out beside it. file and read are as in [Parse].
@@ -47,12 +39,7 @@ func Inline(file string, data []byte, read func(path string) ([]byte, error)) (d
 	if err := root.Err(); err != nil {
 		return nil, nil, err
 	}
-	slices.SortFunc(in.edits, func(a, b edit) int { return b.from - a.from })
-	document = slices.Clone(data)
-	for _, e := range in.edits {
-		document = slices.Concat(document[:e.from], []byte(e.text), document[e.to:])
-	}
-	if len(document) > artifacts.MaxTrustPolicy {
+	if document = strict.Replace(data, in.edits); len(document) > artifacts.MaxTrustPolicy {
 		return nil, nil, fmt.Errorf("%s: %d bytes with its keys, more than %d: %w", file, len(document), artifacts.MaxTrustPolicy, fault.ErrTooLarge)
 	}
 	if _, err := ParseTravelling(document, trustedRoot); err != nil {
@@ -65,7 +52,7 @@ type inliner struct {
 	data  []byte
 	dir   string
 	read  func(path string) ([]byte, error)
-	edits []edit
+	edits []strict.Replacement
 }
 
 func (in *inliner) open(n *strict.Node) []byte {
@@ -86,7 +73,7 @@ func (in *inliner) pem(n *strict.Node) {
 		return
 	}
 	data := in.open(n)
-	key := in.offset(n.KeyLine, n.KeyColumn)
+	key := strict.Offset(in.data, n.KeyLine, n.KeyColumn)
 	end := key + len("file")
 	if key >= 0 && (in.data[key] == '"' || in.data[key] == '\'') {
 		end += 2
@@ -96,14 +83,14 @@ func (in *inliner) pem(n *strict.Node) {
 		return
 	}
 	if in.value(n, strings.ReplaceAll(string(data), "\r\n", "\n")) {
-		in.edits = append(in.edits, edit{key, end, "pem"})
+		in.edits = append(in.edits, strict.Replacement{From: key, To: end, Text: "pem"})
 	}
 }
 
 // value replaces a string of one line.
 func (in *inliner) value(n *strict.Node, by string) bool {
 	quoted, err := json.Marshal(by)
-	from := in.offset(n.Line, n.Column)
+	from := strict.Offset(in.data, n.Line, n.Column)
 	to := -1
 	if from >= 0 && err == nil {
 		to = in.end(from, n.Text())
@@ -112,7 +99,7 @@ func (in *inliner) value(n *strict.Node, by string) bool {
 		n.HintFaultf("write pem in its place", "cannot be replaced by what is in the file")
 		return false
 	}
-	in.edits = append(in.edits, edit{from, to, string(quoted)})
+	in.edits = append(in.edits, strict.Replacement{From: from, To: to, Text: string(quoted)})
 	return true
 }
 
@@ -145,24 +132,4 @@ func (in *inliner) end(from int, text string) int {
 		return from + len(text)
 	}
 	return -1
-}
-
-// offset is the byte at which a character is; -1: there is none.
-func (in *inliner) offset(line, column int) int {
-	at := 0
-	for ; line > 1; line-- {
-		i := slices.Index(in.data[at:], '\n')
-		if i < 0 {
-			return -1
-		}
-		at += i + 1
-	}
-	for ; column > 1 && at < len(in.data); column-- {
-		_, size := utf8.DecodeRune(in.data[at:])
-		at += size
-	}
-	if at >= len(in.data) {
-		return -1
-	}
-	return at
 }
