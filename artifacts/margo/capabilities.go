@@ -127,9 +127,6 @@ func (DeviceProperties) needHosting(n *strict.Node) {
 }
 
 func oneOrMore(n *strict.Node, set []string) []string {
-	if n == nil {
-		return nil
-	}
 	var out []string
 	for _, i := range n.Items() {
 		out = append(out, i.OneOf(set...))

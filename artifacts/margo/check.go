@@ -1,9 +1,11 @@
 package margo
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/big"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,15 +48,11 @@ func (q *CapacityRequirements) unmet(p DeviceProperties) []string {
 	}
 	var out []string
 	if q.CPU != nil && !slices.ContainsFunc(p.CPUs, q.CPU.fits) {
-		need := strconv.FormatFloat(q.CPU.Cores, 'f', -1, 64) + " cores"
-		if len(q.CPU.Architectures) > 0 {
-			need += " of " + strings.Join(q.CPU.Architectures, " or ")
-		}
 		has := make([]string, 0, len(p.CPUs))
 		for _, c := range p.CPUs {
 			has = append(has, strings.TrimSpace(strconv.FormatFloat(c.Cores, 'f', -1, 64)+" "+c.Architecture))
 		}
-		out = append(out, fmt.Sprintf("needs %s in one processor, device has %s (capacityRequirements.cpu)", need, orNothing(strings.Join(has, ", "))))
+		out = append(out, fmt.Sprintf("needs %s in one processor, device has %s (capacityRequirements.cpu)", q.CPU, cmp.Or(strings.Join(has, ", "), toldNone)))
 	}
 	for _, a := range []struct{ what, need, has string }{{"memory", q.Memory, p.Memory}, {"storage", q.Storage, p.Storage}} {
 		if a.need == "" {
@@ -63,15 +61,19 @@ func (q *CapacityRequirements) unmet(p DeviceProperties) []string {
 		need, ok := amount(a.need)
 		has, told := amount(a.has)
 		if !ok || !told || has.Cmp(need) < 0 {
-			out = append(out, fmt.Sprintf("needs %s %s, device has %s (capacityRequirements.%s)", a.what, a.need, orNothing(a.has), a.what))
+			out = append(out, fmt.Sprintf("needs %s %s, device has %s (capacityRequirements.%s)", a.what, a.need, cmp.Or(a.has, toldNone), a.what))
 		}
 	}
 	return out
 }
 
-func orNothing(s string) string {
-	if s == "" {
-		return "told none"
+const toldNone = "told none"
+
+// String is "2 cores of amd64 or arm64".
+func (r *CPURequirement) String() string {
+	s := strconv.FormatFloat(r.Cores, 'f', -1, 64) + " cores"
+	if len(r.Architectures) > 0 {
+		s += " of " + strings.Join(r.Architectures, " or ")
 	}
 	return s
 }
@@ -204,31 +206,18 @@ func same(a, b any) bool {
 		y, ok := number(b)
 		return ok && x.Cmp(y) == 0
 	}
-	switch a := a.(type) {
-	case string:
-		b, ok := b.(string)
-		return ok && a == b
-	case bool:
-		b, ok := b.(bool)
-		return ok && a == b
+	switch a.(type) {
+	case string, bool:
+		return a == b
 	}
 	return false
 }
 
+// alike reports whether two values, of which b is no list and no object, have one JSON type.
 func alike(a, b any) bool {
-	if _, ok := number(a); ok {
-		_, ok = number(b)
-		return ok
-	}
-	switch a.(type) {
-	case string:
-		_, ok := b.(string)
-		return ok
-	case bool:
-		_, ok := b.(bool)
-		return ok
-	}
-	return false
+	_, x := number(a)
+	_, y := number(b)
+	return x && y || reflect.TypeOf(a) == reflect.TypeOf(b)
 }
 
 // number holds every number of a document exactly.
@@ -299,11 +288,7 @@ func (c *DeviceConstraints) Summary() []string {
 	var out []string
 	if q := c.CapacityRequirements; q != nil {
 		if q.CPU != nil {
-			need := strconv.FormatFloat(q.CPU.Cores, 'f', -1, 64) + " cores"
-			if len(q.CPU.Architectures) > 0 {
-				need += " of " + strings.Join(q.CPU.Architectures, " or ")
-			}
-			out = append(out, need)
+			out = append(out, q.CPU.String())
 		}
 		if q.Memory != "" {
 			out = append(out, "memory "+q.Memory)

@@ -193,10 +193,8 @@ func configuration(n *strict.Node, parameters map[string]Parameter) *Configurati
 				Parameter:   parameter.Filled(),
 				Name:        i.Need("name").Filled(),
 				Description: i.Get("description").Text(),
+				Immutable:   i.Get("immutable").Bool(),
 				Schema:      schema.Filled(),
-			}
-			if m := i.Get("immutable"); m != nil {
-				set.Immutable = m.Bool()
 			}
 			if _, ok := parameters[set.Parameter]; !ok && set.Parameter != "" {
 				parameter.Faultf("there is no parameter %q", set.Parameter)
@@ -220,6 +218,7 @@ func configurationSchema(n *strict.Node) ConfigurationSchema {
 		RegexMatch:   n.Get("regexMatch").Text(),
 		MinPrecision: whole(n.Get("minPrecision")),
 		MaxPrecision: whole(n.Get("maxPrecision")),
+		Multiselect:  n.Get("multiselect").Bool(),
 	}
 	if v := n.Get("minValue"); v != nil {
 		s.MinValue = new(v.Float64())
@@ -231,9 +230,6 @@ func configurationSchema(n *strict.Node) ConfigurationSchema {
 		if v := n.Get(k); v != nil {
 			s.AllowEmpty = v.Bool()
 		}
-	}
-	if v := n.Get("multiselect"); v != nil {
-		s.Multiselect = v.Bool()
 	}
 	for _, o := range n.Get("options").Items() {
 		s.Options = append(s.Options, o.Value())
