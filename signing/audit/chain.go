@@ -75,8 +75,11 @@ type Report struct {
 	NotChecked []Unchecked `json:"notChecked"`
 }
 
-func (n *Node) walk(visit func(*Node)) {
-	visit(n)
+// walk calls visit for every check of the artifact and of everything below it.
+func (n *Node) walk(visit func(*Node, Check)) {
+	for _, c := range n.Checks {
+		visit(n, c)
+	}
 	for _, child := range n.Below {
 		child.walk(visit)
 	}
@@ -84,11 +87,9 @@ func (n *Node) walk(visit func(*Node)) {
 
 // EachSignature calls visit for every good signature of the artifact and of everything below it, with its subject.
 func (r *Report) EachSignature(visit func(of digest.Digest, s Signed)) {
-	r.walk(func(n *Node) {
-		for _, c := range n.Checks {
-			for _, s := range c.Signatures {
-				visit(n.Digest, s)
-			}
+	r.walk(func(n *Node, c Check) {
+		for _, s := range c.Signatures {
+			visit(n.Digest, s)
 		}
 	})
 }
@@ -96,24 +97,14 @@ func (r *Report) EachSignature(visit func(of digest.Digest, s Signed)) {
 // Insecure reports whether something was accepted without a signature.
 func (r *Report) Insecure() bool {
 	insecure := false
-	r.walk(func(n *Node) {
-		for _, c := range n.Checks {
-			insecure = insecure || c.Result == Insecure
-		}
-	})
+	r.walk(func(_ *Node, c Check) { insecure = insecure || c.Result == Insecure })
 	return insecure
 }
 
 // Err joins the reasons against using the artifact; nil: none.
 func (r *Report) Err() error {
 	var all []error
-	r.walk(func(n *Node) {
-		for _, c := range n.Checks {
-			if c.Err != nil {
-				all = append(all, c.Err)
-			}
-		}
-	})
+	r.walk(func(_ *Node, c Check) { all = append(all, c.Err) })
 	return errors.Join(all...)
 }
 
@@ -122,8 +113,7 @@ func (n *Node) add(c Check) { n.Checks = append(n.Checks, c) }
 // audit is one run.
 type audit struct {
 	Options
-	mu     sync.Mutex
-	judged map[string]func() []Check
+	judged sync.Map // by artifact: func() []Check
 }
 
 // Chain checks the artifact of a tag or a digest, and everything below it: a state's deployments, their
@@ -146,7 +136,7 @@ func Chain(ctx context.Context, src signing.Source, target string, o Options) (*
 	if o.Kind == artifacts.KindIndex {
 		o.Kind = artifacts.KindImage
 	}
-	a := &audit{Options: o, judged: map[string]func() []Check{}}
+	a := &audit{Options: o}
 	root := &Node{Kind: string(o.Kind), Reference: src.Name(), Digest: desc.Digest}
 	if string(d.Digest) != target {
 		root.Reference += ":" + target
@@ -172,14 +162,8 @@ func OfFile(ctx context.Context, src signing.Source, file ocispec.Descriptor, j 
 // judge checks one artifact once, however often it is used.
 func (a *audit) judge(ctx context.Context, src signing.Source, s Subject) []Check {
 	key := fmt.Sprint(s.Kind, " ", src.Name(), "@", s.Descriptor.Digest)
-	a.mu.Lock()
-	judge := a.judged[key]
-	if judge == nil {
-		judge = sync.OnceValue(func() []Check { return a.Judge.Judge(ctx, src, s) })
-		a.judged[key] = judge
-	}
-	a.mu.Unlock()
-	return slices.Clone(judge())
+	judge, _ := a.judged.LoadOrStore(key, sync.OnceValue(func() []Check { return a.Judge.Judge(ctx, src, s) }))
+	return slices.Clone(judge.(func() []Check)())
 }
 
 // open reads an artifact and continues below it.
@@ -279,21 +263,9 @@ func (a *audit) deployments(ctx context.Context, n *Node, all []artifacts.Deploy
 
 // pinned checks a component that a deployment names.
 func (a *audit) pinned(ctx context.Context, n *Node, c artifacts.DeployedComponent, use *Use) {
-	src, err := a.Places.Place(ctx, c.Repository)
-	if err != nil {
-		n.add(fails("pin", fmt.Errorf("component %s: %w", n.Reference, err)))
+	src := a.pin(ctx, n, c.Repository, c.Version)
+	if src == nil {
 		return
-	}
-	if c.Digest != "" {
-		n.add(Check{Name: "pin", Result: Passed, Detail: "named by its digest"})
-	} else {
-		d, err := src.Resolve(ctx, c.Version)
-		if err != nil {
-			n.add(fails("pin", fmt.Errorf("component %s: %w", n.Reference, err)))
-			return
-		}
-		n.Digest = d.Digest
-		n.add(Check{Name: "pin", Result: Insecure, Detail: "named by a tag, which means this today"})
 	}
 	desc, manifest, err := src.Manifest(ctx, n.Digest)
 	if err != nil {
@@ -304,6 +276,23 @@ func (a *audit) pinned(ctx context.Context, n *Node, c artifacts.DeployedCompone
 	if err := a.component(ctx, src, n, manifest, use); err != nil {
 		n.add(fails("content", fmt.Errorf("component %s: %w", n.at(), err)))
 	}
+}
+
+// pin checks how a component or an image is named, sets its digest, and returns its repository; nil: it could not be found.
+func (a *audit) pin(ctx context.Context, n *Node, repository, tag string) signing.Source {
+	c := Check{Name: "pin", Result: Passed, Detail: "named by its digest"}
+	src, err := a.Places.Place(ctx, repository)
+	if err == nil && n.Digest == "" {
+		var d ocispec.Descriptor
+		d, err = src.Resolve(ctx, tag)
+		n.Digest, c.Result, c.Detail = d.Digest, Insecure, "named by a tag, which means this today"
+	}
+	if err != nil {
+		n.add(fails("pin", fmt.Errorf("%s %s: %w", n.Kind, n.Reference, err)))
+		return nil
+	}
+	n.add(c)
+	return src
 }
 
 // component checks a Compose Archive, the images of its lock, and other images of the project. use is nil
@@ -367,25 +356,11 @@ func (a *audit) unlocked(ctx context.Context, u ImageUse) *Node {
 	if u.Tag != "" {
 		n.Reference += ":" + u.Tag
 	}
-	src, err := a.Places.Place(ctx, u.Repository)
-	if err != nil {
-		n.add(fails("pin", fmt.Errorf("image %s: %w", n.Reference, err)))
-		return n
+	if src := a.pin(ctx, n, u.Repository, cmp.Or(u.Tag, "latest")); src != nil {
+		n.Checks = append(n.Checks, a.judge(ctx, src, Subject{
+			Kind: artifacts.KindImage, Descriptor: ocispec.Descriptor{Digest: n.Digest}, Below: true,
+		})...)
 	}
-	if n.Digest == "" {
-		d, err := src.Resolve(ctx, cmp.Or(u.Tag, "latest"))
-		if err != nil {
-			n.add(fails("pin", fmt.Errorf("image %s: %w", n.Reference, err)))
-			return n
-		}
-		n.Digest = d.Digest
-		n.add(Check{Name: "pin", Result: Insecure, Detail: "named by a tag, which means this today"})
-	} else {
-		n.add(Check{Name: "pin", Result: Passed, Detail: "named by its digest"})
-	}
-	n.Checks = append(n.Checks, a.judge(ctx, src, Subject{
-		Kind: artifacts.KindImage, Descriptor: ocispec.Descriptor{Digest: n.Digest}, Below: true,
-	})...)
 	return n
 }
 
