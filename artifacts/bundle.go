@@ -122,24 +122,21 @@ func packBundle(ds []Deployment, from *Compressors) ([]byte, error) {
 
 // ReadBundle unpacks a bundle archive and parses its deployments, sorted by id. File names mean nothing, but everything
 // must be a file at the root, and a deployment.
-func ReadBundle(data []byte) ([]Deployment, error) {
+func ReadBundle(data []byte) (_ []Deployment, err error) {
+	defer during(&err, "read bundle")
 	entries, err := readTarball(data)
 	if err != nil {
-		return nil, fmt.Errorf("read bundle: %w", err)
+		return nil, err
 	}
 	if len(entries) == 0 {
-		return nil, fmt.Errorf("read bundle: it is empty: %w", fault.ErrInvalid)
+		return nil, fmt.Errorf("it is empty: %w", fault.ErrInvalid)
 	}
 	for _, e := range entries {
 		if e.dir || strings.Contains(e.name, "/") {
-			return nil, fmt.Errorf("read bundle: %q is not a file at the root: %w", e.name, fault.ErrInvalid)
+			return nil, fmt.Errorf("%q is not a file at the root: %w", e.name, fault.ErrInvalid)
 		}
 	}
-	ds, err := readDeployments(entries)
-	if err != nil {
-		return nil, fmt.Errorf("read bundle: %w", err)
-	}
-	return ds, nil
+	return readDeployments(entries)
 }
 
 // BundleOptions say what a deployment bundle holds.
@@ -182,10 +179,11 @@ type BundleIndex struct {
 }
 
 // OpenBundle checks the manifest of a deployment bundle.
-func OpenBundle(manifest []byte) (*BundleIndex, error) {
+func OpenBundle(manifest []byte) (_ *BundleIndex, err error) {
+	defer during(&err, "open bundle")
 	i, err := open(manifest, TypeBundle)
 	if err != nil {
-		return nil, fmt.Errorf("open bundle: %w", err)
+		return nil, err
 	}
 	x := &BundleIndex{Name: i.annotations[ocispec.AnnotationTitle], Version: i.annotations[ocispec.AnnotationVersion]}
 	bundle, deployments, err := documentLayers(i.layers)
@@ -193,7 +191,7 @@ func OpenBundle(manifest []byte) (*BundleIndex, error) {
 		err = fmt.Errorf("has no layer of type %s: %w", TypeBundle, fault.ErrInvalid)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open bundle: %w", err)
+		return nil, err
 	}
 	x.Archive, x.Deployments = *bundle, deployments
 	return x, nil

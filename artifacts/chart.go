@@ -152,7 +152,7 @@ func PackChart(fsys fs.FS, o ChartOptions) (*Artifact, *Chart, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("pack chart: %w", err)
 	}
-	entries = rules.keep(entries)
+	entries = slices.DeleteFunc(entries, rules.leavesOut)
 	i := slices.IndexFunc(entries, func(e entry) bool { return e.name == ChartFile && !e.dir })
 	if i < 0 {
 		return nil, nil, fmt.Errorf("pack chart: there is no %s: %w", ChartFile, fault.ErrNotFound)
@@ -173,16 +173,12 @@ func PackChart(fsys fs.FS, o ChartOptions) (*Artifact, *Chart, error) {
 	if err != nil {
 		return nil, nil, fmt.Errorf("pack chart %s: %w", c.Name, err)
 	}
-	return packChart(data, o)
+	return PackChartArchive(data, o)
 }
 
 // PackChartArchive makes the artifact of a chart that "helm package" has packed; its bytes stay as they are, so that a
 // provenance file stays right.
 func PackChartArchive(data []byte, o ChartOptions) (*Artifact, *Chart, error) {
-	return packChart(data, o)
-}
-
-func packChart(data []byte, o ChartOptions) (*Artifact, *Chart, error) {
 	c, err := ReadChart(data)
 	if err != nil {
 		return nil, nil, fmt.Errorf("pack chart: %w", err)
@@ -216,9 +212,8 @@ func described(mediaType string, data []byte) ocispec.Descriptor {
 // annotations are those that Helm writes, but for the time.
 func (c *Chart) annotations(o ChartOptions) map[string]string {
 	out := map[string]string{}
-	for _, all := range []map[string]string{c.Annotations, o.Annotations} {
-		maps.Copy(out, all)
-	}
+	maps.Copy(out, c.Annotations)
+	maps.Copy(out, o.Annotations)
 	var authors []string
 	for _, m := range c.Maintainers {
 		if m.Email != "" {

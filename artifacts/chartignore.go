@@ -73,17 +73,6 @@ func (rules ignoreRules) ignores(name string, dir bool) bool {
 	return false
 }
 
-// keep leaves out what the rules say.
-func (rules ignoreRules) keep(entries []entry) []entry {
-	var out []entry
-	for _, e := range entries {
-		if !rules.leavesOut(e) {
-			out = append(out, e)
-		}
-	}
-	return out
-}
-
 func (rules ignoreRules) leavesOut(e entry) bool {
 	for dir := path.Dir(e.name); dir != "."; dir = path.Dir(dir) {
 		if rules.ignores(dir, true) {

@@ -1,6 +1,7 @@
 package artifacts
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -181,8 +182,5 @@ func either(a, b map[string]string, key string) (string, error) {
 	if a[key] != "" && b[key] != "" && a[key] != b[key] {
 		return "", fmt.Errorf("annotation %s is %q on the layer and %q on the manifest: %w", key, a[key], b[key], fault.ErrInvalid)
 	}
-	if a[key] != "" {
-		return a[key], nil
-	}
-	return b[key], nil
+	return cmp.Or(a[key], b[key]), nil
 }

@@ -336,19 +336,16 @@ func sentence(n *strict.Node) string {
 
 // PackCurrentState makes the artifact of a current state from the sigstore bundle of its signed statement. The annotations help
 // to find it; what counts is in the bundle.
-func PackCurrentState(c *CurrentState, bundle []byte) (*Artifact, error) {
+func PackCurrentState(c *CurrentState, bundle []byte) (_ *Artifact, err error) {
+	defer during(&err, "pack current state")
 	if len(bundle) == 0 || len(bundle) > MaxCurrentState {
-		return nil, fmt.Errorf("pack current state: a bundle of %d bytes, more than %d or none: %w", len(bundle), MaxCurrentState, fault.ErrTooLarge)
+		return nil, fmt.Errorf("a bundle of %d bytes, more than %d or none: %w", len(bundle), MaxCurrentState, fault.ErrTooLarge)
 	}
-	a, err := pack(TypeCurrentState, []Blob{layer(TypeCurrentBundle, currentStateFile, bundle)}, c.Time, map[string]string{
+	return pack(TypeCurrentState, []Blob{layer(TypeCurrentBundle, currentStateFile, bundle)}, c.Time, map[string]string{
 		AnnotationDevice:        string(c.Device),
 		AnnotationCounter:       fmt.Sprint(c.Counter),
 		ocispec.AnnotationTitle: string(c.Device) + currentEnding,
 	}, nil)
-	if err != nil {
-		return nil, fmt.Errorf("pack current state: %w", err)
-	}
-	return a, nil
 }
 
 // CurrentStateIndex is what the manifest of a current state says. Nothing in it is signed.
@@ -379,12 +376,9 @@ func OpenCurrentState(manifest []byte) (_ *CurrentStateIndex, err error) {
 }
 
 // Read fetches the bundle; the bytes are hashed here whatever blob did.
-func (x *CurrentStateIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) ([]byte, error) {
-	data, err := fetch(blob, x.Bundle)
-	if err != nil {
-		return nil, fmt.Errorf("read current state: %w", err)
-	}
-	return data, nil
+func (x *CurrentStateIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (_ []byte, err error) {
+	defer during(&err, "read current state")
+	return fetch(blob, x.Bundle)
 }
 
 // PeekCurrentState reads the statement in a bundle without looking at its signature: to sort reports, not to believe them.

@@ -21,10 +21,7 @@ import (
 
 // layer makes a blob. title, which may be "", is the file name that other tools give it.
 func layer(mediaType, title string, data []byte) Blob {
-	b := Blob{
-		Descriptor: ocispec.Descriptor{MediaType: mediaType, Digest: digest.FromBytes(data), Size: int64(len(data))},
-		Data:       data,
-	}
+	b := Blob{described(mediaType, data), data}
 	if title != "" {
 		b.Descriptor.Annotations = map[string]string{ocispec.AnnotationTitle: title}
 	}
@@ -95,7 +92,8 @@ func pack(artifactType string, layers []Blob, created time.Time, own, given map[
 		return nil, fmt.Errorf("write manifest: %d bytes, more than %d: %w", len(data), MaxManifest, fault.ErrTooLarge)
 	}
 	a.Manifest = data
-	a.Descriptor = ocispec.Descriptor{MediaType: m.MediaType, ArtifactType: artifactType, Digest: digest.FromBytes(data), Size: int64(len(data))}
+	a.Descriptor = described(m.MediaType, data)
+	a.Descriptor.ArtifactType = artifactType
 	return a, nil
 }
 

@@ -61,47 +61,18 @@ func (m memory) put(name string, f *memoryFile) {
 	m[dir].children = append(m[dir].children, fs.FileInfoToDirEntry(f))
 }
 
-func (m memory) find(op, name string) (*memoryFile, error) {
-	if !fs.ValidPath(name) {
-		return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
-	}
-	if f := m[name]; f != nil {
-		return f, nil
-	}
-	return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
-}
-
 // Open implements fs.FS.
 func (m memory) Open(name string) (fs.File, error) {
-	f, err := m.find("open", name)
-	if err != nil {
-		return nil, err
-	}
-	if f.IsDir() {
+	f := m[name]
+	switch {
+	case !fs.ValidPath(name):
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrInvalid}
+	case f == nil:
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
+	case f.IsDir():
 		return &openDir{memoryFile: f}, nil
 	}
 	return &openFile{f, bytes.NewReader(f.data)}, nil
-}
-
-// Stat implements fs.StatFS.
-func (m memory) Stat(name string) (fs.FileInfo, error) {
-	f, err := m.find("stat", name)
-	if err != nil {
-		return nil, err
-	}
-	return f, nil
-}
-
-// ReadFile implements fs.ReadFileFS.
-func (m memory) ReadFile(name string) ([]byte, error) {
-	f, err := m.find("read", name)
-	if err != nil {
-		return nil, err
-	}
-	if f.IsDir() {
-		return nil, &fs.PathError{Op: "read", Path: name, Err: fs.ErrInvalid}
-	}
-	return bytes.Clone(f.data), nil
 }
 
 func (f *memoryFile) Name() string       { return f.name }

@@ -79,22 +79,15 @@ func isImageConfig(mediaType string) bool {
 	return mediaType == ocispec.MediaTypeImageConfig || mediaType == typeDockerConfig
 }
 
+// kinds are those of our artifact types.
+var kinds = map[string]Kind{
+	TypeState: KindState, TypeComponent: KindComponent, TypeBundle: KindBundle, TypePackage: KindPackage,
+	TypeCurrentState: KindCurrentState, TypeTrust: KindTrust, TypeRollout: KindRollout,
+}
+
 func (o *Outline) kind() Kind {
-	switch o.ArtifactType {
-	case TypeState:
-		return KindState
-	case TypeComponent:
-		return KindComponent
-	case TypeBundle:
-		return KindBundle
-	case TypePackage:
-		return KindPackage
-	case TypeCurrentState:
-		return KindCurrentState
-	case TypeTrust:
-		return KindTrust
-	case TypeRollout:
-		return KindRollout
+	if k, ours := kinds[o.ArtifactType]; ours {
+		return k
 	}
 	signed := slices.ContainsFunc(o.Layers, func(l ocispec.Descriptor) bool {
 		return l.MediaType == typeSimpleSigning || l.MediaType == typeEnvelope || strings.HasPrefix(l.MediaType, typeSigstoreBundle)

@@ -38,14 +38,15 @@ type PackageOptions struct {
 
 // PackPackage makes an application package from the directory that holds margo.yaml, with the resources that it names by
 // a relative path. The package's tag must be the version that the description tells.
-func PackPackage(fsys fs.FS, o PackageOptions) (*Artifact, *margo.ApplicationDescription, error) {
+func PackPackage(fsys fs.FS, o PackageOptions) (_ *Artifact, _ *margo.ApplicationDescription, err error) {
+	defer during(&err, "pack package")
 	data, err := resource(fsys, DescriptionFile, strict.MaxYAML)
 	if err != nil {
-		return nil, nil, fmt.Errorf("pack package: %w", err)
+		return nil, nil, err
 	}
 	d, err := margo.ParseApplicationDescription(DescriptionFile, data)
 	if err != nil {
-		return nil, nil, fmt.Errorf("pack package: %w", err)
+		return nil, nil, err
 	}
 	layers := []Blob{layer(TypeDescription, DescriptionFile, data)}
 	c := d.Metadata.Application
@@ -58,11 +59,11 @@ func PackPackage(fsys fs.FS, o PackageOptions) (*Artifact, *margo.ApplicationDes
 		name := path.Clean(r.file)
 		data, err := resource(fsys, name, MaxArchive)
 		if err != nil {
-			return nil, nil, fmt.Errorf("pack package: metadata.catalog.application.%s: %w", r.kind, err)
+			return nil, nil, fmt.Errorf("metadata.catalog.application.%s: %w", r.kind, err)
 		}
 		format := strings.ToLower(strings.TrimPrefix(path.Ext(name), "."))
 		if !formatWord.MatchString(format) {
-			return nil, nil, fmt.Errorf("pack package: metadata.catalog.application.%s: %s has no ending that tells its format: %w", r.kind, r.file, fault.ErrInvalid)
+			return nil, nil, fmt.Errorf("metadata.catalog.application.%s: %s has no ending that tells its format: %w", r.kind, r.file, fault.ErrInvalid)
 		}
 		l := layer(packageTypes+r.kind+".v1+"+format, name, data)
 		l.Descriptor.Annotations[AnnotationResource] = r.kind
@@ -70,10 +71,7 @@ func PackPackage(fsys fs.FS, o PackageOptions) (*Artifact, *margo.ApplicationDes
 	}
 	own := map[string]string{ocispec.AnnotationTitle: d.Metadata.Name, ocispec.AnnotationVersion: d.Metadata.Version, ocispec.AnnotationDescription: d.Metadata.Description}
 	a, err := pack(TypePackage, layers, o.Created, own, o.Annotations)
-	if err != nil {
-		return nil, nil, fmt.Errorf("pack package: %w", err)
-	}
-	return a, d, nil
+	return a, d, err
 }
 
 func resource(fsys fs.FS, name string, limit int64) ([]byte, error) {
@@ -143,14 +141,11 @@ func OpenPackage(manifest []byte) (*PackageIndex, error) {
 }
 
 // Read fetches the description and checks it.
-func (x *PackageIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (*margo.ApplicationDescription, error) {
+func (x *PackageIndex) Read(blob func(ocispec.Descriptor) ([]byte, error)) (_ *margo.ApplicationDescription, err error) {
+	defer during(&err, "read package")
 	data, err := fetch(blob, x.Description)
 	if err != nil {
-		return nil, fmt.Errorf("read package: %w", err)
+		return nil, err
 	}
-	d, err := margo.ParseApplicationDescription(DescriptionFile, data)
-	if err != nil {
-		return nil, fmt.Errorf("read package: %w", err)
-	}
-	return d, nil
+	return margo.ParseApplicationDescription(DescriptionFile, data)
 }

@@ -222,7 +222,7 @@ func rolloutWave(n *strict.Node) RolloutWave {
 		Ended:     instant(n.Get("ended")),
 		Reason:    n.Get("reason").Text(),
 	}
-	for _, l := range optional(n.Get("left")) {
+	for _, l := range n.Get("left").Items() {
 		id, err := ParseDeviceID(l.Text())
 		if err != nil && l.Kind() == strict.String {
 			l.Faultf("%q is not a device id", l.Text())
@@ -235,9 +235,6 @@ func rolloutWave(n *strict.Node) RolloutWave {
 
 // instant is a time of RFC 3339, in UTC; zero when it is not there.
 func instant(n *strict.Node) time.Time {
-	if n == nil {
-		return time.Time{}
-	}
 	s := n.Text()
 	t, err := time.Parse(time.RFC3339, s)
 	t = t.UTC()
@@ -285,12 +282,4 @@ func parseTargets(data []byte, waves int) ([]RolloutTarget, error) {
 		last = t.Device
 	}
 	return doc.Targets, nil
-}
-
-// optional are the elements of a list that may be left out.
-func optional(n *strict.Node) []*strict.Node {
-	if n == nil {
-		return nil
-	}
-	return n.Items()
 }

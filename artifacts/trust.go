@@ -3,6 +3,7 @@ package artifacts
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/go-digest"
@@ -125,19 +126,10 @@ func TrustProposalTag(version uint64) string { return TrustTag(version) + propos
 
 // ParseTrustTag reads a tag of a trust repository; false for tags that are neither of the two.
 func ParseTrustTag(tag string) (version uint64, proposal, ok bool) {
-	digits, rest := tag, ""
-	for i := range tag {
-		if tag[i] == '.' {
-			digits, rest = tag[:i], tag[i:]
-			break
-		}
-	}
-	if len(digits) < 2 || digits[0] != 'v' || rest != "" && rest != proposed {
+	bare, proposal := strings.CutSuffix(tag, proposed)
+	version, err := strconv.ParseUint(strings.TrimPrefix(bare, "v"), 10, 64)
+	if err != nil || version == 0 || TrustTag(version) != bare {
 		return 0, false, false
 	}
-	version, err := strconv.ParseUint(digits[1:], 10, 64)
-	if err != nil || version == 0 || TrustTag(version) != digits {
-		return 0, false, false
-	}
-	return version, rest != "", true
+	return version, proposal, true
 }

@@ -3,18 +3,13 @@ package strict
 import (
 	"strconv"
 	"strings"
-	"unicode/utf8"
 )
 
 // quoted shows a foreign value in a message: escaped, and cut when it is long.
 func quoted(s string) string {
 	const most = 60
 	if len(s) > most {
-		cut := most
-		for cut > 0 && !utf8.RuneStart(s[cut]) {
-			cut--
-		}
-		return strconv.Quote(s[:cut]) + "…"
+		return strconv.Quote(strings.ToValidUTF8(s[:most], "")) + "…" // not half of a character
 	}
 	return strconv.Quote(s)
 }
