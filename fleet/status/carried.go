@@ -33,10 +33,7 @@ func CarriedReports(o Options, verify func(ctx context.Context, bundle []byte) (
 		defer cancel()
 		out, p := carried(ctx, o, http.MaxBytesReader(w, r.Body, artifacts.MaxCurrentState), verify)
 		if p != nil {
-			if p.cause != nil {
-				o.Logger.Error("request", "method", r.Method, "path", r.URL.Path, "error", p.cause)
-			}
-			p.write(w, r)
+			p.answer(w, r, o.Logger)
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")

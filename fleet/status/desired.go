@@ -72,13 +72,9 @@ func (a *api) getBundle(w http.ResponseWriter, r *http.Request, c Client) *probl
 // withheld is the answer when the desired state is not known.
 func (a *api) withheld(err error) *problem {
 	if errors.Is(err, fault.ErrTemporary) || errors.Is(err, fault.ErrUnauthenticated) || errors.Is(err, fault.ErrDenied) {
-		p := busy("the registry with the desired state cannot be read, and nothing of it is here yet")
-		p.cause = err
-		return p
+		return busy("the registry with the desired state cannot be read, and nothing of it is here yet").because(err)
 	}
-	p := blank(http.StatusInternalServerError, "the desired state in the registry cannot be served: "+err.Error())
-	p.cause = err
-	return p
+	return blank(http.StatusInternalServerError, "the desired state in the registry cannot be served: "+err.Error()).because(err)
 }
 
 // content answers with bytes by their digest, with nothing to who has them already (304), or with the rest of what was broken off.
@@ -94,9 +90,7 @@ func (a *api) content(w http.ResponseWriter, r *http.Request, d digest.Digest, m
 	}
 	f, err := a.Desired.Open(r.Context(), d)
 	if err != nil {
-		p := busy("the content is read from the registry again")
-		p.cause = err
-		return p
+		return busy("the content is read from the registry again").because(err)
 	}
 	defer f.Close()
 	if size, err := f.Seek(0, io.SeekEnd); err == nil && size > slowest*int64(minTime/time.Second) {

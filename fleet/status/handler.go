@@ -191,15 +191,12 @@ func (a *api) work(r *http.Request) (context.Context, func(), *problem) {
 
 // refuse answers with a problem and counts it. The cause of an internal error is logged and not sent.
 func (a *api) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
-	if p.cause != nil {
-		a.Logger.Error("request", "method", r.Method, "path", r.URL.Path, "error", p.cause)
-	}
 	a.metrics.problem(p.Status)
 	switch p.Status {
 	case http.StatusBadRequest, http.StatusForbidden, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		w.Header().Set("Connection", "close") // the body may be on its way: net/http would wait for it before it answers
 	}
-	p.write(w, r)
+	p.answer(w, r, a.Logger)
 }
 
 // broke is the answer to an error of the store that the handler did not expect.
@@ -208,13 +205,9 @@ func broke(err error) *problem {
 		return again(http.StatusTooManyRequests, quota.Error(), fullSeconds)
 	}
 	if errors.Is(err, fault.ErrTemporary) {
-		p := busy("the database does not answer")
-		p.cause = err
-		return p
+		return busy("the database does not answer").because(err)
 	}
-	p := blank(http.StatusInternalServerError, "")
-	p.cause = err
-	return p
+	return blank(http.StatusInternalServerError, "").because(err)
 }
 
 func (a *api) changed() {

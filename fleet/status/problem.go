@@ -3,6 +3,7 @@ package status
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"strconv"
 
@@ -111,6 +112,20 @@ func fields(e *strict.Error) []margo.ProblemField {
 		out[i] = margo.ProblemField{Field: field, Message: f.Message}
 	}
 	return out
+}
+
+// because adds the cause.
+func (p *problem) because(err error) *problem {
+	p.cause = err
+	return p
+}
+
+// answer logs the cause, if there is one, and writes the problem.
+func (p *problem) answer(w http.ResponseWriter, r *http.Request, log *slog.Logger) {
+	if p.cause != nil {
+		log.Error("request", "method", r.Method, "path", r.URL.Path, "error", p.cause)
+	}
+	p.write(w, r)
 }
 
 func (p *problem) write(w http.ResponseWriter, r *http.Request) {

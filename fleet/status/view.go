@@ -121,10 +121,10 @@ func Views(viewer *Viewer) http.Handler {
 	mux.HandleFunc("GET /fleet/v1/devices/{id...}", v.serve(v.detail))
 	mux.HandleFunc("GET /fleet/v1/deployments", v.serve(v.deployments))
 	for _, path := range []string{"/fleet/v1/devices", "/fleet/v1/devices/{id...}", "/fleet/v1/deployments"} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { v.refuse(w, r, allow("GET")(w, r)) })
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { allow("GET")(w, r).write(w, r) })
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		v.refuse(w, r, blank(http.StatusNotFound, "no such resource"))
+		Refuse(w, r, http.StatusNotFound, "no such resource")
 	})
 	return mux
 }
@@ -137,12 +137,12 @@ func (v *views) serve(get func(*http.Request) (any, *problem)) http.HandlerFunc 
 		defer cancel()
 		out, p := get(r.WithContext(ctx))
 		if p != nil {
-			v.refuse(w, r, p)
+			p.answer(w, r, v.Logger)
 			return
 		}
 		b, err := json.MarshalIndent(out, "", "  ")
 		if err != nil {
-			v.refuse(w, r, broke(err))
+			broke(err).answer(w, r, v.Logger)
 			return
 		}
 		h := w.Header()
@@ -151,13 +151,6 @@ func (v *views) serve(get func(*http.Request) (any, *problem)) http.HandlerFunc 
 		h.Set("X-Content-Type-Options", "nosniff")
 		_, _ = io.WriteString(w, printable.Text(string(b))+"\n") // the same JSON, that a terminal may show
 	}
-}
-
-func (v *views) refuse(w http.ResponseWriter, r *http.Request, p *problem) {
-	if p.cause != nil {
-		v.Logger.Error("request", "method", r.Method, "path", r.URL.Path, "error", p.cause)
-	}
-	p.write(w, r)
 }
 
 // devices answers GET /fleet/v1/devices?after=&limit=&refusing=true&offline=true&capabilities=true: by id, "next" is the
