@@ -49,13 +49,13 @@ func (b Beginning) Files() ([]BeginningFile, error) {
 		if _, err := artifacts.ParseDeviceID(id); err != nil {
 			return nil, err
 		}
-		devices += fmt.Sprintf("  - {id: %s}\n", yamlWord(id))
+		devices += fmt.Sprintf("  - {id: %q}\n", id)
 	}
 	devices = cmp.Or(devices, "  # - {id: press-07, labels: {site: graz}, capabilities: capabilities/press-07.json}\n")
 	text := fmt.Sprintf(`# yaml-language-server: $schema=%s
 # What the devices of this fleet are to run. Look with "longshore fleet plan", publish with "longshore fleet publish".
-fleet: %s
-registry: %s
+fleet: %q
+registry: %q
 # states: state                # repository of the devices' states, below the registry
 # include: [devices/*.yaml]    # further files with applications, groups, deployments and devices
 
@@ -67,7 +67,7 @@ deployments:
 #   line-a: {select: "site=graz, line in (a)", parameters: {%s: {}}}
 
 devices:
-%s`, SchemaFile, yamlWord(b.Name), yamlWord(base), application, b.deployment(name), name, devices)
+%s`, SchemaFile, b.Name, base, application, b.deployment(name), name, devices)
 	return []BeginningFile{{File, []byte(text)}, {SchemaFile, Schema()}}, nil
 }
 
@@ -96,7 +96,7 @@ func (b Beginning) application(base string) (text, name string, err error) {
 			"write it like components/line-monitor:1.4.0")
 	}
 	name = notName.Regexp().ReplaceAllString(path.Base(repository), "-")
-	return fmt.Sprintf("  %s: {%s: %s, version: %s}\n", name, kind, yamlWord(full), yamlWord(version)), name, nil
+	return fmt.Sprintf("  %s: {%s: %q, version: %q}\n", name, kind, full, version), name, nil
 }
 
 var notName = strict.Expression(`[^a-z0-9-]+`)
@@ -107,6 +107,3 @@ func (b Beginning) deployment(name string) string {
 	}
 	return fmt.Sprintf("  %s:\n    application: %s\n    select: \"*\"\n    # parameters: {KEY: value}\n", name, name)
 }
-
-// yamlWord is a scalar that every YAML reader reads as a string.
-func yamlWord(s string) string { return fmt.Sprintf("%q", s) }

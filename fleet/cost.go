@@ -18,39 +18,11 @@ import (
 )
 
 // once caches the value of a key; one caller looks it up while the others wait.
-type once[T any] struct {
-	mu  sync.Mutex
-	all map[string]*found[T]
-}
-
-type found[T any] struct {
-	done  chan struct{}
-	value T
-	err   error
-}
+type once[T any] struct{ all sync.Map } // by key: func() (T, error)
 
 func (o *once[T]) get(ctx context.Context, key string, find func(context.Context) (T, error)) (T, error) {
-	o.mu.Lock()
-	f := o.all[key]
-	if f == nil {
-		if o.all == nil {
-			o.all = map[string]*found[T]{}
-		}
-		f = &found[T]{done: make(chan struct{})}
-		o.all[key] = f
-		o.mu.Unlock()
-		f.value, f.err = find(ctx)
-		close(f.done)
-		return f.value, f.err
-	}
-	o.mu.Unlock()
-	select {
-	case <-f.done:
-		return f.value, f.err
-	case <-ctx.Done():
-		var none T
-		return none, ctx.Err()
-	}
+	found, _ := o.all.LoadOrStore(key, sync.OnceValues(func() (T, error) { return find(ctx) }))
+	return found.(func() (T, error))()
 }
 
 // openedArchive is a Compose Archive and the size of its artifact.

@@ -13,6 +13,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts/bounded"
+	"github.com/longshore-dev/longshore/artifacts/emit"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/strict"
 )
@@ -54,14 +55,14 @@ func ParseLock(file string, data []byte) (Lock, error) {
 		v.Int64() // records the wrong kind
 	}
 	l := Lock{}
-	for _, n := range members(root.Need("applications")) {
+	for _, n := range root.Need("applications").Members() {
 		if !nameFormat.MatchString(n.Key()) {
 			n.Faultf("%q is not %s", n.Key(), nameWords)
 		}
 		x := &Locked{at: keyPlace(file, n), Components: map[string]*LockedComponent{}}
 		x.Version = n.Need("version").Matching(tagFormat, "a tag")
 		x.Digest = lockedDigest(n.Need("digest"))
-		for _, c := range members(n.Get("components")) {
+		for _, c := range n.Get("components").Members() {
 			repository, revision, ok := cutRevision(c.Key())
 			if !ok || !validRepository(repository, false) || !margo.ValidRevision(revision) {
 				c.Faultf("%q is no component: HOST/PATH:VERSION", c.Key())
@@ -112,7 +113,7 @@ func (l Lock) Encode() []byte {
 	b.WriteByte('\n')
 	for _, name := range slices.Sorted(maps.Keys(l)) {
 		x := l[name]
-		fmt.Fprintf(&b, "  %s:\n    version: %q\n    digest: %s\n", lockKey(name), x.Version, x.Digest)
+		fmt.Fprintf(&b, "  %s:\n    version: %q\n    digest: %s\n", emit.Word(name), x.Version, x.Digest)
 		if len(x.Components) > 0 {
 			b.WriteString("    components:\n")
 		}
@@ -124,14 +125,6 @@ func (l Lock) Encode() []byte {
 		}
 	}
 	return []byte(b.String())
-}
-
-// lockKey is a name as a key that every YAML reader reads as a string.
-func lockKey(name string) string {
-	if strings.Trim(name, "0123456789-") == "" || slices.Contains([]string{"y", "n", "yes", "no", "on", "off", "true", "false", "null"}, name) {
-		return fmt.Sprintf("%q", name)
-	}
-	return name
 }
 
 // readLock reads the fleet's lock, if it has one, and gives it to the applications.

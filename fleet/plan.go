@@ -290,11 +290,7 @@ func (p *planner) publication(d *DevicePlan, a *Assignment, s *standing, documen
 }
 
 func (p *planner) pack(a *Assignment, generation uint64, previous digest.Digest, documents [][]byte) (*artifacts.Artifact, error) {
-	return packState(p.o, p.compressors, a, generation, previous, documents)
-}
-
-func packState(o Options, compressors *artifacts.Compressors, a *Assignment, generation uint64, previous digest.Digest, documents [][]byte) (*artifacts.Artifact, error) {
-	return artifacts.PackState(stateOptions(o, compressors, a, generation, previous, documents))
+	return artifacts.PackState(stateOptions(p.o, p.compressors, a, generation, previous, documents))
 }
 
 func stateOptions(o Options, compressors *artifacts.Compressors, a *Assignment, generation uint64, previous digest.Digest, documents [][]byte) artifacts.StateOptions {

@@ -125,7 +125,7 @@ func (p *Plan) publish(ctx context.Context, to Publisher, d *DevicePlan) (int64,
 		if err != nil {
 			return 0, err
 		}
-		if a, err = packState(p.o, p.compressors, d.assignment, d.Generation, d.Previous, documents); err != nil {
+		if a, err = artifacts.PackState(stateOptions(p.o, p.compressors, d.assignment, d.Generation, d.Previous, documents)); err != nil {
 			return 0, err
 		}
 	}

@@ -194,15 +194,7 @@ func (f *Fleet) head(root *strict.Node) {
 	if base.Kind() == strict.String && !validRepository(f.Registry, true) {
 		base.HintFaultf(`write it like "harbor.example.com/plant"`, "%q is no registry host with a path", base.Text())
 	}
-	states := root.Get("states")
-	f.States = f.repository(states, "state")
-	bare := templatePart.Regexp().ReplaceAllString(f.States, "x")
-	if states != nil && states.Kind() == strict.String && (!validRepository(bare, false) || len(f.States) > maxTemplate) {
-		states.Faultf("%q is no repository; it may have {fleet} and {labels.KEY} in it", states.Text())
-	}
-	if !validRepository(bare, false) {
-		f.States = "" // reported already, here or at registry
-	}
+	f.States = f.repository(root.Get("states"), "state")
 	if r := root.Get("reports"); r != nil {
 		f.Reports = &Reports{Repository: f.States}
 		keys := r.Need("keys")
@@ -211,9 +203,6 @@ func (f *Fleet) head(root *strict.Node) {
 		}
 		if at := r.Get("repository"); at != nil {
 			f.Reports.Repository = f.repository(at, "")
-			if at.Kind() == strict.String && (!validRepository(templatePart.Regexp().ReplaceAllString(f.Reports.Repository, "x"), false) || len(f.Reports.Repository) > maxTemplate) {
-				at.Faultf("%q is no repository; it may have {fleet} and {labels.KEY} in it", at.Text())
-			}
 		}
 		r.Close()
 	}
@@ -228,13 +217,22 @@ func (f *Fleet) head(root *strict.Node) {
 	}
 }
 
-// repository is a repository as the files name them: below the fleet's registry, or with a host.
+// repository is a repository as the files name them: below the fleet's registry, or with a host. "": it is none, which is reported here or
+// at registry.
 func (f *Fleet) repository(n *strict.Node, otherwise string) string {
 	text := otherwise
 	if n != nil {
 		text = n.Filled()
 	}
-	return Absolute(f.Registry, text)
+	out := Absolute(f.Registry, text)
+	valid := validRepository(templatePart.Regexp().ReplaceAllString(out, "x"), false)
+	if n != nil && n.Kind() == strict.String && (!valid || len(out) > maxTemplate) {
+		n.Faultf("%q is no repository; it may have {fleet} and {labels.KEY} in it", text)
+	}
+	if !valid {
+		return ""
+	}
+	return out
 }
 
 // ValidName reports whether a name is allowed for a fleet: it is the tag of its rollouts.
@@ -264,10 +262,10 @@ func validRepository(s string, hostOnly bool) bool {
 
 // sections reads the members that every file may have.
 func (p *part) sections(root *strict.Node) {
-	for _, n := range members(root.Get("applications")) {
+	for _, n := range root.Get("applications").Members() {
 		p.applications = append(p.applications, p.application(n))
 	}
-	for _, n := range members(root.Get("groups")) {
+	for _, n := range root.Get("groups").Members() {
 		g := &Group{Name: p.name63(n), at: keyPlace(p.name, n)}
 		s := n.Need("select")
 		g.Select, g.selected = selector(s), placeOf(p.name, s)
@@ -279,7 +277,7 @@ func (p *part) sections(root *strict.Node) {
 		n.Close()
 		p.groups = append(p.groups, g)
 	}
-	for _, n := range members(root.Get("deployments")) {
+	for _, n := range root.Get("deployments").Members() {
 		d := &Deployment{Name: p.name63(n), at: keyPlace(p.name, n)}
 		application := n.Need("application")
 		d.Application, d.application = application.Filled(), placeOf(p.name, application)
@@ -294,13 +292,6 @@ func (p *part) sections(root *strict.Node) {
 	for _, n := range root.Get("devices").Items() {
 		p.devices = append(p.devices, p.device(n))
 	}
-}
-
-func members(n *strict.Node) []*strict.Node {
-	if n == nil {
-		return nil
-	}
-	return n.Members()
 }
 
 // name63 is the key of a member that names something.
@@ -365,7 +356,7 @@ func (p *part) device(n *strict.Node) *Device {
 			id.HintFaultf(fault.Hint(err), "%q is not a device id", text)
 		}
 	}
-	for _, l := range members(n.Get("labels")) {
+	for _, l := range n.Get("labels").Members() {
 		if d.Labels == nil {
 			d.Labels = map[string]string{}
 		}
@@ -404,7 +395,7 @@ func windows(n *strict.Node) *schedule.Windows {
 // leveled reads parameters by deployment.
 func (p *part) leveled(n *strict.Node) map[string]Values {
 	var out map[string]Values
-	for _, m := range members(n) {
+	for _, m := range n.Members() {
 		if out == nil {
 			out = map[string]Values{}
 		}
