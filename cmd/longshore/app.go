@@ -24,31 +24,31 @@ func (p *program) app() *cmdline.Program {
 		Out:   p.stdout,
 		Err:   p.stderr,
 		Commands: p.described("",
-			loginCommand(),
-			logoutCommand(),
-			group("key", "create signing keys", keyGenerateCommand(), keyShowCommand(), keyPublicCommand()),
-			group("component", "publish Compose projects and Helm charts", componentPushCommand()),
-			group("bundle", "publish sets of deployments", bundlePushCommand()),
-			group("state", "publish and show the states of devices", statePushCommand(), stateSignCommand(), stateProposalsCommand(), stateRemoveCommand(), stateListCommand(), stateShowCommand(), stateHistoryCommand(), stateDiffCommand(), stateRollbackCommand(), statePruneCommand()),
-			group("app", "publish and show application packages", appPushCommand(), appListCommand(), appShowCommand(), appChannelCommands()),
-			fleetCommands(),
-			group("trust", "define who may sign, and change it on all devices", trustInitCommand(), trustCheckCommand(), trustPushCommand(), trustSignCommand(), trustAddCommand(), trustRemoveCommand(), trustRevokeCommand(), trustThresholdCommand(), trustShowCommand(), trustHistoryCommand()),
-			group("site", "show what a site with its own registry needs and has", sitePlanCommand(), siteInventoryCommand(), sitePruneCommand()),
-			mirrorCommand(),
-			exportCommand(),
-			importCommand(),
-			serveCommand(),
-			signCommand(),
-			freshenCommand(),
-			attestCommand(),
-			verifyCommand(),
-			group("policy", "test a trust policy", policyTestCommand(), policySchemaCommand()),
-			inspectCommand(),
-			group("trusted-root", "show trusted roots of identities", trustedRootShowCommand()),
-			checkCommand(),
-			doctorCommand(),
-			versionCommand(),
-			completionCommand(),
+			loginCommand,
+			logoutCommand,
+			group("key", "create signing keys", keyGenerateCommand, keyShowCommand, keyPublicCommand),
+			group("component", "publish Compose projects and Helm charts", componentPushCommand),
+			group("bundle", "publish sets of deployments", bundlePushCommand),
+			group("state", "publish and show the states of devices", statePushCommand, stateSignCommand, stateProposalsCommand, stateRemoveCommand, stateListCommand, stateShowCommand, stateHistoryCommand, stateDiffCommand, stateRollbackCommand, statePruneCommand),
+			group("app", "publish and show application packages", appPushCommand, appListCommand, appShowCommand, appChannelCommands),
+			fleetCommands,
+			group("trust", "define who may sign, and change it on all devices", trustInitCommand, trustCheckCommand, trustPushCommand, trustSignCommand, trustAddCommand, trustRemoveCommand, trustRevokeCommand, trustThresholdCommand, trustShowCommand, trustHistoryCommand),
+			group("site", "show what a site with its own registry needs and has", sitePlanCommand, siteInventoryCommand, sitePruneCommand),
+			mirrorCommand,
+			exportCommand,
+			importCommand,
+			serveCommand,
+			signCommand,
+			freshenCommand,
+			attestCommand,
+			verifyCommand,
+			group("policy", "test a trust policy", policyTestCommand, policySchemaCommand),
+			inspectCommand,
+			group("trusted-root", "show trusted roots of identities", trustedRootShowCommand),
+			checkCommand,
+			doctorCommand,
+			versionCommand,
+			completionCommand,
 		),
 	}
 }
@@ -114,7 +114,7 @@ func variable(flag string) string {
 	return "LONGSHORE_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-func outputFormats() []string { return []string{"text", "json", "yaml"} }
+var outputFormats = []string{"text", "json", "yaml"}
 
 // uses reports whether the command has a flag.
 func (d command) uses(flag string) bool {
@@ -126,7 +126,7 @@ func (d command) outputs() []string {
 	if d.formats != nil {
 		return d.formats
 	}
-	return outputFormats()
+	return outputFormats
 }
 
 // alternatives writes words with "or" before the last.
@@ -143,23 +143,21 @@ func outputFlags(formats []string) []cmdline.Flag {
 }
 
 // registryFlags configure the access to registries; spelled as in oras and docker.
-func registryFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "plain-http", Value: false, Category: registryCategory, Usage: "use HTTP without TLS; the default for registries on this machine, unless set to =false"},
-		{Name: "insecure-skip-tls-verify", Value: false, Alias: "insecure", Category: registryCategory, Usage: "accept any server certificate"},
-		{Name: "ca-file", Category: registryCategory, Usage: "`FILE` with CA certificates to trust in addition to the system's"},
-		{Name: "cert-file", Category: registryCategory, Usage: "`FILE` with a client certificate"},
-		{Name: "key-file", Category: registryCategory, Usage: "`FILE` with the client certificate's key"},
-		{Name: "username", Alias: "u", Category: registryCategory, Usage: "registry `USER`"},
-		{Name: "password", Alias: "p", Category: registryCategory, Usage: "registry `PASSWORD`; other users can see it in the process list"},
-		{Name: "password-stdin", Value: false, Category: registryCategory, Usage: "read the registry password from stdin"},
-		{Name: "token", Category: registryCategory, Usage: "registry bearer `TOKEN` instead of user and password"},
-		{Name: "registry-host", Category: registryCategory, Usage: "`HOST` that user and password or token are for; default: the registries that the command line names"},
-		{Name: "registry-config", Category: registryCategory, Usage: "credentials `FILE` in Docker's or podman's format; default: their files"},
-		{Name: "certs-dir", Category: registryCategory, Usage: "`DIRECTORY` with containerd's HOST/hosts.toml: mirrors and certificates"},
-		{Name: "concurrency", Category: registryCategory, Value: 3, Usage: "`NUMBER` of concurrent blob transfers"},
-		{Name: "timeout", Value: time.Duration(0), Category: registryCategory, Usage: "abort after this `TIME`; 0 means never"},
-	}
+var registryFlags = []cmdline.Flag{
+	{Name: "plain-http", Value: false, Category: registryCategory, Usage: "use HTTP without TLS; the default for registries on this machine, unless set to =false"},
+	{Name: "insecure-skip-tls-verify", Value: false, Alias: "insecure", Category: registryCategory, Usage: "accept any server certificate"},
+	{Name: "ca-file", Category: registryCategory, Usage: "`FILE` with CA certificates to trust in addition to the system's"},
+	{Name: "cert-file", Category: registryCategory, Usage: "`FILE` with a client certificate"},
+	{Name: "key-file", Category: registryCategory, Usage: "`FILE` with the client certificate's key"},
+	{Name: "username", Alias: "u", Category: registryCategory, Usage: "registry `USER`"},
+	{Name: "password", Alias: "p", Category: registryCategory, Usage: "registry `PASSWORD`; other users can see it in the process list"},
+	{Name: "password-stdin", Value: false, Category: registryCategory, Usage: "read the registry password from stdin"},
+	{Name: "token", Category: registryCategory, Usage: "registry bearer `TOKEN` instead of user and password"},
+	{Name: "registry-host", Category: registryCategory, Usage: "`HOST` that user and password or token are for; default: the registries that the command line names"},
+	{Name: "registry-config", Category: registryCategory, Usage: "credentials `FILE` in Docker's or podman's format; default: their files"},
+	{Name: "certs-dir", Category: registryCategory, Usage: "`DIRECTORY` with containerd's HOST/hosts.toml: mirrors and certificates"},
+	{Name: "concurrency", Category: registryCategory, Value: 3, Usage: "`NUMBER` of concurrent blob transfers"},
+	{Name: "timeout", Value: time.Duration(0), Category: registryCategory, Usage: "abort after this `TIME`; 0 means never"},
 }
 
 const registryCategory = "Registry"
@@ -189,9 +187,7 @@ func (p *program) created() (time.Time, error) {
 	return time.Unix(seconds, 0).UTC(), nil
 }
 
-func annotationFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "annotation", Value: []string(nil), Alias: "a", Usage: "`KEY=VALUE` annotation of the artifact; may be repeated"}
-}
+var annotationFlag = cmdline.Flag{Name: "annotation", Value: []string(nil), Alias: "a", Usage: "`KEY=VALUE` annotation of the artifact; may be repeated"}
 
 // lastElement is the last element of a repository's path: the default for names.
 func lastElement(ref registry.Reference) string { return path.Base(ref.Repository) }

@@ -17,24 +17,22 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func appPushCommand() command {
-	return command{
-		name: "push", args: "DIRECTORY HOST/PATH[:VERSION]", min: 2, max: 2,
-		usage: "push an application package",
-		about: "Checks margo.yaml, packs it with the icon and the documents that it names by relative paths, and pushes it under its " +
-			"version. The same input gives the same digest. Push components separately, and first: a parameter that no component takes is " +
-			"rejected, and a note names components that are not in their registry yet. --channel moves a channel to this version, " +
-			"as app channel set does; if another publisher moves it at the same time, the exit code is 6.",
-		examples: []string{
-			"./line harbor.acme.example/plant/apps/line",
-			"--key release.key --channel stable ./line harbor.acme.example/plant/apps/line:1.4.0",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "channel", Value: []string(nil), Usage: "`CHANNEL` to move to this version; may be repeated"},
-			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
-		}, attachFlags(), signFlags(), registryFlags()),
-		run: (*call).appPush,
-	}
+var appPushCommand = command{
+	name: "push", args: "DIRECTORY HOST/PATH[:VERSION]", min: 2, max: 2,
+	usage: "push an application package",
+	about: "Checks margo.yaml, packs it with the icon and the documents that it names by relative paths, and pushes it under its " +
+		"version. The same input gives the same digest. Push components separately, and first: a parameter that no component takes is " +
+		"rejected, and a note names components that are not in their registry yet. --channel moves a channel to this version, " +
+		"as app channel set does; if another publisher moves it at the same time, the exit code is 6.",
+	examples: []string{
+		"./line harbor.acme.example/plant/apps/line",
+		"--key release.key --channel stable ./line harbor.acme.example/plant/apps/line:1.4.0",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "channel", Value: []string(nil), Usage: "`CHANNEL` to move to this version; may be repeated"},
+		overwriteFlag, dirtyFlag, dryRunFlag, annotationFlag,
+	}, attachFlags, signFlags, registryFlags),
+	run: (*call).appPush,
 }
 
 type appResult struct {
@@ -126,16 +124,14 @@ func (c *call) appPush(args []string) error {
 	return c.show(r)
 }
 
-func appListCommand() command {
-	return command{
-		name: "list", args: "HOST/PATH", min: 1, max: 1,
-		usage: "list the versions of an application or a component",
-		about: "Lists the tags of a repository with their digests, versions first, the newest at the top. --range selects a SemVer " +
-			"range. Tags of signatures are left out.",
-		examples: []string{"harbor.acme.example/plant/apps/line", "--range ~1.4 -o json harbor.acme.example/plant/components/line-monitor"},
-		flags:    slices.Concat([]cmdline.Flag{{Name: "range", Usage: "SemVer `RANGE`: ~1.4, ^1, >=1.2 <2"}}, registryFlags()),
-		run:      (*call).appList,
-	}
+var appListCommand = command{
+	name: "list", args: "HOST/PATH", min: 1, max: 1,
+	usage: "list the versions of an application or a component",
+	about: "Lists the tags of a repository with their digests, versions first, the newest at the top. --range selects a SemVer " +
+		"range. Tags of signatures are left out.",
+	examples: []string{"harbor.acme.example/plant/apps/line", "--range ~1.4 -o json harbor.acme.example/plant/components/line-monitor"},
+	flags:    slices.Concat([]cmdline.Flag{{Name: "range", Usage: "SemVer `RANGE`: ~1.4, ^1, >=1.2 <2"}}, registryFlags),
+	run:      (*call).appList,
 }
 
 type appVersions struct {
@@ -210,16 +206,14 @@ func newestFirst(tags []string, within *semver.Constraints) []string {
 	return append(out, others...)
 }
 
-func appShowCommand() command {
-	return command{
-		name: "show", args: "HOST/PATH:TAG|@DIGEST", min: 1, max: 1,
-		usage: "show the content of an application package",
-		about: "Shows a package's profiles with their components and device requirements, and its parameters with defaults and valid " +
-			"values.",
-		examples: []string{"harbor.acme.example/plant/apps/line:1.4.0", "-o json harbor.acme.example/plant/apps/line:stable"},
-		flags:    registryFlags(),
-		run:      (*call).appShow,
-	}
+var appShowCommand = command{
+	name: "show", args: "HOST/PATH:TAG|@DIGEST", min: 1, max: 1,
+	usage: "show the content of an application package",
+	about: "Shows a package's profiles with their components and device requirements, and its parameters with defaults and valid " +
+		"values.",
+	examples: []string{"harbor.acme.example/plant/apps/line:1.4.0", "-o json harbor.acme.example/plant/apps/line:stable"},
+	flags:    registryFlags,
+	run:      (*call).appShow,
 }
 
 type appInfo struct {

@@ -18,11 +18,9 @@ import (
 )
 
 // attachFlags name documents to attach to the artifact.
-func attachFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "sbom", Value: []string(nil), Usage: "attach an SBOM, a `FILE` of SPDX or CycloneDX in JSON; with --key signed like cosign attest; may be repeated"},
-		{Name: "provenance", Value: []string(nil), Usage: "attach a provenance, a `FILE` with a SLSA predicate in JSON; with --key signed; may be repeated"},
-	}
+var attachFlags = []cmdline.Flag{
+	{Name: "sbom", Value: []string(nil), Usage: "attach an SBOM, a `FILE` of SPDX or CycloneDX in JSON; with --key signed like cosign attest; may be repeated"},
+	{Name: "provenance", Value: []string(nil), Usage: "attach a provenance, a `FILE` with a SLSA predicate in JSON; with --key signed; may be repeated"},
 }
 
 // attachedInfo describes an attached document.

@@ -17,27 +17,25 @@ import (
 	"github.com/longshore-dev/longshore/signing/sign"
 )
 
-func attestCommand() command {
-	return command{
-		name: "attest", args: "HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 1,
-		usage: "sign an attestation about an artifact or a file, such as an SBOM",
-		about: "Signs the predicate in a file as an in-toto statement about the current digest of the reference, and stores it in a " +
-			"sigstore bundle beside the artifact, like cosign 3 attest. If the artifact has only signatures of cosign 2 " +
-			"(sha256-….sig), the attestation is stored under cosign 2's tag sha256-….att, so that both versions can still verify " +
-			"the artifact. An attestation does not count as a signature; a policy can require it. Use another key than the release " +
-			"key. Running the command again adds a second attestation. The attestation of a file is written to " +
-			"FILE.attestation.sigstore.json.",
-		examples: []string{
-			"--key ci.key --type spdxjson --predicate sbom.spdx.json harbor.acme.example/plant/components/web:2.0.1",
-			"--key ci.key --type https://slsa.dev/provenance/v1 --predicate provenance.json harbor.acme.example/plant/images/web@sha256:…",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "predicate", Usage: "`FILE` with the predicate, - is stdin"},
-			{Name: "type", Usage: "predicate `TYPE`: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
-			claimFlag(),
-		}, keyFlags(), keylessFlags(), registryFlags()), // the format is the artifact's
-		run: (*call).attest,
-	}
+var attestCommand = command{
+	name: "attest", args: "HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 1,
+	usage: "sign an attestation about an artifact or a file, such as an SBOM",
+	about: "Signs the predicate in a file as an in-toto statement about the current digest of the reference, and stores it in a " +
+		"sigstore bundle beside the artifact, like cosign 3 attest. If the artifact has only signatures of cosign 2 " +
+		"(sha256-….sig), the attestation is stored under cosign 2's tag sha256-….att, so that both versions can still verify " +
+		"the artifact. An attestation does not count as a signature; a policy can require it. Use another key than the release " +
+		"key. Running the command again adds a second attestation. The attestation of a file is written to " +
+		"FILE.attestation.sigstore.json.",
+	examples: []string{
+		"--key ci.key --type spdxjson --predicate sbom.spdx.json harbor.acme.example/plant/components/web:2.0.1",
+		"--key ci.key --type https://slsa.dev/provenance/v1 --predicate provenance.json harbor.acme.example/plant/images/web@sha256:…",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "predicate", Usage: "`FILE` with the predicate, - is stdin"},
+		{Name: "type", Usage: "predicate `TYPE`: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
+		claimFlag,
+	}, keyFlags, keylessFlags, registryFlags), // the format is the artifact's
+	run: (*call).attest,
 }
 
 type attestResult struct {

@@ -15,13 +15,11 @@ import (
 )
 
 // budgetFlags limit how much of a link a command uses.
-func budgetFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "max-rate", Category: budgetCategory, Usage: "at most `SIZE` a second in each direction, for all requests together, such as 2MB"},
-		{Name: "max-bytes", Category: budgetCategory, Usage: "at most `SIZE` in each direction in this run, such as 5GB; then the command ends with exit code 75, and the next run continues"},
-		{Name: "window", Value: []string(nil), Category: budgetCategory, Usage: "transfer only in these `HOURS`, in local time, such as 22:00-06:00 or \"Mon-Fri 22:00-06:00\"; outside of them the command waits; may be repeated"},
-		{Name: "no-wait", Value: false, Category: budgetCategory, Usage: "outside of the hours of --window, end with exit code 75 instead of waiting"},
-	}
+var budgetFlags = []cmdline.Flag{
+	{Name: "max-rate", Category: budgetCategory, Usage: "at most `SIZE` a second in each direction, for all requests together, such as 2MB"},
+	{Name: "max-bytes", Category: budgetCategory, Usage: "at most `SIZE` in each direction in this run, such as 5GB; then the command ends with exit code 75, and the next run continues"},
+	{Name: "window", Value: []string(nil), Category: budgetCategory, Usage: "transfer only in these `HOURS`, in local time, such as 22:00-06:00 or \"Mon-Fri 22:00-06:00\"; outside of them the command waits; may be repeated"},
+	{Name: "no-wait", Value: false, Category: budgetCategory, Usage: "outside of the hours of --window, end with exit code 75 instead of waiting"},
 }
 
 const budgetCategory = "Limits"

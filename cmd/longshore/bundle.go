@@ -11,19 +11,17 @@ import (
 	"github.com/longshore-dev/longshore/signing/audit"
 )
 
-func bundlePushCommand() command {
-	return command{
-		name: "push", args: "FILE... HOST/PATH:VERSION", min: 2, max: -1,
-		usage: "push a set of ApplicationDeployments",
-		about: "Checks the documents, packs them unchanged into one archive, and pushes it. The same documents give the same digest. " +
-			"Publish them to a device with longshore state push --bundle.",
-		examples: []string{
-			"line-monitor.yaml vision.yaml harbor.acme.example/plant/bundles/press:2026.11",
-			"--key release.key deployments/*.yaml harbor.acme.example/plant/bundles/press:2026.12",
-		},
-		flags: slices.Concat([]cmdline.Flag{overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag()}, signFlags(), registryFlags()),
-		run:   (*call).bundlePush,
-	}
+var bundlePushCommand = command{
+	name: "push", args: "FILE... HOST/PATH:VERSION", min: 2, max: -1,
+	usage: "push a set of ApplicationDeployments",
+	about: "Checks the documents, packs them unchanged into one archive, and pushes it. The same documents give the same digest. " +
+		"Publish them to a device with longshore state push --bundle.",
+	examples: []string{
+		"line-monitor.yaml vision.yaml harbor.acme.example/plant/bundles/press:2026.11",
+		"--key release.key deployments/*.yaml harbor.acme.example/plant/bundles/press:2026.12",
+	},
+	flags: slices.Concat([]cmdline.Flag{overwriteFlag, dirtyFlag, dryRunFlag, annotationFlag}, signFlags, registryFlags),
+	run:   (*call).bundlePush,
 }
 
 type bundleResult struct {

@@ -20,19 +20,15 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func appChannelCommands() command {
-	return group("channel", "list and move the channels of an application", appChannelListCommand(), appChannelSetCommand())
-}
+var appChannelCommands = group("channel", "list and move the channels of an application", appChannelListCommand, appChannelSetCommand)
 
-func appChannelListCommand() command {
-	return command{
-		name: "list", args: "HOST/PATH", min: 1, max: 1,
-		usage:    "list the channels of an application or a component with their versions",
-		about:    "Lists the tags of a repository that are not versions, and the version that each of them names.",
-		examples: []string{"harbor.acme.example/plant/apps/line", "-o json harbor.acme.example/plant/apps/line"},
-		flags:    registryFlags(),
-		run:      (*call).appChannelList,
-	}
+var appChannelListCommand = command{
+	name: "list", args: "HOST/PATH", min: 1, max: 1,
+	usage:    "list the channels of an application or a component with their versions",
+	about:    "Lists the tags of a repository that are not versions, and the version that each of them names.",
+	examples: []string{"harbor.acme.example/plant/apps/line", "-o json harbor.acme.example/plant/apps/line"},
+	flags:    registryFlags,
+	run:      (*call).appChannelList,
 }
 
 type channelList struct {
@@ -78,22 +74,20 @@ func (c *call) appChannelList(args []string) error {
 	return c.show(r)
 }
 
-func appChannelSetCommand() command {
-	return command{
-		name: "set", args: "HOST/PATH CHANNEL VERSION", min: 3, max: 3,
-		usage: "move a channel to a version",
-		about: "Moves the channel, which is a tag, to VERSION, which is a tag or a digest. Only the tag is pushed. The exit code is 6 if " +
-			"the channel does not name the version of --was, or if another publisher moves it at the same time. Fleets that use " +
-			"the channel get the version when they are published next; fleet plan shows it.",
-		examples: []string{
-			"harbor.acme.example/plant/apps/line stable 1.4.1",
-			"--was 1.4.0 harbor.acme.example/plant/apps/line stable 1.4.1",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "was", Usage: "`VERSION` or digest that the channel must name now, or \"none\"; default: not checked"},
-		}, registryFlags()),
-		run: (*call).appChannelSet,
-	}
+var appChannelSetCommand = command{
+	name: "set", args: "HOST/PATH CHANNEL VERSION", min: 3, max: 3,
+	usage: "move a channel to a version",
+	about: "Moves the channel, which is a tag, to VERSION, which is a tag or a digest. Only the tag is pushed. The exit code is 6 if " +
+		"the channel does not name the version of --was, or if another publisher moves it at the same time. Fleets that use " +
+		"the channel get the version when they are published next; fleet plan shows it.",
+	examples: []string{
+		"harbor.acme.example/plant/apps/line stable 1.4.1",
+		"--was 1.4.0 harbor.acme.example/plant/apps/line stable 1.4.1",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "was", Usage: "`VERSION` or digest that the channel must name now, or \"none\"; default: not checked"},
+	}, registryFlags),
+	run: (*call).appChannelSet,
 }
 
 type channelResult struct {

@@ -43,20 +43,17 @@ const (
 	kindAgent        = "agent"
 )
 
-func checkCommand() command {
-	kinds := strings.Join(checkKinds(), ", ")
-	return command{
-		name: "check", args: "FILE|DIRECTORY...", min: 1, max: -1,
-		usage: "check documents, offline",
-		about: "Checks Margo documents, Compose projects (the directory with compose.yaml), Helm charts (the directory with Chart.yaml), " +
-			"Compose Archives, bundles, locks, trust.yaml and agent.yaml as strictly as a device does, and reports every error with " +
-			"its position. The kind is detected from the content, or set with --kind: " + kinds + ".",
-		examples: []string{"./line-monitor", "deployments/*.yaml trust.yaml", "--kind capabilities - < device.json"},
-		flags: []cmdline.Flag{
-			{Name: "kind", OneOf: checkKinds(), Usage: "`KIND` of every argument; default: detected"},
-		},
-		run: (*call).check,
-	}
+var checkCommand = command{
+	name: "check", args: "FILE|DIRECTORY...", min: 1, max: -1,
+	usage: "check documents, offline",
+	about: "Checks Margo documents, Compose projects (the directory with compose.yaml), Helm charts (the directory with Chart.yaml), " +
+		"Compose Archives, bundles, locks, trust.yaml and agent.yaml as strictly as a device does, and reports every error with " +
+		"its position. The kind is detected from the content, or set with --kind: " + strings.Join(checkKinds, ", ") + ".",
+	examples: []string{"./line-monitor", "deployments/*.yaml trust.yaml", "--kind capabilities - < device.json"},
+	flags: []cmdline.Flag{
+		{Name: "kind", OneOf: checkKinds, Usage: "`KIND` of every argument; default: detected"},
+	},
+	run: (*call).check,
 }
 
 // reader checks the bytes of one kind of document.
@@ -101,11 +98,9 @@ func parsed[T any](parse func(string, []byte) (T, error)) reader {
 	}
 }
 
-func checkKinds() []string {
-	return []string{
-		kindProject, kindPackage, kindChart, kindArchive, kindBundle, kindCompose, kindDeployment, kindDescription, kindManifest, kindStatus,
-		kindCapabilities, kindProblem, kindLock, kindTrust, kindAgent,
-	}
+var checkKinds = []string{
+	kindProject, kindPackage, kindChart, kindArchive, kindBundle, kindCompose, kindDeployment, kindDescription, kindManifest, kindStatus,
+	kindCapabilities, kindProblem, kindLock, kindTrust, kindAgent,
 }
 
 type checkResult struct {
@@ -265,10 +260,8 @@ func (c *call) checkArchive(file string, data []byte) error {
 }
 
 // byName are the kinds of files by their names.
-func byName() map[string]string {
-	return map[string]string{
-		composefile.Name: kindCompose, artifacts.LockFile: kindLock, "margo.yaml": kindDescription, "trust.yaml": kindTrust, "agent.yaml": kindAgent,
-	}
+var byName = map[string]string{
+	composefile.Name: kindCompose, artifacts.LockFile: kindLock, "margo.yaml": kindDescription, "trust.yaml": kindTrust, "agent.yaml": kindAgent,
 }
 
 // detect finds the kind of a file: by its first bytes, its name, its members.
@@ -276,7 +269,7 @@ func detect(name string, data []byte) (string, error) {
 	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
 		return archiveKind(data), nil
 	}
-	if kind, ok := byName()[filepath.Base(name)]; ok {
+	if kind, ok := byName[filepath.Base(name)]; ok {
 		return kind, nil
 	}
 	root, err := parseAny(name, data)
@@ -317,7 +310,7 @@ func detect(name string, data []byte) (string, error) {
 	case has("type", "title"):
 		return kindProblem, nil
 	}
-	err = fmt.Errorf("%s: %w: its content is none of %s", name, fault.ErrUnsupported, strings.Join(checkKinds(), ", "))
+	err = fmt.Errorf("%s: %w: its content is none of %s", name, fault.ErrUnsupported, strings.Join(checkKinds, ", "))
 	return "", fault.WithHint(err, "name its kind with --kind")
 }
 

@@ -26,33 +26,31 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-func componentPushCommand() command {
-	return command{
-		name: "push", args: "DIRECTORY|CHART.tgz|oci://PROJECT HOST/PATH:VERSION", min: 2, max: 2,
-		usage: "pack a Compose project or a Helm chart and push it",
-		about: "Reads compose.yaml (or compose.yml, docker-compose.yml, docker-compose.yaml) and its override as docker compose does, and " +
-			"checks that devices support the project. Then it resolves extends and include, writes the digest of every image into a " +
-			"lock, packs one compose.yaml with the files that it names, and pushes the archive. The same input gives the same " +
-			"digest. Push the images first. Instead of a directory, oci://HOST/PATH:TAG names a project from docker compose " +
-			"publish.\n\nA directory with Chart.yaml, or a .tgz of helm package with its .prov file, is pushed as helm push does: " +
-			"the tag is the chart's version, and its name is the repository's last element. --sbom and --provenance are attached " +
-			"before the tag is set: with --key as signed attestations for longshore verify --attestation and cosign " +
-			"verify-attestation, otherwise as unsigned referrers.",
-		examples: []string{
-			"./line-monitor harbor.acme.example/plant/components/line-monitor:1.4.0",
-			"--key release.key --env TAG=2.10 ./web harbor.acme.example/plant/components/web:2.0.1",
-			"oci://docker.io/acme/line:1 harbor.acme.example/plant/components/line:1.0.0",
-			"--key ci.key --sbom sbom.spdx.json --provenance provenance.json ./chart harbor.acme.example/plant/charts/line",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "name", Usage: "`NAME` of the component; default: the repository's last element"},
-			fileFlag(),
-			{Name: "env", Value: []string(nil), Usage: "`KEY=VALUE` for variables in image references of compose.yaml; may be repeated"},
-			{Name: "platform", Value: []string(nil), Usage: "`PLATFORM` of devices, such as linux/arm64: every image must support it; other platforms are left out of the lock; may be repeated"},
-			overwriteFlag(), dirtyFlag(), dryRunFlag(), annotationFlag(),
-		}, attachFlags(), signFlags(), registryFlags()),
-		run: (*call).componentPush,
-	}
+var componentPushCommand = command{
+	name: "push", args: "DIRECTORY|CHART.tgz|oci://PROJECT HOST/PATH:VERSION", min: 2, max: 2,
+	usage: "pack a Compose project or a Helm chart and push it",
+	about: "Reads compose.yaml (or compose.yml, docker-compose.yml, docker-compose.yaml) and its override as docker compose does, and " +
+		"checks that devices support the project. Then it resolves extends and include, writes the digest of every image into a " +
+		"lock, packs one compose.yaml with the files that it names, and pushes the archive. The same input gives the same " +
+		"digest. Push the images first. Instead of a directory, oci://HOST/PATH:TAG names a project from docker compose " +
+		"publish.\n\nA directory with Chart.yaml, or a .tgz of helm package with its .prov file, is pushed as helm push does: " +
+		"the tag is the chart's version, and its name is the repository's last element. --sbom and --provenance are attached " +
+		"before the tag is set: with --key as signed attestations for longshore verify --attestation and cosign " +
+		"verify-attestation, otherwise as unsigned referrers.",
+	examples: []string{
+		"./line-monitor harbor.acme.example/plant/components/line-monitor:1.4.0",
+		"--key release.key --env TAG=2.10 ./web harbor.acme.example/plant/components/web:2.0.1",
+		"oci://docker.io/acme/line:1 harbor.acme.example/plant/components/line:1.0.0",
+		"--key ci.key --sbom sbom.spdx.json --provenance provenance.json ./chart harbor.acme.example/plant/charts/line",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "name", Usage: "`NAME` of the component; default: the repository's last element"},
+		fileFlag,
+		{Name: "env", Value: []string(nil), Usage: "`KEY=VALUE` for variables in image references of compose.yaml; may be repeated"},
+		{Name: "platform", Value: []string(nil), Usage: "`PLATFORM` of devices, such as linux/arm64: every image must support it; other platforms are left out of the lock; may be repeated"},
+		overwriteFlag, dirtyFlag, dryRunFlag, annotationFlag,
+	}, attachFlags, signFlags, registryFlags),
+	run: (*call).componentPush,
 }
 
 type componentResult struct {
@@ -246,9 +244,7 @@ func (c *call) checkPacked(file string, packed *composefile.Packed) error {
 
 const projectHint = "give the directory that holds compose.yaml or docker-compose.yml, or name its files with --file"
 
-func fileFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "file", Value: []string(nil), Alias: "f", Usage: "Compose `FILE` in the directory, each merged over the one before; default: compose.yaml or docker-compose.yml, with its override; may be repeated"}
-}
+var fileFlag = cmdline.Flag{Name: "file", Value: []string(nil), Alias: "f", Usage: "Compose `FILE` in the directory, each merged over the one before; default: compose.yaml or docker-compose.yml, with its override; may be repeated"}
 
 // describe reads the packed artifact as a device does.
 func (r *componentResult) describe(a *artifacts.Artifact, lock *artifacts.Lock) error {

@@ -8,17 +8,15 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func doctorCommand() command {
-	return command{
-		name: "doctor", args: "HOST/PATH", min: 1, max: 1,
-		usage: "test what a registry supports, and how Longshore uses it",
-		about: "Pushes a small artifact to the repository, under tags that begin with longshore-doctor, requests it in every way that " +
-			"devices and publishers do, and deletes it again if the registry allows that. Use a repository that nothing else uses. " +
-			"The command cannot detect when unused manifests are removed, or how many requests are allowed.",
-		examples: []string{"harbor.acme.example/plant/doctor", "-o json ghcr.io/acme/doctor"},
-		flags:    registryFlags(),
-		run:      (*call).doctor,
-	}
+var doctorCommand = command{
+	name: "doctor", args: "HOST/PATH", min: 1, max: 1,
+	usage: "test what a registry supports, and how Longshore uses it",
+	about: "Pushes a small artifact to the repository, under tags that begin with longshore-doctor, requests it in every way that " +
+		"devices and publishers do, and deletes it again if the registry allows that. Use a repository that nothing else uses. " +
+		"The command cannot detect when unused manifests are removed, or how many requests are allowed.",
+	examples: []string{"harbor.acme.example/plant/doctor", "-o json ghcr.io/acme/doctor"},
+	flags:    registryFlags,
+	run:      (*call).doctor,
 }
 
 type diagnosis struct {

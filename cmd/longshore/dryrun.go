@@ -11,9 +11,7 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-func dryRunFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "dry-run", Value: false, Usage: "print what would be pushed, with its digest, without pushing or signing"}
-}
+var dryRunFlag = cmdline.Flag{Name: "dry-run", Value: false, Usage: "print what would be pushed, with its digest, without pushing or signing"}
 
 // previewPublish returns what publish would push, or the error that it would end with, and pushes nothing.
 func (c *call) previewPublish(repo *registry.Repository, a *artifacts.Artifact, o release.PublishOptions) (pushed, error) {

@@ -19,31 +19,29 @@ import (
 	"github.com/longshore-dev/longshore/site/volume"
 )
 
-func exportCommand() command {
-	return command{
-		name: "export", args: "HOST/PATH DIRECTORY", min: 2, max: 2,
-		usage: "write everything that a site's devices need to a directory, for example on a USB stick",
-		about: "Verifies and writes the same content as longshore mirror, into an OCI image layout in DIRECTORY. With --since it leaves out " +
-			"what the site has already, according to longshore site inventory. With --volume-size it writes tar files with checksums, " +
-			"for several media, or for a file system that limits the size of files; then DIRECTORY needs space for two copies. " +
-			"Repeat an interrupted export: it continues. With --reports, at the site, it writes the reports that devices pushed to " +
-			"HOST/PATH into DIRECTORY/reports, to bring them back.",
-		examples: []string{
-			"--key release.pub harbor.acme.example/plant/state /media/stick",
-			"--policy trust.yaml --since graz.json harbor.acme.example/plant/state /media/stick",
-			"--reports registry.graz.local:5000/plant/state /media/stick",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "volume-size", Usage: "write tar files of at most `SIZE` each, such as 4GB, instead of a layout"},
-			{Name: "tar", Value: false, Usage: "write one tar file instead of a layout"},
-			{Name: "check-media", Value: false, Usage: "read every file that DIRECTORY has, and replace those that are damaged"},
-			platformFlag(),
-			{Name: "since", Usage: "inventory `FILE` of the site, - is stdin; listed content is left out"},
-			{Name: "site", Usage: "reject an inventory that is not of the site `NAME`"},
-			{Name: "inventory-key", Value: []string(nil), Usage: "public key `FILE` of the site; the inventory must be signed with it; may be repeated, one signature is enough"},
-		}, reportsFlags("write the reports of the site's devices, and nothing else"), siteVerifyFlags(), budgetFlags(), siteFlags()),
-		run: (*call).export,
-	}
+var exportCommand = command{
+	name: "export", args: "HOST/PATH DIRECTORY", min: 2, max: 2,
+	usage: "write everything that a site's devices need to a directory, for example on a USB stick",
+	about: "Verifies and writes the same content as longshore mirror, into an OCI image layout in DIRECTORY. With --since it leaves out " +
+		"what the site has already, according to longshore site inventory. With --volume-size it writes tar files with checksums, " +
+		"for several media, or for a file system that limits the size of files; then DIRECTORY needs space for two copies. " +
+		"Repeat an interrupted export: it continues. With --reports, at the site, it writes the reports that devices pushed to " +
+		"HOST/PATH into DIRECTORY/reports, to bring them back.",
+	examples: []string{
+		"--key release.pub harbor.acme.example/plant/state /media/stick",
+		"--policy trust.yaml --since graz.json harbor.acme.example/plant/state /media/stick",
+		"--reports registry.graz.local:5000/plant/state /media/stick",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "volume-size", Usage: "write tar files of at most `SIZE` each, such as 4GB, instead of a layout"},
+		{Name: "tar", Value: false, Usage: "write one tar file instead of a layout"},
+		{Name: "check-media", Value: false, Usage: "read every file that DIRECTORY has, and replace those that are damaged"},
+		platformFlag,
+		{Name: "since", Usage: "inventory `FILE` of the site, - is stdin; listed content is left out"},
+		{Name: "site", Usage: "reject an inventory that is not of the site `NAME`"},
+		{Name: "inventory-key", Value: []string(nil), Usage: "public key `FILE` of the site; the inventory must be signed with it; may be repeated, one signature is enough"},
+	}, reportsFlags("write the reports of the site's devices, and nothing else"), siteVerifyFlags, budgetFlags, siteFlags),
+	run: (*call).export,
 }
 
 type exportResult struct {

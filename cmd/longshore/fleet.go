@@ -24,11 +24,9 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func fleetCommands() command {
-	return group("fleet", "manage a fleet of devices from files",
-		fleetInitCommand(), fleetCheckCommand(), fleetPlanCommand(), fleetPublishCommand(), fleetStatusCommand(), fleetDiffCommand(),
-		fleetHistoryCommand(), fleetRolloutCommands(), fleetWatchCommand(), fleetRollbackCommand(), fleetPruneCommand(), fleetPromoteCommand())
-}
+var fleetCommands = group("fleet", "manage a fleet of devices from files",
+	fleetInitCommand, fleetCheckCommand, fleetPlanCommand, fleetPublishCommand, fleetStatusCommand, fleetDiffCommand,
+	fleetHistoryCommand, fleetRolloutCommands, fleetWatchCommand, fleetRollbackCommand, fleetPruneCommand, fleetPromoteCommand)
 
 // fleetDirectory is the directory of a fleet in the command line.
 func fleetDirectory(args []string) string {
@@ -61,22 +59,20 @@ func readFleetAs(dir, name string) (*fleet.Fleet, error) {
 	return f, inDirectory(name, err)
 }
 
-func fleetCheckCommand() command {
-	return command{
-		name: "check", args: "[DIRECTORY]", max: 1,
-		usage: "check the files of a fleet",
-		about: "Reads fleet.yaml and the files that it includes, resolves the versions of applications, validates every parameter, and " +
-			"assigns deployments to devices. Then it checks for every device that all components, images and layers are in their " +
-			"registries and in the mirrors of --mirror, that --policy accepts the signatures, and that no two deployments use the " +
-			"same port, serial port or network. One run reports all errors, with their position or their devices; exit code 6 means " +
-			"that a device cannot get its deployments. --offline sends no requests, and does not check parameters and assignments.",
-		examples: []string{"", "--offline plants/graz", "--policy trust.yaml --mirror harbor.acme.example=https://mirror.graz.example plant"},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "offline", Value: false, Usage: "send no requests to registries"},
-			{Name: "policy", Usage: "trust.yaml `FILE` that must accept components and images"},
-		}, contentFlags(), endpointFlags(), registryFlags()),
-		run: (*call).fleetCheck,
-	}
+var fleetCheckCommand = command{
+	name: "check", args: "[DIRECTORY]", max: 1,
+	usage: "check the files of a fleet",
+	about: "Reads fleet.yaml and the files that it includes, resolves the versions of applications, validates every parameter, and " +
+		"assigns deployments to devices. Then it checks for every device that all components, images and layers are in their " +
+		"registries and in the mirrors of --mirror, that --policy accepts the signatures, and that no two deployments use the " +
+		"same port, serial port or network. One run reports all errors, with their position or their devices; exit code 6 means " +
+		"that a device cannot get its deployments. --offline sends no requests, and does not check parameters and assignments.",
+	examples: []string{"", "--offline plants/graz", "--policy trust.yaml --mirror harbor.acme.example=https://mirror.graz.example plant"},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "offline", Value: false, Usage: "send no requests to registries"},
+		{Name: "policy", Usage: "trust.yaml `FILE` that must accept components and images"},
+	}, contentFlags, endpointFlags, registryFlags),
+	run: (*call).fleetCheck,
 }
 
 type fleetInfo struct {
@@ -180,25 +176,23 @@ func fleetServices(ctx context.Context, archive *artifacts.Archive, env map[stri
 	return out, nil
 }
 
-func fleetInitCommand() command {
-	return command{
-		name: "init", args: "[DIRECTORY]", max: 1,
-		usage: "create the files of a fleet",
-		about: "Creates a directory with fleet.yaml and its JSON schema for editors. With --component and --device you can publish the " +
-			"fleet at once. Existing files are not overwritten.",
-		examples: []string{
-			"--registry harbor.acme.example/plant --component components/line-monitor:1.4.0 --device press-07 plant",
-			"--name graz --registry harbor.acme.example/plant --package apps/line:~1.4 plants/graz",
-		},
-		flags: []cmdline.Flag{
-			{Name: "name", Usage: "`NAME` of the fleet; default: the directory's name"},
-			{Name: "registry", Usage: "`HOST/PATH` of all repositories of the fleet"},
-			{Name: "component", Usage: "`REPOSITORY:VERSION` of a Compose component to deploy on every device"},
-			{Name: "package", Usage: "`REPOSITORY:VERSION` of an application package to deploy on every device"},
-			{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device; may be repeated"},
-		},
-		run: (*call).fleetInit,
-	}
+var fleetInitCommand = command{
+	name: "init", args: "[DIRECTORY]", max: 1,
+	usage: "create the files of a fleet",
+	about: "Creates a directory with fleet.yaml and its JSON schema for editors. With --component and --device you can publish the " +
+		"fleet at once. Existing files are not overwritten.",
+	examples: []string{
+		"--registry harbor.acme.example/plant --component components/line-monitor:1.4.0 --device press-07 plant",
+		"--name graz --registry harbor.acme.example/plant --package apps/line:~1.4 plants/graz",
+	},
+	flags: []cmdline.Flag{
+		{Name: "name", Usage: "`NAME` of the fleet; default: the directory's name"},
+		{Name: "registry", Usage: "`HOST/PATH` of all repositories of the fleet"},
+		{Name: "component", Usage: "`REPOSITORY:VERSION` of a Compose component to deploy on every device"},
+		{Name: "package", Usage: "`REPOSITORY:VERSION` of an application package to deploy on every device"},
+		{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device; may be repeated"},
+	},
+	run: (*call).fleetInit,
 }
 
 type fleetInitResult struct {

@@ -21,11 +21,9 @@ import (
 )
 
 // contentFlags control the checks before a publication.
-func contentFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "mirror", Value: []string(nil), Usage: "`HOST=ENDPOINT` of a mirror that must also have what devices load from HOST; HOST without ENDPOINT: its mirrors in --certs-dir; may be repeated"},
-		{Name: "no-content", Value: false, Usage: "do not check whether components and images are in their registries"},
-	}
+var contentFlags = []cmdline.Flag{
+	{Name: "mirror", Value: []string(nil), Usage: "`HOST=ENDPOINT` of a mirror that must also have what devices load from HOST; HOST without ENDPOINT: its mirrors in --certs-dir; may be repeated"},
+	{Name: "no-content", Value: false, Usage: "do not check whether components and images are in their registries"},
 }
 
 // contentOptions sets how a plan checks the content that devices would load.

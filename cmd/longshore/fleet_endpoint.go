@@ -32,13 +32,11 @@ const endpointCategory = "Fleet endpoint"
 const maxEndpointFile = 1 << 20
 
 // endpointFlags configure the access to the reports of devices.
-func endpointFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "endpoint", Category: endpointCategory, Usage: "`URL` of the fleet endpoint that devices report to; default: endpoint in fleet.yaml"},
-		{Name: "endpoint-password-file", Category: endpointCategory, Usage: "`FILE` with the viewers' password"},
-		{Name: "endpoint-token-file", Category: endpointCategory, Usage: "`FILE` with a bearer token instead of the password, for a proxy"},
-		{Name: "endpoint-ca-file", Category: endpointCategory, Usage: "`FILE` with CA certificates to trust in addition to the system's"},
-	}
+var endpointFlags = []cmdline.Flag{
+	{Name: "endpoint", Category: endpointCategory, Usage: "`URL` of the fleet endpoint that devices report to; default: endpoint in fleet.yaml"},
+	{Name: "endpoint-password-file", Category: endpointCategory, Usage: "`FILE` with the viewers' password"},
+	{Name: "endpoint-token-file", Category: endpointCategory, Usage: "`FILE` with a bearer token instead of the password, for a proxy"},
+	{Name: "endpoint-ca-file", Category: endpointCategory, Usage: "`FILE` with CA certificates to trust in addition to the system's"},
 }
 
 // asked reads the reports of devices. Close it.

@@ -25,19 +25,17 @@ import (
 // publishedTogether is the longest time between two states of one publication.
 const publishedTogether = time.Hour
 
-func fleetHistoryCommand() command {
-	return command{
-		name: "history", args: "[DIRECTORY]", max: 1,
-		usage: "list what was published for a fleet: when, by whom, what changed",
-		about: "Lists the publications for the devices of the files, the newest first: when and by whom the states were signed, on which " +
-			"devices, their changes, and the revision of the source files. States with the same signers, changes and revision are one " +
-			"publication if all were signed within an hour. The command reads up to --limit generations of every device. With --verify-key or --policy the signers are verified, and the exit code is 5 " +
-			"if a listed state has no trusted signature; otherwise the list shows what the signatures claim. Of the files the command uses " +
-			"only the names of devices and repositories. For the result of each rollout in waves, use longshore fleet rollout history.",
-		examples: []string{"--verify-key release.pub plant", "--select site=graz --limit 3 -o json plant"},
-		flags:    slices.Concat(historyFlags("publications"), registryFlags(), []cmdline.Flag{selectFlag(), parallelFlag()}),
-		run:      (*call).fleetHistory,
-	}
+var fleetHistoryCommand = command{
+	name: "history", args: "[DIRECTORY]", max: 1,
+	usage: "list what was published for a fleet: when, by whom, what changed",
+	about: "Lists the publications for the devices of the files, the newest first: when and by whom the states were signed, on which " +
+		"devices, their changes, and the revision of the source files. States with the same signers, changes and revision are one " +
+		"publication if all were signed within an hour. The command reads up to --limit generations of every device. With --verify-key or --policy the signers are verified, and the exit code is 5 " +
+		"if a listed state has no trusted signature; otherwise the list shows what the signatures claim. Of the files the command uses " +
+		"only the names of devices and repositories. For the result of each rollout in waves, use longshore fleet rollout history.",
+	examples: []string{"--verify-key release.pub plant", "--select site=graz --limit 3 -o json plant"},
+	flags:    slices.Concat(historyFlags("publications"), registryFlags, []cmdline.Flag{selectFlag, parallelFlag}),
+	run:      (*call).fleetHistory,
 }
 
 type fleetHistory struct {

@@ -49,46 +49,36 @@ func inDirectory(dir string, err error) error {
 }
 
 // parallelFlag also limits the requests to one registry: see [call.connect].
-func parallelFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices processed, and of requests to one registry, at a time"}
-}
+var parallelFlag = cmdline.Flag{Name: "parallel", Value: 48, Usage: "`NUMBER` of devices processed, and of requests to one registry, at a time"}
 
-func skipUnfitFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "skip-unfit", Value: false, Usage: "skip devices that cannot get their deployments, instead of ending with exit code 6"}
-}
+var skipUnfitFlag = cmdline.Flag{Name: "skip-unfit", Value: false, Usage: "skip devices that cannot get their deployments, instead of ending with exit code 6"}
 
-func selectFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; default: all"}
-}
+var selectFlag = cmdline.Flag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; default: all"}
 
 // planFlags are the flags of all commands that plan.
-func planFlags() []cmdline.Flag {
-	return slices.Concat([]cmdline.Flag{
-		selectFlag(),
-		{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 30d from now; states with less than half of that left are published again"},
-		{Name: "resign", Value: false, Usage: "also check the signers of unchanged states, and sign a state again if none of --key, --verify-key and --policy accepts it"},
-		skipUnfitFlag(),
-		parallelFlag(),
-		annotationFlag(),
-	}, signedByFlags(publishedNow, "; fleet plan and publish also check components and images with it"), endpointFlags())
-}
+var planFlags = slices.Concat([]cmdline.Flag{
+	selectFlag,
+	{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 30d from now; states with less than half of that left are published again"},
+	{Name: "resign", Value: false, Usage: "also check the signers of unchanged states, and sign a state again if none of --key, --verify-key and --policy accepts it"},
+	skipUnfitFlag,
+	parallelFlag,
+	annotationFlag,
+}, signedByFlags(publishedNow, "; fleet plan and publish also check components and images with it"), endpointFlags)
 
-func fleetPlanCommand() command {
-	return command{
-		name: "plan", args: "[DIRECTORY]", max: 1,
-		usage: "show what publishing would change on each device, and how much it would load",
-		about: "Compares the fleet's files with the state of each device in the registry. It shows new, changed and removed deployments " +
-			"with their components, parameters and image digests, the services that restart, and the bytes that each device has to " +
-			"load. Devices with the same changes are listed together. The plan also checks that everything is in its registry and " +
-			"in the mirrors of --mirror, that --policy accepts it, and that no two deployments use the same port, serial port or " +
-			"network. Nothing is pushed. Exit code 0 means no change, 1 a change, 6 that a device cannot get its deployments. --out " +
-			"FILE saves the plan for fleet publish --plan.",
-		examples: []string{"", "--select site=graz -o markdown plant", "--out plan.json --key release.key plant"},
-		flags: slices.Concat([]cmdline.Flag{{Name: "out", Usage: "also write the plan to `FILE`, for fleet publish --plan"}},
-			planFlags(), contentFlags(), keyFlags(), registryFlags()),
-		formats: append(outputFormats(), "markdown"),
-		run:     (*call).fleetPlan,
-	}
+var fleetPlanCommand = command{
+	name: "plan", args: "[DIRECTORY]", max: 1,
+	usage: "show what publishing would change on each device, and how much it would load",
+	about: "Compares the fleet's files with the state of each device in the registry. It shows new, changed and removed deployments " +
+		"with their components, parameters and image digests, the services that restart, and the bytes that each device has to " +
+		"load. Devices with the same changes are listed together. The plan also checks that everything is in its registry and " +
+		"in the mirrors of --mirror, that --policy accepts it, and that no two deployments use the same port, serial port or " +
+		"network. Nothing is pushed. Exit code 0 means no change, 1 a change, 6 that a device cannot get its deployments. --out " +
+		"FILE saves the plan for fleet publish --plan.",
+	examples: []string{"", "--select site=graz -o markdown plant", "--out plan.json --key release.key plant"},
+	flags: slices.Concat([]cmdline.Flag{{Name: "out", Usage: "also write the plan to `FILE`, for fleet publish --plan"}},
+		planFlags, contentFlags, keyFlags, registryFlags),
+	formats: slices.Concat(outputFormats, []string{"markdown"}),
+	run:     (*call).fleetPlan,
 }
 
 // planResult shows a plan.
@@ -251,31 +241,29 @@ func (c *call) selected() (func(*fleet.Device) bool, error) {
 	return func(d *fleet.Device) bool { return d.Matches(sel) }, nil
 }
 
-func fleetPublishCommand() command {
-	return command{
-		name: "publish", args: "[DIRECTORY]", max: 1,
-		usage: "publish the states of a fleet",
-		about: "Runs the checks of fleet plan, and signs and publishes every changed state, several at a time. With --plan FILE it " +
-			"publishes exactly the saved plan of fleet plan --out FILE, or nothing if the files, a version or a published state " +
-			"have changed since (exit code 6). Repeat an interrupted run: it publishes only what is left. If two people publish for " +
-			"the same device at the same time, the later one ends with exit code 6.\n\nIf the files define waves (rollout), publish " +
-			"starts each wave according to the device reports at the fleet endpoint. It ends when the last wave has passed, or " +
-			"with exit code 6 when one has failed. You can stop it at any time; the same command continues, on any machine. See " +
-			"also longshore fleet rollout.\n\nStates that need several signers by --policy are proposed. The other signers run the same " +
-			"command on the same files, with their own keys; the last signature publishes each state.",
-		examples: []string{
-			"--key release.key plant", "--key release.key --plan plan.json plant",
-			"--key release.key --endpoint https://fleet.acme.example plant",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "plan", Usage: "`FILE` of fleet plan --out: publish exactly this plan"},
-			{Name: "dry-run", Value: false, Usage: "print the plan with the resulting digests, and push nothing; the exit code is that of publishing"},
-			{Name: "at-once", Value: false, Usage: "publish to all devices now, without waves; a rollout in progress is ignored"},
-			{Name: "again", Value: false, Usage: "restart the rollout of a release that was halted or rolled back before"},
-			unsignedFlag(), noWaitFlag(), lookFlag(), dirtyFlag(),
-		}, proposalFlags(), planFlags(), contentFlags(), signFlags(), registryFlags()),
-		run: (*call).fleetPublish,
-	}
+var fleetPublishCommand = command{
+	name: "publish", args: "[DIRECTORY]", max: 1,
+	usage: "publish the states of a fleet",
+	about: "Runs the checks of fleet plan, and signs and publishes every changed state, several at a time. With --plan FILE it " +
+		"publishes exactly the saved plan of fleet plan --out FILE, or nothing if the files, a version or a published state " +
+		"have changed since (exit code 6). Repeat an interrupted run: it publishes only what is left. If two people publish for " +
+		"the same device at the same time, the later one ends with exit code 6.\n\nIf the files define waves (rollout), publish " +
+		"starts each wave according to the device reports at the fleet endpoint. It ends when the last wave has passed, or " +
+		"with exit code 6 when one has failed. You can stop it at any time; the same command continues, on any machine. See " +
+		"also longshore fleet rollout.\n\nStates that need several signers by --policy are proposed. The other signers run the same " +
+		"command on the same files, with their own keys; the last signature publishes each state.",
+	examples: []string{
+		"--key release.key plant", "--key release.key --plan plan.json plant",
+		"--key release.key --endpoint https://fleet.acme.example plant",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "plan", Usage: "`FILE` of fleet plan --out: publish exactly this plan"},
+		{Name: "dry-run", Value: false, Usage: "print the plan with the resulting digests, and push nothing; the exit code is that of publishing"},
+		{Name: "at-once", Value: false, Usage: "publish to all devices now, without waves; a rollout in progress is ignored"},
+		{Name: "again", Value: false, Usage: "restart the rollout of a release that was halted or rolled back before"},
+		unsignedFlag, noWaitFlag, lookFlag, dirtyFlag,
+	}, proposalFlags, planFlags, contentFlags, signFlags, registryFlags),
+	run: (*call).fleetPublish,
 }
 
 type fleetPublished struct {

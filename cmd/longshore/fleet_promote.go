@@ -18,32 +18,30 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func fleetPromoteCommand() command {
-	return command{
-		name: "promote", args: "FROM TO", min: 2, max: 2,
-		usage: "promote applications from one environment to another, by digest",
-		about: "FROM and TO are directories of fleets, such as staging and production. The command finds the version of every application " +
-			"that is published for the devices of FROM, whatever tags name now, and writes the version, its digest and those of its " +
-			"components to TO/fleet.lock. If TO has another registry, packages and components are copied there with their " +
-			"signatures; images are not copied. fleet plan and fleet publish of TO use the lock; promote publishes nothing. The " +
-			"exit code is 6 if devices of FROM have different versions, or versions that its files do not define, or if a device " +
-			"of TO would get a profile that no device of FROM has. With a fleet endpoint of FROM, every device must also report that " +
-			"it runs its published state. Repeat an interrupted run.",
-		examples: []string{
-			"--verify-key release.pub --dry-run staging production",
-			"--verify-key release.pub --endpoint https://fleet.acme.example staging production",
-			"--application line --select device=canary-* staging production",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "application", Value: []string(nil), Usage: "`NAME` of an application to promote; may be repeated; default: all that both fleets have"},
-			{Name: "select", Usage: "`SELECTOR` of devices of FROM that count, as in fleet.yaml; default: all"},
-			{Name: "verify-key", Value: []string(nil), Usage: "public key `FILE` that must have signed the published states of FROM; may be repeated"},
-			{Name: "policy", Usage: "trust.yaml `FILE` that must accept their signatures"},
-			{Name: "dry-run", Value: false, Usage: "print what would be promoted, without copying or writing"},
-			parallelFlag(),
-		}, endpointFlags(), registryFlags()),
-		run: (*call).fleetPromote,
-	}
+var fleetPromoteCommand = command{
+	name: "promote", args: "FROM TO", min: 2, max: 2,
+	usage: "promote applications from one environment to another, by digest",
+	about: "FROM and TO are directories of fleets, such as staging and production. The command finds the version of every application " +
+		"that is published for the devices of FROM, whatever tags name now, and writes the version, its digest and those of its " +
+		"components to TO/fleet.lock. If TO has another registry, packages and components are copied there with their " +
+		"signatures; images are not copied. fleet plan and fleet publish of TO use the lock; promote publishes nothing. The " +
+		"exit code is 6 if devices of FROM have different versions, or versions that its files do not define, or if a device " +
+		"of TO would get a profile that no device of FROM has. With a fleet endpoint of FROM, every device must also report that " +
+		"it runs its published state. Repeat an interrupted run.",
+	examples: []string{
+		"--verify-key release.pub --dry-run staging production",
+		"--verify-key release.pub --endpoint https://fleet.acme.example staging production",
+		"--application line --select device=canary-* staging production",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "application", Value: []string(nil), Usage: "`NAME` of an application to promote; may be repeated; default: all that both fleets have"},
+		{Name: "select", Usage: "`SELECTOR` of devices of FROM that count, as in fleet.yaml; default: all"},
+		{Name: "verify-key", Value: []string(nil), Usage: "public key `FILE` that must have signed the published states of FROM; may be repeated"},
+		{Name: "policy", Usage: "trust.yaml `FILE` that must accept their signatures"},
+		{Name: "dry-run", Value: false, Usage: "print what would be promoted, without copying or writing"},
+		parallelFlag,
+	}, endpointFlags, registryFlags),
+	run: (*call).fleetPromote,
 }
 
 type promoteResult struct {

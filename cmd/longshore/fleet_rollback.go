@@ -23,37 +23,35 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 )
 
-func fleetRollbackCommand() command {
-	return command{
-		name: "rollback", args: "[DIRECTORY]", max: 1,
-		usage: "roll many devices back to what they had before",
-		about: "Publishes the earlier content of each device as a new generation, because devices refuse older generations. --before " +
-			"rolls back what was published since a time, --revision what was published from a revision of the files, --previous " +
-			"each device's last change; other devices are unchanged. The command first shows the plan, and on a terminal asks for " +
-			"confirmation. Like fleet publish, it checks that everything is still in its registry and in the mirrors of --mirror, " +
-			"and that --policy accepts it. A device whose earlier state is missing or incomplete is reported and does not block the " +
-			"others; then the exit code is 6. Repeat an interrupted run. The command uses only the names of devices and " +
-			"repositories in the files, and does not change the files: correct them before the next fleet publish, which would " +
-			"otherwise publish the bad release again.\n\nStates that need several signers by --policy are proposed: the others run the same " +
-			"command with their own keys, and the last signature publishes each state.",
-		examples: []string{
-			"--before 2h --dry-run plant",
-			"--before 2026-11-20T02:00:00Z --key release.key plant",
-			"--revision 4be2d1c --key release.key plant",
-			"--previous --select site=graz --key release.key plant",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "before", Usage: "roll back to what devices had at this `TIME`: 2026-11-20T02:00:00Z, or 2h for two hours ago"},
-			{Name: "revision", Usage: "roll back devices with a state of this `REVISION` of the files; a prefix is enough"},
-			{Name: "previous", Value: false, Usage: "roll back each device's last change; devices that were already rolled back are unchanged"},
-			{Name: "dry-run", Value: false, Usage: "print the plan and push nothing"},
-			yesFlag(), unsignedFlag(), selectFlag(),
-			{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 30d from now"},
-			parallelFlag(),
-			annotationFlag(),
-		}, proposalFlags(), signedByFlags("the states", "; also checks components and images"), contentFlags(), signFlags(), registryFlags()),
-		run: (*call).fleetRollback,
-	}
+var fleetRollbackCommand = command{
+	name: "rollback", args: "[DIRECTORY]", max: 1,
+	usage: "roll many devices back to what they had before",
+	about: "Publishes the earlier content of each device as a new generation, because devices refuse older generations. --before " +
+		"rolls back what was published since a time, --revision what was published from a revision of the files, --previous " +
+		"each device's last change; other devices are unchanged. The command first shows the plan, and on a terminal asks for " +
+		"confirmation. Like fleet publish, it checks that everything is still in its registry and in the mirrors of --mirror, " +
+		"and that --policy accepts it. A device whose earlier state is missing or incomplete is reported and does not block the " +
+		"others; then the exit code is 6. Repeat an interrupted run. The command uses only the names of devices and " +
+		"repositories in the files, and does not change the files: correct them before the next fleet publish, which would " +
+		"otherwise publish the bad release again.\n\nStates that need several signers by --policy are proposed: the others run the same " +
+		"command with their own keys, and the last signature publishes each state.",
+	examples: []string{
+		"--before 2h --dry-run plant",
+		"--before 2026-11-20T02:00:00Z --key release.key plant",
+		"--revision 4be2d1c --key release.key plant",
+		"--previous --select site=graz --key release.key plant",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "before", Usage: "roll back to what devices had at this `TIME`: 2026-11-20T02:00:00Z, or 2h for two hours ago"},
+		{Name: "revision", Usage: "roll back devices with a state of this `REVISION` of the files; a prefix is enough"},
+		{Name: "previous", Value: false, Usage: "roll back each device's last change; devices that were already rolled back are unchanged"},
+		{Name: "dry-run", Value: false, Usage: "print the plan and push nothing"},
+		yesFlag, unsignedFlag, selectFlag,
+		{Name: "expires", Usage: "`TIME` from which devices report the states as stale: 2027-01-31T00:00:00Z, or 30d from now"},
+		parallelFlag,
+		annotationFlag,
+	}, proposalFlags, signedByFlags("the states", "; also checks components and images"), contentFlags, signFlags, registryFlags),
+	run: (*call).fleetRollback,
 }
 
 type rollbackResult struct {
@@ -241,9 +239,7 @@ func (c *call) pastTime(flag string) (time.Time, error) {
 	return t, nil
 }
 
-func yesFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "yes", Value: false, Usage: "do not ask for confirmation"}
-}
+var yesFlag = cmdline.Flag{Name: "yes", Value: false, Usage: "do not ask for confirmation"}
 
 // confirm asks the user whether to continue. It does not ask without a terminal or with --yes.
 func (c *call) confirm(question string) error {

@@ -21,86 +21,70 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func noWaitFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "no-wait", Value: false, Usage: "do only what can be done now, and end with exit code 0; run the command again to continue"}
-}
+var noWaitFlag = cmdline.Flag{Name: "no-wait", Value: false, Usage: "do only what can be done now, and end with exit code 0; run the command again to continue"}
 
-func lookFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "look-every", Value: 10 * time.Second, Usage: "`TIME` between two queries of the device reports"}
-}
+var lookFlag = cmdline.Flag{Name: "look-every", Value: 10 * time.Second, Usage: "`TIME` between two queries of the device reports"}
 
-func fleetRolloutCommands() command {
-	return group("rollout", "show, halt, continue and undo a rollout in waves",
-		rolloutShowCommand(), rolloutHistoryCommand(), rolloutContinueCommand(), rolloutHaltCommand(), rolloutUndoCommand())
-}
+var fleetRolloutCommands = group("rollout", "show, halt, continue and undo a rollout in waves",
+	rolloutShowCommand, rolloutHistoryCommand, rolloutContinueCommand, rolloutHaltCommand, rolloutUndoCommand)
 
 // rolloutCommand adds the argument and the flags that all commands about the newest rollout have.
 func rolloutCommand(d command) command {
 	d.args, d.max = "[DIRECTORY]", 1
-	d.flags = slices.Concat(d.flags, signedByFlags(publishedNow, ""), registryFlags())
+	d.flags = slices.Concat(d.flags, signedByFlags(publishedNow, ""), registryFlags)
 	return d
 }
 
-func rolloutShowCommand() command {
-	return rolloutCommand(command{
-		name:  "show",
-		usage: "show the progress of a rollout",
-		about: "Shows the newest rollout of a fleet from the registry and, with a fleet endpoint, the device reports of each wave. Of the " +
-			"files it uses only the fleet's name, registry and endpoint. Exit code 0 means done, 1 in progress, 6 halted or rolled " +
-			"back.",
-		examples: []string{"plant", "--endpoint https://fleet.acme.example --verify-key release.pub -o json plant"},
-		flags:    slices.Concat(keyFlags(), endpointFlags()),
-		run:      (*call).rolloutShow,
-	})
-}
+var rolloutShowCommand = rolloutCommand(command{
+	name:  "show",
+	usage: "show the progress of a rollout",
+	about: "Shows the newest rollout of a fleet from the registry and, with a fleet endpoint, the device reports of each wave. Of the " +
+		"files it uses only the fleet's name, registry and endpoint. Exit code 0 means done, 1 in progress, 6 halted or rolled " +
+		"back.",
+	examples: []string{"plant", "--endpoint https://fleet.acme.example --verify-key release.pub -o json plant"},
+	flags:    slices.Concat(keyFlags, endpointFlags),
+	run:      (*call).rolloutShow,
+})
 
-func rolloutContinueCommand() command {
-	return rolloutCommand(command{
-		name:  "continue",
-		usage: "continue a rollout that was halted, or that runs on another machine",
-		about: "Continues the rollout and evaluates a failed wave again. With --promote NAME this wave counts as passed, whatever its " +
-			"devices report. The files must be those that the rollout was started with. If another process runs the rollout, that " +
-			"one ends with exit code 6.",
-		examples: []string{"--key release.key plant", "--promote canary --key release.key --endpoint https://fleet.acme.example plant"},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "promote", Value: []string(nil), Usage: "`NAME` of a failed or incomplete wave to count as passed, GROUP/NAME for a group's wave; may be repeated"},
-			noWaitFlag(), lookFlag(), unsignedFlag(),
-			skipUnfitFlag(), parallelFlag(),
-		}, endpointFlags(), signFlags()),
-		run: (*call).rolloutContinue,
-	})
-}
+var rolloutContinueCommand = rolloutCommand(command{
+	name:  "continue",
+	usage: "continue a rollout that was halted, or that runs on another machine",
+	about: "Continues the rollout and evaluates a failed wave again. With --promote NAME this wave counts as passed, whatever its " +
+		"devices report. The files must be those that the rollout was started with. If another process runs the rollout, that " +
+		"one ends with exit code 6.",
+	examples: []string{"--key release.key plant", "--promote canary --key release.key --endpoint https://fleet.acme.example plant"},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "promote", Value: []string(nil), Usage: "`NAME` of a failed or incomplete wave to count as passed, GROUP/NAME for a group's wave; may be repeated"},
+		noWaitFlag, lookFlag, unsignedFlag,
+		skipUnfitFlag, parallelFlag,
+	}, endpointFlags, signFlags),
+	run: (*call).rolloutContinue,
+})
 
-func rolloutHaltCommand() command {
-	return rolloutCommand(command{
-		name:  "halt",
-		usage: "stop a rollout",
-		about: "Stops publication; published states stay. The process that runs the rollout ends with exit code 6. Then you can continue " +
-			"or undo the rollout, or publish another release.",
-		examples: []string{"--key release.key plant", "--reason 'line 4 must not stop tonight' --key release.key plant"},
-		flags:    append(signFlags(), reasonFlag(), unsignedFlag()),
-		run:      (*call).rolloutHalt,
-	})
-}
+var rolloutHaltCommand = rolloutCommand(command{
+	name:  "halt",
+	usage: "stop a rollout",
+	about: "Stops publication; published states stay. The process that runs the rollout ends with exit code 6. Then you can continue " +
+		"or undo the rollout, or publish another release.",
+	examples: []string{"--key release.key plant", "--reason 'line 4 must not stop tonight' --key release.key plant"},
+	flags:    slices.Concat(signFlags, []cmdline.Flag{reasonFlag, unsignedFlag}),
+	run:      (*call).rolloutHalt,
+})
 
-func rolloutUndoCommand() command {
-	return rolloutCommand(command{
-		name:  "undo",
-		usage: "roll devices back to what they had before a rollout",
-		about: "Publishes the previous content of each device that the newest rollout has reached, as a new generation, because devices " +
-			"refuse older generations. Devices that have another state since then, or had none before, stay " +
-			"unchanged. First the command checks everything that devices would load: if something is missing for a device, " +
-			"nothing is published. Exit code 0 means that all other devices were rolled back.\n\nStates that need several signers by " +
-			"--policy are not undone in one step: propose the former ones with longshore fleet rollback --previous.",
-		examples: []string{"--key release.key plant", "--reason 'vision loses frames' --key release.key plant"},
-		flags:    slices.Concat(contentFlags(), signFlags(), []cmdline.Flag{reasonFlag(), unsignedFlag(), parallelFlag()}),
-		run:      (*call).rolloutUndo,
-	})
-}
+var rolloutUndoCommand = rolloutCommand(command{
+	name:  "undo",
+	usage: "roll devices back to what they had before a rollout",
+	about: "Publishes the previous content of each device that the newest rollout has reached, as a new generation, because devices " +
+		"refuse older generations. Devices that have another state since then, or had none before, stay " +
+		"unchanged. First the command checks everything that devices would load: if something is missing for a device, " +
+		"nothing is published. Exit code 0 means that all other devices were rolled back.\n\nStates that need several signers by " +
+		"--policy are not undone in one step: propose the former ones with longshore fleet rollback --previous.",
+	examples: []string{"--key release.key plant", "--reason 'vision loses frames' --key release.key plant"},
+	flags:    slices.Concat(contentFlags, signFlags, []cmdline.Flag{reasonFlag, unsignedFlag, parallelFlag}),
+	run:      (*call).rolloutUndo,
+})
 
-func reasonFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "reason", Usage: "`TEXT` with the reason, for other people"}
-}
+var reasonFlag = cmdline.Flag{Name: "reason", Usage: "`TEXT` with the reason, for other people"}
 
 type rolloutInfo struct {
 	Fleet     string        `json:"fleet"`

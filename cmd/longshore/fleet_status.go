@@ -17,19 +17,17 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func fleetStatusCommand() command {
-	return command{
-		name: "status", args: "[DIRECTORY]", max: 1,
-		usage: "show what is published for each device",
-		about: "Shows for each device whether its generation in the registry matches the files: current, behind, new (never published), or " +
-			"cannot (get its deployments); with --resign also unsigned (by no known signer). With a fleet endpoint it also shows the " +
-			"report of the device: well, working, waiting, failed with the reason, offline with the time, or silent, and the phase of a change that " +
-			"is not complete, if the device says it. Exit code 1 means that a " +
-			"device is not current, or does not report that it is well.",
-		examples: []string{"", "--select line=a -o json plant", "--endpoint https://fleet.acme.example plant"},
-		flags:    slices.Concat(planFlags(), keyFlags(), registryFlags()),
-		run:      (*call).fleetStatus,
-	}
+var fleetStatusCommand = command{
+	name: "status", args: "[DIRECTORY]", max: 1,
+	usage: "show what is published for each device",
+	about: "Shows for each device whether its generation in the registry matches the files: current, behind, new (never published), or " +
+		"cannot (get its deployments); with --resign also unsigned (by no known signer). With a fleet endpoint it also shows the " +
+		"report of the device: well, working, waiting, failed with the reason, offline with the time, or silent, and the phase of a change that " +
+		"is not complete, if the device says it. Exit code 1 means that a " +
+		"device is not current, or does not report that it is well.",
+	examples: []string{"", "--select line=a -o json plant", "--endpoint https://fleet.acme.example plant"},
+	flags:    slices.Concat(planFlags, keyFlags, registryFlags),
+	run:      (*call).fleetStatus,
 }
 
 type fleetStatusResult struct {
@@ -198,17 +196,15 @@ func (c *call) fleetStatus(args []string) error {
 	return err
 }
 
-func fleetDiffCommand() command {
-	return command{
-		name: "diff", args: "[DIRECTORY]", max: 1,
-		usage: "show what publishing would change in the documents, line by line",
-		about: "Compares each device's ApplicationDeployments in the registry with those that the files define. Devices with the same " +
-			"changed lines are listed together. Exit code 1 means that there is a difference, 6 that a device cannot get its " +
-			"deployments; such devices are not shown.",
-		examples: []string{"", "--select device=press-07 plant"},
-		flags:    slices.Concat(planFlags(), keyFlags(), registryFlags()),
-		run:      (*call).fleetDiff,
-	}
+var fleetDiffCommand = command{
+	name: "diff", args: "[DIRECTORY]", max: 1,
+	usage: "show what publishing would change in the documents, line by line",
+	about: "Compares each device's ApplicationDeployments in the registry with those that the files define. Devices with the same " +
+		"changed lines are listed together. Exit code 1 means that there is a difference, 6 that a device cannot get its " +
+		"deployments; such devices are not shown.",
+	examples: []string{"", "--select device=press-07 plant"},
+	flags:    slices.Concat(planFlags, keyFlags, registryFlags),
+	run:      (*call).fleetDiff,
 }
 
 type fleetDiffResult struct {

@@ -23,31 +23,29 @@ import (
 // leastInterval is the shortest time between two polls of a Git server.
 const leastInterval = time.Second
 
-func fleetWatchCommand() command {
-	return command{
-		name: "watch", args: "REPOSITORY|DIRECTORY", min: 1, max: 1,
-		usage: "publish a fleet from a branch of a Git repository, continuously",
-		about: "Polls a branch of a Git repository, publishes the fleet in its newest commit, and prints one line per change. " +
-			"REPOSITORY is an address for git clone, with git's credentials; of a DIRECTORY in a checkout the commits are used, not " +
-			"the files. Every state contains its commit, so the command stores nothing. It rejects a commit if the last published " +
-			"commit is not in its history, because the branch was reset. Failed attempts are retried with increasing delays. --once " +
-			"publishes the newest commit and ends with the exit codes of fleet publish; otherwise SIGTERM ends the command with " +
-			"exit code 0. If the files define waves, a newer commit waits for the rollout of the previous one, or for longshore " +
-			"fleet rollout halt.",
-		examples: []string{
-			"--key release.key --path plants/graz https://git.acme.example/plants.git",
-			"--key release.key --once --branch release .",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "branch", Value: "main", Usage: "`NAME` of the branch"},
-			{Name: "path", Value: ".", Usage: "`DIRECTORY` of the fleet in the repository, or below the DIRECTORY argument"},
-			{Name: "once", Value: false, Usage: "publish the newest commit and exit"},
-			{Name: "interval", Value: "1m", Usage: "`TIME` between two polls of the branch, at least " + leastInterval.String()},
-			{Name: "rewritten", Value: []string(nil), Usage: "`COMMIT` that was published and then removed from the branch's history on purpose; may be repeated"},
-			unsignedFlag(), lookFlag(),
-		}, planFlags(), contentFlags(), signFlags(), registryFlags()),
-		run: (*call).fleetWatch,
-	}
+var fleetWatchCommand = command{
+	name: "watch", args: "REPOSITORY|DIRECTORY", min: 1, max: 1,
+	usage: "publish a fleet from a branch of a Git repository, continuously",
+	about: "Polls a branch of a Git repository, publishes the fleet in its newest commit, and prints one line per change. " +
+		"REPOSITORY is an address for git clone, with git's credentials; of a DIRECTORY in a checkout the commits are used, not " +
+		"the files. Every state contains its commit, so the command stores nothing. It rejects a commit if the last published " +
+		"commit is not in its history, because the branch was reset. Failed attempts are retried with increasing delays. --once " +
+		"publishes the newest commit and ends with the exit codes of fleet publish; otherwise SIGTERM ends the command with " +
+		"exit code 0. If the files define waves, a newer commit waits for the rollout of the previous one, or for longshore " +
+		"fleet rollout halt.",
+	examples: []string{
+		"--key release.key --path plants/graz https://git.acme.example/plants.git",
+		"--key release.key --once --branch release .",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "branch", Value: "main", Usage: "`NAME` of the branch"},
+		{Name: "path", Value: ".", Usage: "`DIRECTORY` of the fleet in the repository, or below the DIRECTORY argument"},
+		{Name: "once", Value: false, Usage: "publish the newest commit and exit"},
+		{Name: "interval", Value: "1m", Usage: "`TIME` between two polls of the branch, at least " + leastInterval.String()},
+		{Name: "rewritten", Value: []string(nil), Usage: "`COMMIT` that was published and then removed from the branch's history on purpose; may be repeated"},
+		unsignedFlag, lookFlag,
+	}, planFlags, contentFlags, signFlags, registryFlags),
+	run: (*call).fleetWatch,
 }
 
 // watched describes a published commit.

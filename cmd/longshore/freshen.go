@@ -31,29 +31,27 @@ import (
 
 const maxRecord = 64 << 20 // bytes of --record: a line for each device
 
-func freshenCommand() command {
-	return command{
-		name: "freshen", args: "HOST/PATH[:TAG]...", min: 1, max: -1,
-		usage: "sign freshness statements for states",
-		about: "Signs for each device's tag a statement that it names the newest generation, which is valid for the time of --for. With " +
-			"a freshness policy, devices then detect that new states are withheld. Run the command from a schedule: a statement " +
-			"that is valid for more than half of --for is not renewed, expired statements of the same key are deleted if the " +
-			"registry allows it, and the exit code shows whether every state is fresh. A tag that was moved back to an older " +
-			"generation is an error; with --record also if the newer generation was deleted. Use a key that signs nothing else. " +
-			"With --keyless also use --trusted-root: without it, every run signs new statements.",
-		examples: []string{
-			"--key pulse.key --for 48h harbor.acme.example/plant/state:press-07",
-			"--key pulse.key --for 48h --verify-key release.pub --record freshness.json --all -o json harbor.acme.example/plant/state",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "for", Value: 48 * time.Hour, Usage: "`TIME` that a statement is valid"},
-			{Name: "all", Value: false, Usage: "sign for all devices in the repository"},
-			{Name: "record", Usage: "`FILE` that stores the newest generation of each state between runs"},
-			{Name: "verify-key", Value: []string(nil), Usage: "public key `FILE` that must have signed the states; may be repeated"},
-			{Name: "policy", Usage: "trust.yaml `FILE` that must accept the states' signatures"},
-		}, keyFlags(), keylessFlags(), registryFlags()), // no signature format: the statement has that of the state's signatures
-		run: (*call).freshen,
-	}
+var freshenCommand = command{
+	name: "freshen", args: "HOST/PATH[:TAG]...", min: 1, max: -1,
+	usage: "sign freshness statements for states",
+	about: "Signs for each device's tag a statement that it names the newest generation, which is valid for the time of --for. With " +
+		"a freshness policy, devices then detect that new states are withheld. Run the command from a schedule: a statement " +
+		"that is valid for more than half of --for is not renewed, expired statements of the same key are deleted if the " +
+		"registry allows it, and the exit code shows whether every state is fresh. A tag that was moved back to an older " +
+		"generation is an error; with --record also if the newer generation was deleted. Use a key that signs nothing else. " +
+		"With --keyless also use --trusted-root: without it, every run signs new statements.",
+	examples: []string{
+		"--key pulse.key --for 48h harbor.acme.example/plant/state:press-07",
+		"--key pulse.key --for 48h --verify-key release.pub --record freshness.json --all -o json harbor.acme.example/plant/state",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "for", Value: 48 * time.Hour, Usage: "`TIME` that a statement is valid"},
+		{Name: "all", Value: false, Usage: "sign for all devices in the repository"},
+		{Name: "record", Usage: "`FILE` that stores the newest generation of each state between runs"},
+		{Name: "verify-key", Value: []string(nil), Usage: "public key `FILE` that must have signed the states; may be repeated"},
+		{Name: "policy", Usage: "trust.yaml `FILE` that must accept the states' signatures"},
+	}, keyFlags, keylessFlags, registryFlags), // no signature format: the statement has that of the state's signatures
+	run: (*call).freshen,
 }
 
 // Outcomes of freshening one state.

@@ -34,9 +34,7 @@ const (
 	maxHistory    = 1000 // generations that are read at most
 )
 
-func deviceFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "device", Alias: "d", Usage: "`ID` of the device"}
-}
+var deviceFlag = cmdline.Flag{Name: "device", Alias: "d", Usage: "`ID` of the device"}
 
 // stateOf returns the repository of states, and the device of --device.
 func (c *call) stateOf(arg string) (registry.Reference, artifacts.DeviceID, error) {
@@ -56,22 +54,20 @@ func (c *call) stateOf(arg string) (registry.Reference, artifacts.DeviceID, erro
 	return ref, id, err
 }
 
-func stateHistoryCommand() command {
-	return command{
-		name: "history", args: "HOST/PATH", min: 1, max: 1,
-		usage: "list the published generations of a device: when, by whom, what changed",
-		about: "Lists the generations with a history tag, the newest first: when and by whom each was signed, its deployments, its changes, " +
-			"and the revision of its source files. * marks the generation that the device's tag names; a generation that does not " +
-			"match its tag is reported. With --verify-key or --policy the signers are verified, and the exit code is 5 if a listed " +
-			"generation has no trusted signature; otherwise the list shows what the signatures claim. The command reads from the " +
-			"registry, not from mirrors.",
-		examples: []string{
-			"--device press-07 --verify-key release.pub harbor.acme.example/plant/state",
-			"--device press-07 --limit 3 -o json harbor.acme.example/plant/state",
-		},
-		flags: slices.Concat([]cmdline.Flag{deviceFlag()}, historyFlags("generations"), registryFlags()),
-		run:   (*call).stateHistory,
-	}
+var stateHistoryCommand = command{
+	name: "history", args: "HOST/PATH", min: 1, max: 1,
+	usage: "list the published generations of a device: when, by whom, what changed",
+	about: "Lists the generations with a history tag, the newest first: when and by whom each was signed, its deployments, its changes, " +
+		"and the revision of its source files. * marks the generation that the device's tag names; a generation that does not " +
+		"match its tag is reported. With --verify-key or --policy the signers are verified, and the exit code is 5 if a listed " +
+		"generation has no trusted signature; otherwise the list shows what the signatures claim. The command reads from the " +
+		"registry, not from mirrors.",
+	examples: []string{
+		"--device press-07 --verify-key release.pub harbor.acme.example/plant/state",
+		"--device press-07 --limit 3 -o json harbor.acme.example/plant/state",
+	},
+	flags: slices.Concat([]cmdline.Flag{deviceFlag}, historyFlags("generations"), registryFlags),
+	run:   (*call).stateHistory,
 }
 
 // historyFlags choose how much of a history is listed, and who must have signed it.
@@ -318,25 +314,23 @@ func stamp(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-func stateRollbackCommand() command {
-	return command{
-		name: "rollback", args: "HOST/PATH", min: 1, max: 1,
-		usage: "publish an earlier generation again, as a new one",
-		about: "Devices refuse generations below the one that they accepted. So a rollback is a new generation with the deployments and " +
-			"pinned components of an earlier one; an annotation names the generation that it repeats. The earlier state must be " +
-			"signed by --key, by --verify-key, or as --policy requires. Before it publishes, the command checks that everything that " +
-			"the device would load is still in its registry and in the mirrors of --mirror, and that --policy accepts it; otherwise " +
-			"the exit code is 6.",
-		examples: []string{
-			"--device press-07 --to 41 --key release.key harbor.acme.example/plant/state",
-			"--device press-07 --to 41 --key release.key --verify-key old-release.pub harbor.acme.example/plant/state",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			deviceFlag(),
-			{Name: "to", Value: uint64(0), Usage: "`NUMBER` of the generation to roll back to; required", Default: "none"},
-		}, nextFlags(), signedByFlags("the states", "; also checks components and images"), contentFlags(), proposalFlags(), signFlags(), registryFlags()),
-		run: (*call).stateRollback,
-	}
+var stateRollbackCommand = command{
+	name: "rollback", args: "HOST/PATH", min: 1, max: 1,
+	usage: "publish an earlier generation again, as a new one",
+	about: "Devices refuse generations below the one that they accepted. So a rollback is a new generation with the deployments and " +
+		"pinned components of an earlier one; an annotation names the generation that it repeats. The earlier state must be " +
+		"signed by --key, by --verify-key, or as --policy requires. Before it publishes, the command checks that everything that " +
+		"the device would load is still in its registry and in the mirrors of --mirror, and that --policy accepts it; otherwise " +
+		"the exit code is 6.",
+	examples: []string{
+		"--device press-07 --to 41 --key release.key harbor.acme.example/plant/state",
+		"--device press-07 --to 41 --key release.key --verify-key old-release.pub harbor.acme.example/plant/state",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		deviceFlag,
+		{Name: "to", Value: uint64(0), Usage: "`NUMBER` of the generation to roll back to; required", Default: "none"},
+	}, nextFlags, signedByFlags("the states", "; also checks components and images"), contentFlags, proposalFlags, signFlags, registryFlags),
+	run: (*call).stateRollback,
 }
 
 func (c *call) stateRollback(args []string) error {

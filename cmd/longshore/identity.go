@@ -9,15 +9,13 @@ import (
 )
 
 // identityFlags name the identity that must have signed, if no key does; spelled as in cosign.
-func identityFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "certificate-identity", Category: identityCategory, Usage: "`SUBJECT` of the signer's certificate: an e-mail address, or the URL of a workflow"},
-		{Name: "certificate-identity-regexp", Category: identityCategory, Usage: "`RE2` that matches the whole subject"},
-		{Name: "certificate-oidc-issuer", Category: identityCategory, Usage: "`URL` of the subject's identity provider"},
-		{Name: "certificate-oidc-issuer-regexp", Category: identityCategory, Usage: "`RE2` that matches the whole URL"},
-		{Name: "trusted-root", Category: identityCategory, Usage: "trusted_root.json `FILE` with the trusted certificate authorities and logs"},
-		{Name: "insecure-ignore-tlog", Value: false, Category: identityCategory, Usage: "accept an identity's signature without a transparency log entry; it then needs a signed timestamp"},
-	}
+var identityFlags = []cmdline.Flag{
+	{Name: "certificate-identity", Category: identityCategory, Usage: "`SUBJECT` of the signer's certificate: an e-mail address, or the URL of a workflow"},
+	{Name: "certificate-identity-regexp", Category: identityCategory, Usage: "`RE2` that matches the whole subject"},
+	{Name: "certificate-oidc-issuer", Category: identityCategory, Usage: "`URL` of the subject's identity provider"},
+	{Name: "certificate-oidc-issuer-regexp", Category: identityCategory, Usage: "`RE2` that matches the whole URL"},
+	{Name: "trusted-root", Category: identityCategory, Usage: "trusted_root.json `FILE` with the trusted certificate authorities and logs"},
+	{Name: "insecure-ignore-tlog", Value: false, Category: identityCategory, Usage: "accept an identity's signature without a transparency log entry; it then needs a signed timestamp"},
 }
 
 const identityCategory = "Identity"

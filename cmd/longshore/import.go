@@ -26,25 +26,23 @@ import (
 	"github.com/longshore-dev/longshore/site"
 )
 
-func importCommand() command {
-	return command{
-		name: "import", args: "DIRECTORY|TAR… [DESTINATION]", min: 1, max: -1,
-		usage: "copy an export to the registry of a site",
-		about: "Verifies an export with the keys or the policy of the site, and copies it to the registry DESTINATION. The tags of devices " +
-			"are set last, and never to an older generation. Volumes may be in several directories; all of them are checked first. " +
-			"The command writes a receipt to the media, which lists what the site has now; with --site-key the site signs it. Repeat " +
-			"an interrupted import: it continues. With --reports it copies the device reports of export --reports to the repository " +
-			"DESTINATION; an older report never replaces a newer one. With --endpoint instead of DESTINATION it " +
-			"hands them in to the fleet endpoint, which stores each once.",
-		examples: []string{"--key release.pub /media/stick registry.graz.local:5000", "--policy /etc/longshore/trust.yaml /media/stick registry.graz.local:5000", "--reports /media/stick harbor.acme.example/plant/state", "--reports --endpoint https://fleet.acme.example /media/stick"},
-		flags: slices.Concat(siteVerifyFlags(), []cmdline.Flag{
-			hostPathsFlag(),
-			{Name: "receipt", Usage: "write the receipt to `FILE` instead of receipt.json on the media"},
-			{Name: "site-key", Usage: "private `KEY` of the site to sign the receipt with: a file, pkcs11:…, or a key service: awskms://…"},
-			{Name: "site-key-password-file", Usage: "`FILE` with the password or PIN of --site-key; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"},
-		}, reportsFlags("copy the reports of the site's devices, and nothing else"), handFlags(), budgetFlags(), registryFlags()),
-		run: (*call).importMedia,
-	}
+var importCommand = command{
+	name: "import", args: "DIRECTORY|TAR… [DESTINATION]", min: 1, max: -1,
+	usage: "copy an export to the registry of a site",
+	about: "Verifies an export with the keys or the policy of the site, and copies it to the registry DESTINATION. The tags of devices " +
+		"are set last, and never to an older generation. Volumes may be in several directories; all of them are checked first. " +
+		"The command writes a receipt to the media, which lists what the site has now; with --site-key the site signs it. Repeat " +
+		"an interrupted import: it continues. With --reports it copies the device reports of export --reports to the repository " +
+		"DESTINATION; an older report never replaces a newer one. With --endpoint instead of DESTINATION it " +
+		"hands them in to the fleet endpoint, which stores each once.",
+	examples: []string{"--key release.pub /media/stick registry.graz.local:5000", "--policy /etc/longshore/trust.yaml /media/stick registry.graz.local:5000", "--reports /media/stick harbor.acme.example/plant/state", "--reports --endpoint https://fleet.acme.example /media/stick"},
+	flags: slices.Concat(siteVerifyFlags, []cmdline.Flag{
+		hostPathsFlag,
+		{Name: "receipt", Usage: "write the receipt to `FILE` instead of receipt.json on the media"},
+		{Name: "site-key", Usage: "private `KEY` of the site to sign the receipt with: a file, pkcs11:…, or a key service: awskms://…"},
+		{Name: "site-key-password-file", Usage: "`FILE` with the password or PIN of --site-key; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"},
+	}, reportsFlags("copy the reports of the site's devices, and nothing else"), handFlags, budgetFlags, registryFlags),
+	run: (*call).importMedia,
 }
 
 type importResult struct {

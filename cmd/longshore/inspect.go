@@ -16,17 +16,15 @@ import (
 	"github.com/longshore-dev/longshore/signing/audit"
 )
 
-func inspectCommand() command {
-	return command{
-		name: "inspect", args: "HOST/PATH[:TAG|@DIGEST]|oci-layout:PATH[:TAG]", min: 1, max: 1,
-		usage: "show the type and content of an artifact",
-		about: "Shows type, digest, sizes, annotations and layers of any artifact, its claimed signers, and the content of those that " +
-			"Longshore knows: states, bundles, components with their locks, application packages, images, signatures. Digests and " +
-			"documents are checked, signatures are not: use longshore verify.",
-		examples: []string{"harbor.acme.example/plant/state:press-07", "-o json oci-layout:stick:press-07.v41"},
-		flags:    registryFlags(),
-		run:      (*call).inspect,
-	}
+var inspectCommand = command{
+	name: "inspect", args: "HOST/PATH[:TAG|@DIGEST]|oci-layout:PATH[:TAG]", min: 1, max: 1,
+	usage: "show the type and content of an artifact",
+	about: "Shows type, digest, sizes, annotations and layers of any artifact, its claimed signers, and the content of those that " +
+		"Longshore knows: states, bundles, components with their locks, application packages, images, signatures. Digests and " +
+		"documents are checked, signatures are not: use longshore verify.",
+	examples: []string{"harbor.acme.example/plant/state:press-07", "-o json oci-layout:stick:press-07.v41"},
+	flags:    registryFlags,
+	run:      (*call).inspect,
 }
 
 type inspectResult struct {

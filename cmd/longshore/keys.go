@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -26,16 +27,14 @@ import (
 
 const maxSecret = 64 << 10 // bytes of a password or token
 
-func keyGenerateCommand() command {
-	return command{
-		name: "generate", args: "[NAME]", max: 1,
-		usage: "create a key pair",
-		about: "Writes the private key NAME.key, encrypted and readable only by you, and the public key NAME.pub for devices, in " +
-			"cosign's format. NAME may contain a directory; the default is longshore. Existing files are not overwritten.",
-		examples: []string{"release", "--key-password-file password.txt keys/release"},
-		flags:    []cmdline.Flag{keyPasswordFlag()},
-		run:      (*call).keyGenerate,
-	}
+var keyGenerateCommand = command{
+	name: "generate", args: "[NAME]", max: 1,
+	usage: "create a key pair",
+	about: "Writes the private key NAME.key, encrypted and readable only by you, and the public key NAME.pub for devices, in " +
+		"cosign's format. NAME may contain a directory; the default is longshore. Existing files are not overwritten.",
+	examples: []string{"release", "--key-password-file password.txt keys/release"},
+	flags:    []cmdline.Flag{keyPasswordFlag},
+	run:      (*call).keyGenerate,
 }
 
 type keyResult struct {
@@ -92,14 +91,12 @@ func (c *call) keyGenerate(args []string) error {
 	return c.show(keyResult{name + ".key", name + ".pub", key.Algorithm, key.Fingerprint, "wrote", fmt.Sprintf("%s.key (encrypted), %[1]s.pub", name)})
 }
 
-func keyShowCommand() command {
-	return command{
-		name: "show", args: "FILE", min: 1, max: 1,
-		usage:    "show the type and fingerprint of a public key",
-		about:    "Shows the type of a public key and its fingerprint, as policies and signatures use it.",
-		examples: []string{"release.pub", "-q release.pub"},
-		run:      (*call).keyShow,
-	}
+var keyShowCommand = command{
+	name: "show", args: "FILE", min: 1, max: 1,
+	usage:    "show the type and fingerprint of a public key",
+	about:    "Shows the type of a public key and its fingerprint, as policies and signatures use it.",
+	examples: []string{"release.pub", "-q release.pub"},
+	run:      (*call).keyShow,
 }
 
 func (c *call) keyShow(args []string) error {
@@ -234,16 +231,14 @@ func keyName(file string) string {
 	return strings.TrimSuffix(base, filepath.Ext(base))
 }
 
-func keyPublicCommand() command {
-	return command{
-		name: "public", max: 0,
-		usage: "write the public key of a private key",
-		about: "Prints the public key of --key as PEM, or writes it to --out: of a key file, or of a key in a PKCS#11 token or a key " +
-			"management service.",
-		examples: []string{"--key 'pkcs11:token=plant;object=release?module-path=/usr/lib/softhsm/libsofthsm2.so' --out release.pub", "--key awskms:///alias/release"},
-		flags:    append(keyFlags(), cmdline.Flag{Name: "out", Usage: "write it to `FILE`, which must not exist"}),
-		run:      (*call).keyPublic,
-	}
+var keyPublicCommand = command{
+	name: "public", max: 0,
+	usage: "write the public key of a private key",
+	about: "Prints the public key of --key as PEM, or writes it to --out: of a key file, or of a key in a PKCS#11 token or a key " +
+		"management service.",
+	examples: []string{"--key 'pkcs11:token=plant;object=release?module-path=/usr/lib/softhsm/libsofthsm2.so' --out release.pub", "--key awskms:///alias/release"},
+	flags:    slices.Concat(keyFlags, []cmdline.Flag{{Name: "out", Usage: "write it to `FILE`, which must not exist"}}),
+	run:      (*call).keyPublic,
 }
 
 func (c *call) keyPublic(_ []string) error {

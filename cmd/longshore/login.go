@@ -10,28 +10,24 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-func loginCommand() command {
-	return command{
-		name: "login", args: "HOST", min: 1, max: 1,
-		usage: "log in to a registry",
-		about: "Verifies user and password at the registry and stores them where Docker and podman find them: in a credential helper " +
-			"if one is configured. Credentials of docker, podman, oras or crane are found without this command. With --token " +
-			"alone, an identity token is stored.",
-		examples: []string{"-u anna harbor.acme.example", "-u 'robot$ci' --password-stdin harbor.acme.example < token.txt"},
-		flags:    registryFlags(),
-		run:      (*call).login,
-	}
+var loginCommand = command{
+	name: "login", args: "HOST", min: 1, max: 1,
+	usage: "log in to a registry",
+	about: "Verifies user and password at the registry and stores them where Docker and podman find them: in a credential helper " +
+		"if one is configured. Credentials of docker, podman, oras or crane are found without this command. With --token " +
+		"alone, an identity token is stored.",
+	examples: []string{"-u anna harbor.acme.example", "-u 'robot$ci' --password-stdin harbor.acme.example < token.txt"},
+	flags:    registryFlags,
+	run:      (*call).login,
 }
 
-func logoutCommand() command {
-	return command{
-		name: "logout", args: "HOST", min: 1, max: 1,
-		usage:    "delete the stored credentials of a registry",
-		about:    "Deletes what login stored. It is not an error if nothing is stored.",
-		examples: []string{"harbor.acme.example", "--registry-config ci.json harbor.acme.example"},
-		flags:    registryFlags(),
-		run:      (*call).logout,
-	}
+var logoutCommand = command{
+	name: "logout", args: "HOST", min: 1, max: 1,
+	usage:    "delete the stored credentials of a registry",
+	about:    "Deletes what login stored. It is not an error if nothing is stored.",
+	examples: []string{"harbor.acme.example", "--registry-config ci.json harbor.acme.example"},
+	flags:    registryFlags,
+	run:      (*call).logout,
 }
 
 type loginResult struct {

@@ -17,22 +17,20 @@ import (
 	"github.com/longshore-dev/longshore/site"
 )
 
-func mirrorCommand() command {
-	return command{
-		name: "mirror", args: "HOST/PATH DESTINATION", min: 2, max: 2,
-		usage: "copy everything that a site's devices need to the site's registry",
-		about: "Copies the states of devices in HOST/PATH, and everything that they name, to the registry DESTINATION: trust policies, " +
-			"application packages, components and images, with all signatures, attestations and other referrers, in both of " +
-			"cosign's formats. Digests do not change. Every state is verified first, as longshore verify does. The tags of devices " +
-			"are set last, and never to an older generation. Repeat an interrupted run: existing content is not sent again. Devices " +
-			"find the copies by hosts.toml, see docs/site.md.",
-		examples: []string{
-			"--key release.pub harbor.acme.example/plant/state registry.graz.local:5000",
-			"--policy trust.yaml --device press-07 --history 1 harbor.acme.example/plant/state registry.graz.local:5000",
-		},
-		flags: slices.Concat([]cmdline.Flag{checkFlag(), platformFlag()}, siteVerifyFlags(), budgetFlags(), siteFlags()),
-		run:   (*call).mirror,
-	}
+var mirrorCommand = command{
+	name: "mirror", args: "HOST/PATH DESTINATION", min: 2, max: 2,
+	usage: "copy everything that a site's devices need to the site's registry",
+	about: "Copies the states of devices in HOST/PATH, and everything that they name, to the registry DESTINATION: trust policies, " +
+		"application packages, components and images, with all signatures, attestations and other referrers, in both of " +
+		"cosign's formats. Digests do not change. Every state is verified first, as longshore verify does. The tags of devices " +
+		"are set last, and never to an older generation. Repeat an interrupted run: existing content is not sent again. Devices " +
+		"find the copies by hosts.toml, see docs/site.md.",
+	examples: []string{
+		"--key release.pub harbor.acme.example/plant/state registry.graz.local:5000",
+		"--policy trust.yaml --device press-07 --history 1 harbor.acme.example/plant/state registry.graz.local:5000",
+	},
+	flags: slices.Concat([]cmdline.Flag{checkFlag, platformFlag}, siteVerifyFlags, budgetFlags, siteFlags),
+	run:   (*call).mirror,
 }
 
 type mirrorResult struct {

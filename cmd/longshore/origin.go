@@ -20,9 +20,7 @@ import (
 // dirtySuffix is appended to the revision of uncommitted files.
 const dirtySuffix = "-dirty"
 
-func dirtyFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "allow-dirty", Value: false, Usage: "publish uncommitted files, as revision COMMIT" + dirtySuffix}
-}
+var dirtyFlag = cmdline.Flag{Name: "allow-dirty", Value: false, Usage: "publish uncommitted files, as revision COMMIT" + dirtySuffix}
 
 // sources are files of one directory that an artifact is made of.
 type sources struct {

@@ -11,36 +11,32 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-func policyTestCommand() command {
-	return command{
-		name: "test", args: "FILE HOST/PATH[:TAG|@DIGEST]", min: 2, max: 2,
-		usage: "show what a device with this trust policy would decide, and why",
-		about: "Checks the artifact of the reference, and everything below it, against the trust policy in FILE, like a new device. It " +
-			"shows which rule decides, which signers count, which do not, and why. --at decides for another time. A device stops at " +
-			"the first failed check; this command shows all of them. Only a device itself can check the order of generations.",
-		examples: []string{
-			"trust.yaml harbor.acme.example/plant/state:press-07",
-			"--at 2027-06-01T00:00:00Z -o json trust.yaml harbor.acme.example/plant/state:press-07",
-			"--kind image trust.yaml docker.io/library/caddy:2.10",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "at", Usage: "`TIME` to decide at, like 2027-06-01T00:00:00Z; default: now"},
-		}, auditFlags(), registryFlags()),
-		run: (*call).policyTest,
-	}
+var policyTestCommand = command{
+	name: "test", args: "FILE HOST/PATH[:TAG|@DIGEST]", min: 2, max: 2,
+	usage: "show what a device with this trust policy would decide, and why",
+	about: "Checks the artifact of the reference, and everything below it, against the trust policy in FILE, like a new device. It " +
+		"shows which rule decides, which signers count, which do not, and why. --at decides for another time. A device stops at " +
+		"the first failed check; this command shows all of them. Only a device itself can check the order of generations.",
+	examples: []string{
+		"trust.yaml harbor.acme.example/plant/state:press-07",
+		"--at 2027-06-01T00:00:00Z -o json trust.yaml harbor.acme.example/plant/state:press-07",
+		"--kind image trust.yaml docker.io/library/caddy:2.10",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "at", Usage: "`TIME` to decide at, like 2027-06-01T00:00:00Z; default: now"},
+	}, auditFlags, registryFlags),
+	run: (*call).policyTest,
 }
 
-func policySchemaCommand() command {
-	return command{
-		name: "schema", usage: "print the JSON schema of trust.yaml, for editors",
-		about: "With the schema, an editor completes keys and marks errors. longshore check also reads the key files and finds " +
-			"contradictions.",
-		examples: []string{"", "> trust.schema.json"},
-		run: func(c *call, _ []string) error {
-			_, err := c.stdout.Write(trust.Schema())
-			return err
-		},
-	}
+var policySchemaCommand = command{
+	name: "schema", usage: "print the JSON schema of trust.yaml, for editors",
+	about: "With the schema, an editor completes keys and marks errors. longshore check also reads the key files and finds " +
+		"contradictions.",
+	examples: []string{"", "> trust.schema.json"},
+	run: func(c *call, _ []string) error {
+		_, err := c.stdout.Write(trust.Schema())
+		return err
+	},
 }
 
 // policyResult is the decision of a device.

@@ -29,44 +29,38 @@ const retentionText = "These generations always stay: the one that a device's ta
 	"statements of a removed state are removed with it; the garbage collection of the registry removes blobs. On a terminal the command asks for " +
 	"confirmation. If the registry does not allow deletion, the exit code is 2, and if it keeps tags, 6; then nothing is lost. Repeat an interrupted run."
 
-func pruneFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "keep", Value: historyLines, Usage: "`NUMBER` of newest generations to keep for each device"},
-		{Name: "younger-than", Usage: "also keep generations published within this `TIME`, and those without a time: 30d, or since 2026-10-01T00:00:00Z"},
-		{Name: "verify-key", Value: []string(nil), Usage: "public key `FILE` whose signature times count for --younger-than; a rollout must be signed with one of these keys; may be repeated"},
-		{Name: "dry-run", Value: false, Usage: "print what would be removed, and remove nothing"},
-		yesFlag(),
-	}
+var pruneFlags = []cmdline.Flag{
+	{Name: "keep", Value: historyLines, Usage: "`NUMBER` of newest generations to keep for each device"},
+	{Name: "younger-than", Usage: "also keep generations published within this `TIME`, and those without a time: 30d, or since 2026-10-01T00:00:00Z"},
+	{Name: "verify-key", Value: []string(nil), Usage: "public key `FILE` whose signature times count for --younger-than; a rollout must be signed with one of these keys; may be repeated"},
+	{Name: "dry-run", Value: false, Usage: "print what would be removed, and remove nothing"},
+	yesFlag,
 }
 
-func statePruneCommand() command {
-	return command{
-		name: "prune", args: "HOST/PATH", min: 1, max: 1,
-		usage: "remove old generations of devices",
-		about: "Removes all but the newest --keep generations of each device in the repository, or of those of --device. The command looks " +
-			"for rollouts beside the repository and above it, where fleets store them. It does not read device reports, which fleet " +
-			"prune does. It stops at a rollout that no --verify-key has signed. If --fleet names your fleets and the rollout is of " +
-			"another one, its devices keep all generations instead. " + retentionText,
-		examples: []string{"--keep 20 --dry-run harbor.acme.example/plant/state", "--keep 20 --younger-than 90d --verify-key release.pub --device press-07 harbor.acme.example/plant/state"},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device; may be repeated; default: all"},
-			{Name: "fleet", Value: []string(nil), Usage: "`NAME` of your fleet; rollouts of other fleets need no signature by a --verify-key, and their devices keep all generations; may be repeated"},
-		}, pruneFlags(), registryFlags()),
-		run: (*call).statePrune,
-	}
+var statePruneCommand = command{
+	name: "prune", args: "HOST/PATH", min: 1, max: 1,
+	usage: "remove old generations of devices",
+	about: "Removes all but the newest --keep generations of each device in the repository, or of those of --device. The command looks " +
+		"for rollouts beside the repository and above it, where fleets store them. It does not read device reports, which fleet " +
+		"prune does. It stops at a rollout that no --verify-key has signed. If --fleet names your fleets and the rollout is of " +
+		"another one, its devices keep all generations instead. " + retentionText,
+	examples: []string{"--keep 20 --dry-run harbor.acme.example/plant/state", "--keep 20 --younger-than 90d --verify-key release.pub --device press-07 harbor.acme.example/plant/state"},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device; may be repeated; default: all"},
+		{Name: "fleet", Value: []string(nil), Usage: "`NAME` of your fleet; rollouts of other fleets need no signature by a --verify-key, and their devices keep all generations; may be repeated"},
+	}, pruneFlags, registryFlags),
+	run: (*call).statePrune,
 }
 
-func fleetPruneCommand() command {
-	return command{
-		name: "prune", args: "[DIRECTORY]", max: 1,
-		usage: "remove old generations of a fleet's devices",
-		about: "Removes all but the newest --keep generations of each device in the files. For devices that the files no longer name, use " +
-			"longshore state prune. With a fleet endpoint, the generations that devices report also stay, with their predecessors " +
-			"and the generations that they repeat. " + retentionText,
-		examples: []string{"--keep 20 --dry-run plant", "--keep 20 --select site=graz --endpoint https://fleet.acme.example plant"},
-		flags:    slices.Concat([]cmdline.Flag{selectFlag()}, pruneFlags(), endpointFlags(), registryFlags()),
-		run:      (*call).fleetPrune,
-	}
+var fleetPruneCommand = command{
+	name: "prune", args: "[DIRECTORY]", max: 1,
+	usage: "remove old generations of a fleet's devices",
+	about: "Removes all but the newest --keep generations of each device in the files. For devices that the files no longer name, use " +
+		"longshore state prune. With a fleet endpoint, the generations that devices report also stay, with their predecessors " +
+		"and the generations that they repeat. " + retentionText,
+	examples: []string{"--keep 20 --dry-run plant", "--keep 20 --select site=graz --endpoint https://fleet.acme.example plant"},
+	flags:    slices.Concat([]cmdline.Flag{selectFlag}, pruneFlags, endpointFlags, registryFlags),
+	run:      (*call).fleetPrune,
 }
 
 // pruneResult lists what is removed, or would be.

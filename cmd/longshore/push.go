@@ -50,9 +50,7 @@ func (r pushed) text(w io.Writer) {
 }
 
 // overwriteFlag is for tags that should never move: versions.
-func overwriteFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "overwrite", Value: false, Usage: "move the version's tag if it already names another digest"}
-}
+var overwriteFlag = cmdline.Flag{Name: "overwrite", Value: false, Usage: "move the version's tag if it already names another digest"}
 
 // once publishes under a version, whose content cannot change without --overwrite.
 func (c *call) once(version string) release.PublishOptions {

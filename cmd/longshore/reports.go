@@ -28,11 +28,9 @@ func reportsFlags(usage string) []cmdline.Flag {
 }
 
 // handFlags configure the fleet endpoint that import hands reports in to.
-func handFlags() []cmdline.Flag {
-	all := endpointFlags()
-	all[0] = cmdline.Flag{Name: "endpoint", Category: endpointCategory, Usage: "`URL` of the fleet endpoint to hand the reports in to; it must run with --report-keys"}
-	return all
-}
+var handFlags = slices.Concat([]cmdline.Flag{
+	{Name: "endpoint", Category: endpointCategory, Usage: "`URL` of the fleet endpoint to hand the reports in to; it must run with --report-keys"},
+}, endpointFlags[1:])
 
 // signedReport verifies reports with the keys in a directory; nil without a directory.
 func (c *call) signedReport(dir string) func(tag string, bundle []byte) error {
@@ -94,7 +92,7 @@ func (c *call) importReports(args []string) error {
 	if len(args) == 2 {
 		return c.carryReports(source, args[1])
 	}
-	for _, f := range budgetFlags() {
+	for _, f := range budgetFlags {
 		if c.IsSet(f.Name) {
 			return c.misused("--%s cannot be used with --endpoint: reports are small, and handed in at once", f.Name)
 		}

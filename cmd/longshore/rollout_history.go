@@ -24,19 +24,17 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-func rolloutHistoryCommand() command {
-	return command{
-		name: "history", args: "[DIRECTORY]", max: 1,
-		usage: "list the rollouts of a fleet: when, by whom, and with which result",
-		about: "Lists the fleet's rollouts from the registry, the newest first: when each began and last changed, its phase and reason, " +
-			"its number of devices, who ran it, who signed its last record, the revision of the files, and what the published states of " +
-			"the devices in the files changed. With --verify-key or --policy the signers are verified, and the exit code is 5 if a " +
-			"listed record has no trusted signature; otherwise the list shows what the signatures claim. For what was published " +
-			"without waves too, use longshore fleet history; for a single device, longshore state history.",
-		examples: []string{"--verify-key release.pub plant", "--limit 3 -o json plant"},
-		flags:    slices.Concat(historyFlags("rollouts"), registryFlags(), []cmdline.Flag{parallelFlag()}),
-		run:      (*call).rolloutHistory,
-	}
+var rolloutHistoryCommand = command{
+	name: "history", args: "[DIRECTORY]", max: 1,
+	usage: "list the rollouts of a fleet: when, by whom, and with which result",
+	about: "Lists the fleet's rollouts from the registry, the newest first: when each began and last changed, its phase and reason, " +
+		"its number of devices, who ran it, who signed its last record, the revision of the files, and what the published states of " +
+		"the devices in the files changed. With --verify-key or --policy the signers are verified, and the exit code is 5 if a " +
+		"listed record has no trusted signature; otherwise the list shows what the signatures claim. For what was published " +
+		"without waves too, use longshore fleet history; for a single device, longshore state history.",
+	examples: []string{"--verify-key release.pub plant", "--limit 3 -o json plant"},
+	flags:    slices.Concat(historyFlags("rollouts"), registryFlags, []cmdline.Flag{parallelFlag}),
+	run:      (*call).rolloutHistory,
 }
 
 type rolloutHistory struct {

@@ -9,17 +9,15 @@ import (
 	"github.com/opencontainers/go-digest"
 )
 
-func trustedRootShowCommand() command {
-	return command{
-		name: "show", args: "FILE", min: 1, max: 1,
-		usage: "show what a trusted_root.json trusts, and its date",
-		about: "Shows the certificate authorities, logs and timestamp authorities that are trusted for keyless signatures, and since " +
-			"when. The newest of them is the date of the trusted root: a device refuses signatures that need newer ones. Use the " +
-			"file of cosign trusted-root create, or the one that a sigstore instance publishes, unchanged. In trust.yaml, name it as " +
-			"trustedRoot: {file: trusted_root.json}.",
-		examples: []string{"trusted_root.json", "-o json trusted_root.json"},
-		run:      (*call).trustedRootShow,
-	}
+var trustedRootShowCommand = command{
+	name: "show", args: "FILE", min: 1, max: 1,
+	usage: "show what a trusted_root.json trusts, and its date",
+	about: "Shows the certificate authorities, logs and timestamp authorities that are trusted for keyless signatures, and since " +
+		"when. The newest of them is the date of the trusted root: a device refuses signatures that need newer ones. Use the " +
+		"file of cosign trusted-root create, or the one that a sigstore instance publishes, unchanged. In trust.yaml, name it as " +
+		"trustedRoot: {file: trusted_root.json}.",
+	examples: []string{"trusted_root.json", "-o json trusted_root.json"},
+	run:      (*call).trustedRootShow,
 }
 
 // rootResult shows a trusted root.

@@ -32,23 +32,21 @@ const (
 	maxServed       = 1024 // connections
 )
 
-func serveCommand() command {
-	return command{
-		name: "serve", args: "DIRECTORY|TAR…", min: 1, max: -1,
-		usage: "serve an export or an OCI layout as a read-only registry",
-		about: "Serves states, components, images and signatures of an export for a site without a registry, with the read-only part of the " +
-			"OCI distribution API. HOST/PATH of an export is served as PATH. Anyone who can reach the address can read everything. " +
-			"Damaged files are logged and not served. The command ends with Ctrl-C or SIGTERM.",
-		examples: []string{"/media/stick", "--listen :5000 --tls-cert registry.crt --tls-key registry.key /media/stick"},
-		flags: []cmdline.Flag{
-			{Name: "listen", Value: "127.0.0.1:5000", Usage: "`ADDRESS` to listen on"},
-			{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes"},
-			{Name: "tls-key", Usage: "`FILE` with its private key (PEM)"},
-			{Name: "plain-http", Value: false, Usage: "allow plain HTTP on an address that is not loopback"},
-			{Name: "host-paths", Value: false, Usage: "serve HOST/PATH as HOST/PATH; default: as PATH, for every HOST"},
-		},
-		run: (*call).serve,
-	}
+var serveCommand = command{
+	name: "serve", args: "DIRECTORY|TAR…", min: 1, max: -1,
+	usage: "serve an export or an OCI layout as a read-only registry",
+	about: "Serves states, components, images and signatures of an export for a site without a registry, with the read-only part of the " +
+		"OCI distribution API. HOST/PATH of an export is served as PATH. Anyone who can reach the address can read everything. " +
+		"Damaged files are logged and not served. The command ends with Ctrl-C or SIGTERM.",
+	examples: []string{"/media/stick", "--listen :5000 --tls-cert registry.crt --tls-key registry.key /media/stick"},
+	flags: []cmdline.Flag{
+		{Name: "listen", Value: "127.0.0.1:5000", Usage: "`ADDRESS` to listen on"},
+		{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes"},
+		{Name: "tls-key", Usage: "`FILE` with its private key (PEM)"},
+		{Name: "plain-http", Value: false, Usage: "allow plain HTTP on an address that is not loopback"},
+		{Name: "host-paths", Value: false, Usage: "serve HOST/PATH as HOST/PATH; default: as PATH, for every HOST"},
+	},
+	run: (*call).serve,
 }
 
 type serveResult struct {

@@ -15,21 +15,19 @@ import (
 	"github.com/longshore-dev/longshore/signing/filebundle"
 )
 
-func signCommand() command {
-	return command{
-		name: "sign", args: "HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 1,
-		usage: "sign an artifact or a file",
-		about: "Signs the current digest of the reference in cosign's format; the only service that it uses is the registry. A signature " +
-			"by the same key with the same annotations is not repeated. cosign 3 verifies it with --key and --insecure-ignore-tlog. " +
-			"The signature of a file is written to FILE.sigstore.json, for longshore verify and cosign verify-blob --bundle.",
-		examples: []string{
-			"--key release.key harbor.acme.example/plant/components/web:2.0.1",
-			"--key vendor.key --signature-format both -a approved=yes harbor.acme.example/plant/images/web@sha256:…",
-			"--key release.key dist/checksums.txt",
-		},
-		flags: slices.Concat([]cmdline.Flag{claimFlag()}, signFlags(), registryFlags()),
-		run:   (*call).sign,
-	}
+var signCommand = command{
+	name: "sign", args: "HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 1,
+	usage: "sign an artifact or a file",
+	about: "Signs the current digest of the reference in cosign's format; the only service that it uses is the registry. A signature " +
+		"by the same key with the same annotations is not repeated. cosign 3 verifies it with --key and --insecure-ignore-tlog. " +
+		"The signature of a file is written to FILE.sigstore.json, for longshore verify and cosign verify-blob --bundle.",
+	examples: []string{
+		"--key release.key harbor.acme.example/plant/components/web:2.0.1",
+		"--key vendor.key --signature-format both -a approved=yes harbor.acme.example/plant/images/web@sha256:…",
+		"--key release.key dist/checksums.txt",
+	},
+	flags: slices.Concat([]cmdline.Flag{claimFlag}, signFlags, registryFlags),
+	run:   (*call).sign,
 }
 
 // signResult lists the signatures that were made.

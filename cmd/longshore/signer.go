@@ -29,54 +29,40 @@ import (
 const keylessCategory = "Keyless signing"
 
 // signFlags configure signing.
-func signFlags() []cmdline.Flag {
-	return slices.Concat(keyFlags(), []cmdline.Flag{
-		{Name: "signature-format", Value: string(signing.FormatBundle), OneOf: []string{string(signing.FormatBundle), string(signing.FormatLegacy), string(signing.FormatBoth)}, Usage: "`FORMAT` of the signature: bundle, legacy or both"},
-	}, keylessFlags())
-}
+var signFlags = slices.Concat(keyFlags, []cmdline.Flag{
+	{Name: "signature-format", Value: string(signing.FormatBundle), OneOf: []string{string(signing.FormatBundle), string(signing.FormatLegacy), string(signing.FormatBoth)}, Usage: "`FORMAT` of the signature: bundle, legacy or both"},
+}, keylessFlags)
 
-func keyFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "key", Usage: "private `KEY` to sign with: a file, pkcs11:…, or a key service: awskms://…"},
-		keyPasswordFlag(),
-	}
+var keyFlags = []cmdline.Flag{
+	{Name: "key", Usage: "private `KEY` to sign with: a file, pkcs11:…, or a key service: awskms://…"},
+	keyPasswordFlag,
 }
 
 // signersFlags are signFlags for several signers.
-func signersFlags() []cmdline.Flag {
-	return slices.Concat([]cmdline.Flag{
-		{Name: "key", Value: []string(nil), Usage: "private `KEY` to sign with: a file, pkcs11:…, or a key service: awskms://…; may be repeated"},
-		{Name: "key-password-file", Value: []string(nil), Usage: "`FILE` with the password or PIN of all keys, or one for each --key in their order; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt for each"},
-	}, signFlags()[len(keyFlags()):])
-}
+var signersFlags = slices.Concat([]cmdline.Flag{
+	{Name: "key", Value: []string(nil), Usage: "private `KEY` to sign with: a file, pkcs11:…, or a key service: awskms://…; may be repeated"},
+	{Name: "key-password-file", Value: []string(nil), Usage: "`FILE` with the password or PIN of all keys, or one for each --key in their order; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt for each"},
+}, signFlags[len(keyFlags):])
 
-func keyPasswordFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "key-password-file", Usage: "`FILE` with the key's password or PIN; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"}
-}
+var keyPasswordFlag = cmdline.Flag{Name: "key-password-file", Usage: "`FILE` with the key's password or PIN; default: LONGSHORE_KEY_PASSWORD, COSIGN_PASSWORD or a prompt"}
 
 // keylessFlags are spelled as in cosign.
-func keylessFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "keyless", Value: false, Category: keylessCategory, Usage: "sign with the identity of a token and a short-lived certificate instead of a key"},
-		{Name: "identity-token", Category: keylessCategory, Usage: "`TOKEN` or file with one; else SIGSTORE_ID_TOKEN, or that of the job: GitHub Actions, Google Cloud, SPIFFE"},
-		{Name: "signing-config", Category: keylessCategory, Usage: "`FILE` with the services (signing_config.v0.2.json), instead of the URL flags"},
-		{Name: "fulcio-url", Category: keylessCategory, Usage: "`URL` of the certificate authority"},
-		{Name: "rekor-url", Category: keylessCategory, Usage: "`URL` of the transparency log (Rekor version 1)"},
-		{Name: "timestamp-server-url", Category: keylessCategory, Usage: "`URL` of the timestamp authority, with its path"},
-		{Name: "oidc-issuer", Category: keylessCategory, Usage: "`URL` of the required identity provider of the token"},
-		{Name: "trusted-root", Category: keylessCategory, Usage: "trusted_root.json `FILE` to recognise your earlier signatures"},
-	}
+var keylessFlags = []cmdline.Flag{
+	{Name: "keyless", Value: false, Category: keylessCategory, Usage: "sign with the identity of a token and a short-lived certificate instead of a key"},
+	{Name: "identity-token", Category: keylessCategory, Usage: "`TOKEN` or file with one; else SIGSTORE_ID_TOKEN, or that of the job: GitHub Actions, Google Cloud, SPIFFE"},
+	{Name: "signing-config", Category: keylessCategory, Usage: "`FILE` with the services (signing_config.v0.2.json), instead of the URL flags"},
+	{Name: "fulcio-url", Category: keylessCategory, Usage: "`URL` of the certificate authority"},
+	{Name: "rekor-url", Category: keylessCategory, Usage: "`URL` of the transparency log (Rekor version 1)"},
+	{Name: "timestamp-server-url", Category: keylessCategory, Usage: "`URL` of the timestamp authority, with its path"},
+	{Name: "oidc-issuer", Category: keylessCategory, Usage: "`URL` of the required identity provider of the token"},
+	{Name: "trusted-root", Category: keylessCategory, Usage: "trusted_root.json `FILE` to recognise your earlier signatures"},
 }
 
 // unsignedFlag is for commands that publish the states of many devices.
-func unsignedFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "unsigned", Value: false, Usage: "publish without signatures; devices refuse such states unless their policy has allowUnsigned"}
-}
+var unsignedFlag = cmdline.Flag{Name: "unsigned", Value: false, Usage: "publish without signatures; devices refuse such states unless their policy has allowUnsigned"}
 
 // claimFlag names annotations that are signed with the digest.
-func claimFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "annotation", Value: []string(nil), Alias: "a", Usage: "`KEY=VALUE` annotation to sign with the digest; may be repeated"}
-}
+var claimFlag = cmdline.Flag{Name: "annotation", Value: []string(nil), Alias: "a", Usage: "`KEY=VALUE` annotation to sign with the digest; may be repeated"}
 
 // signer signs while an artifact is published.
 type signer struct {

@@ -20,35 +20,27 @@ import (
 )
 
 // siteFlags choose what a site needs, and where to copy it.
-func siteFlags() []cmdline.Flag {
-	return slices.Concat(siteDeviceFlags(), []cmdline.Flag{
-		{Name: "history", Value: 0, Usage: "`NUMBER` of generations before the current one to include"},
-		{Name: "trust", Value: []string(nil), Usage: "`HOST/PATH` of a trust policy that the devices follow; may be repeated"},
-		hostPathsFlag(),
-	}, registryFlags())
-}
+var siteFlags = slices.Concat(siteDeviceFlags, []cmdline.Flag{
+	{Name: "history", Value: 0, Usage: "`NUMBER` of generations before the current one to include"},
+	{Name: "trust", Value: []string(nil), Usage: "`HOST/PATH` of a trust policy that the devices follow; may be repeated"},
+	hostPathsFlag,
+}, registryFlags)
 
 // siteDeviceFlags choose devices of a site.
-func siteDeviceFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
-		{Name: "fleet", Usage: "`DIRECTORY` of a fleet: only its devices with states in the repository; excludes --device"},
-		{Name: "select", Usage: "`SELECTOR` of devices of --fleet, as in fleet.yaml: group=graz-line-a, site=graz; default: all"},
-	}
+var siteDeviceFlags = []cmdline.Flag{
+	{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
+	{Name: "fleet", Usage: "`DIRECTORY` of a fleet: only its devices with states in the repository; excludes --device"},
+	{Name: "select", Usage: "`SELECTOR` of devices of --fleet, as in fleet.yaml: group=graz-line-a, site=graz; default: all"},
 }
 
-func hostPathsFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "host-paths", Value: false, Usage: "copy HOST/PATH to DESTINATION/HOST/PATH; default: to DESTINATION/PATH, for every HOST"}
-}
+var hostPathsFlag = cmdline.Flag{Name: "host-paths", Value: false, Usage: "copy HOST/PATH to DESTINATION/HOST/PATH; default: to DESTINATION/PATH, for every HOST"}
 
 // siteVerifyFlags name who must have signed the copied states.
-func siteVerifyFlags() []cmdline.Flag {
-	return slices.Concat([]cmdline.Flag{
-		publicKeyFlag("public key `FILE` that must have signed each state; may be repeated, one signature is enough"),
-		{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
-		{Name: "no-verify", Value: false, Usage: "copy without verification; devices verify in any case"},
-	}, identityFlags())
-}
+var siteVerifyFlags = slices.Concat([]cmdline.Flag{
+	publicKeyFlag("public key `FILE` that must have signed each state; may be repeated, one signature is enough"),
+	{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
+	{Name: "no-verify", Value: false, Usage: "copy without verification; devices verify in any case"},
+}, identityFlags)
 
 // devicesOf reads --device, or --fleet and --select: those of the fleet's devices whose states are in a repository; nil means all.
 func (c *call) devicesOf(states string) (out []artifacts.DeviceID, err error) {
@@ -151,9 +143,7 @@ func (c *call) carry(arg string, to site.Source, verify bool) (*carrying, error)
 	return &carrying{c.registry, from, states, o.Trust, closure, platforms}, nil
 }
 
-func platformFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "platform", Value: []string(nil), Usage: "of each image index copy only the images for `PLATFORM`, such as linux/arm64, and the index unchanged; default: all platforms; may be repeated"}
-}
+var platformFlag = cmdline.Flag{Name: "platform", Value: []string(nil), Usage: "of each image index copy only the images for `PLATFORM`, such as linux/arm64, and the index unchanged; default: all platforms; may be repeated"}
 
 // platformsOf reads --platform.
 func (c *call) platformsOf() ([]string, error) {
@@ -161,10 +151,8 @@ func (c *call) platformsOf() ([]string, error) {
 	return all, artifacts.ValidPlatforms(all)
 }
 
-func checkFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "check", Value: "signatures", OneOf: []string{"tags", "signatures", "all"}, Usage: "`WHAT` to check if a device's tag at the site is up to date: " +
-		"tags (nothing more), signatures (new signatures and other referrers) or all (every manifest and blob)"}
-}
+var checkFlag = cmdline.Flag{Name: "check", Value: "signatures", OneOf: []string{"tags", "signatures", "all"}, Usage: "`WHAT` to check if a device's tag at the site is up to date: " +
+	"tags (nothing more), signatures (new signatures and other referrers) or all (every manifest and blob)"}
 
 // checkOf reads --check.
 func (c *call) checkOf() site.Check {

@@ -12,20 +12,18 @@ import (
 	"github.com/longshore-dev/longshore/site"
 )
 
-func siteInventoryCommand() command {
-	return command{
-		name: "inventory", args: "HOST/PATH DESTINATION", min: 2, max: 2,
-		usage: "list what a site has, for longshore export --since",
-		about: "Lists the manifests and blobs that the registry DESTINATION of a site has for the devices with states in HOST/PATH, as " +
-			"JSON. The command does not connect to HOST: run it at the site, and bring the file to the machine of the export. With " +
-			"--key the site signs the file: the signature is FILE.sigstore.json, for longshore export --inventory-key.",
-		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000 >graz.json", "--site graz --key site.key --file graz.json harbor.acme.example/plant/state registry.graz.local:5000"},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "site", Usage: "`NAME` of the site, for the inventory"},
-			{Name: "file", Usage: "write the inventory to `FILE` instead of stdout"},
-		}, keyFlags(), siteFlags()),
-		run: (*call).siteInventory,
-	}
+var siteInventoryCommand = command{
+	name: "inventory", args: "HOST/PATH DESTINATION", min: 2, max: 2,
+	usage: "list what a site has, for longshore export --since",
+	about: "Lists the manifests and blobs that the registry DESTINATION of a site has for the devices with states in HOST/PATH, as " +
+		"JSON. The command does not connect to HOST: run it at the site, and bring the file to the machine of the export. With " +
+		"--key the site signs the file: the signature is FILE.sigstore.json, for longshore export --inventory-key.",
+	examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000 >graz.json", "--site graz --key site.key --file graz.json harbor.acme.example/plant/state registry.graz.local:5000"},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "site", Usage: "`NAME` of the site, for the inventory"},
+		{Name: "file", Usage: "write the inventory to `FILE` instead of stdout"},
+	}, keyFlags, siteFlags),
+	run: (*call).siteInventory,
 }
 
 type inventoryResult struct{ *site.Inventory }

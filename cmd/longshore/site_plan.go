@@ -7,20 +7,19 @@ import (
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts/printable"
+	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/site"
 )
 
-func sitePlanCommand() command {
-	return command{
-		name: "plan", args: "HOST/PATH DESTINATION", min: 2, max: 2,
-		usage: "show what a site needs and what it lacks",
-		about: "Shows everything that the devices with states in HOST/PATH need, as a tree: states, trust policies, application packages, " +
-			"components and images, with the size of each, including signatures and other referrers, and how much of it DESTINATION " +
-			"lacks. Nothing is written. Exit code 4 means that something that devices need does not exist.",
-		examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000", "--device press-07 --history 2 -o json harbor.acme.example/plant/state registry.graz.local:5000"},
-		flags:    append(siteFlags(), platformFlag()),
-		run:      (*call).sitePlan,
-	}
+var sitePlanCommand = command{
+	name: "plan", args: "HOST/PATH DESTINATION", min: 2, max: 2,
+	usage: "show what a site needs and what it lacks",
+	about: "Shows everything that the devices with states in HOST/PATH need, as a tree: states, trust policies, application packages, " +
+		"components and images, with the size of each, including signatures and other referrers, and how much of it DESTINATION " +
+		"lacks. Nothing is written. Exit code 4 means that something that devices need does not exist.",
+	examples: []string{"harbor.acme.example/plant/state registry.graz.local:5000", "--device press-07 --history 2 -o json harbor.acme.example/plant/state registry.graz.local:5000"},
+	flags:    slices.Concat(siteFlags, []cmdline.Flag{platformFlag}),
+	run:      (*call).sitePlan,
 }
 
 type sitePlanResult struct {

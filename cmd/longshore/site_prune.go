@@ -14,26 +14,24 @@ import (
 	"github.com/longshore-dev/longshore/site"
 )
 
-func sitePruneCommand() command {
-	return command{
-		name: "prune", args: "HOST/PATH... DESTINATION", min: 2, max: maxPrunedRepositories,
-		usage: "remove from a site's registry what its devices no longer need",
-		about: "Removes old generations with their signatures from the registry DESTINATION of a site, and the components, images and " +
-			"application packages that only these generations name. Name every repository of states HOST/PATH whose devices use the " +
-			"registry. For each device these generations stay, with everything that they name: the current one and all above it, " +
-			"--history earlier ones, its predecessor, the generation that it repeats, those that other tags name, and those that " +
-			"the device reports to the registry. Components, images and packages with a tag that longshore mirror does not set also " +
-			"stay. The garbage collection of the registry removes blobs and images of single platforms. A mirror may run at the same " +
-			"time. The command does not connect to HOST. On a terminal it asks for confirmation.",
-		examples: []string{"--dry-run harbor.acme.example/plant/state registry.graz.local:5000", "--history 2 harbor.acme.example/plant/state harbor.acme.example/lab/state registry.graz.local:5000"},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "history", Value: 1, Usage: "`NUMBER` of generations before the current one to keep for each device"},
-			{Name: "dry-run", Value: false, Usage: "print what would be removed, and remove nothing"},
-			{Name: "policy", Usage: "trust.yaml `FILE` that names the repositories of signatures (rules[].signatures), if there are any"},
-			yesFlag(), hostPathsFlag(),
-		}, siteDeviceFlags(), registryFlags()),
-		run: (*call).sitePrune,
-	}
+var sitePruneCommand = command{
+	name: "prune", args: "HOST/PATH... DESTINATION", min: 2, max: maxPrunedRepositories,
+	usage: "remove from a site's registry what its devices no longer need",
+	about: "Removes old generations with their signatures from the registry DESTINATION of a site, and the components, images and " +
+		"application packages that only these generations name. Name every repository of states HOST/PATH whose devices use the " +
+		"registry. For each device these generations stay, with everything that they name: the current one and all above it, " +
+		"--history earlier ones, its predecessor, the generation that it repeats, those that other tags name, and those that " +
+		"the device reports to the registry. Components, images and packages with a tag that longshore mirror does not set also " +
+		"stay. The garbage collection of the registry removes blobs and images of single platforms. A mirror may run at the same " +
+		"time. The command does not connect to HOST. On a terminal it asks for confirmation.",
+	examples: []string{"--dry-run harbor.acme.example/plant/state registry.graz.local:5000", "--history 2 harbor.acme.example/plant/state harbor.acme.example/lab/state registry.graz.local:5000"},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "history", Value: 1, Usage: "`NUMBER` of generations before the current one to keep for each device"},
+		{Name: "dry-run", Value: false, Usage: "print what would be removed, and remove nothing"},
+		{Name: "policy", Usage: "trust.yaml `FILE` that names the repositories of signatures (rules[].signatures), if there are any"},
+		yesFlag, hostPathsFlag,
+	}, siteDeviceFlags, registryFlags),
+	run: (*call).sitePrune,
 }
 
 const maxPrunedRepositories = 100

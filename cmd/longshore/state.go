@@ -22,48 +22,44 @@ import (
 	"github.com/longshore-dev/longshore/signing/audit"
 )
 
-func statePushCommand() command {
-	return command{
-		name: "push", args: "HOST/PATH", min: 1, max: 1,
-		usage: "publish the next state of a device",
-		about: "Publishes the next generation of the device's state. Deployments come from files, from bundles, or from --component and " +
-			"--set. The device's other deployments stay, and so do the parameters of a deployment that --component replaces. Without " +
-			"--component, --set and --unset change an existing deployment. With --replace the device runs only what the command " +
-			"names. --windows sets the windows in which the device makes changes; without it they stay, but --replace removes them. " +
-			"Every component is pinned to its current digest. The command shows what changes on the device, as fleet plan does, and " +
-			"then publishes; with --dry-run it only shows the change. It signs the state before it moves the device's tag. " +
-			"It continues from a state that the same key signed; after a change of keys, name the old one with --verify-key.\n\nA state that needs several signers by --policy is " +
-			"proposed: the others sign it with longshore state sign, and the last signature publishes it.",
-		examples: []string{
-			"--device press-07 --key release.key --component harbor.acme.example/plant/components/line-monitor:1.4.0 --set POLL_SECONDS=30 harbor.acme.example/plant/state",
-			"--device press-07 --key release.key --name line-monitor --set POLL_SECONDS=60 harbor.acme.example/plant/state",
-			"--device press-07 --key release.key --deployment line-monitor.yaml --deployment vision.yaml harbor.acme.example/plant/state",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			deviceFlag(),
-			{Name: "deployment", Value: []string(nil), Usage: "`FILE` with an ApplicationDeployment, - is stdin; may be repeated"},
-			{Name: "bundle", Value: []string(nil), Usage: "`REFERENCE` of a bundle; may be repeated"},
-			{Name: "component", Usage: "`REFERENCE` of the component to deploy"},
-			{Name: "set", Value: []string(nil), Usage: "`KEY=VALUE` for the Compose file of --component, or of the existing deployment; may be repeated"},
-			{Name: "unset", Value: []string(nil), Usage: "`KEY` to remove, so that the default in the Compose file applies; may be repeated"},
-			{Name: "name", Usage: "`NAME` of the deployment; default: the last element of --component's repository, or the only existing deployment"},
-			{Name: "namespace", Usage: "`NAME` of the namespace of --component's deployment; default: the current one, or default"},
-			{Name: "replace", Value: false, Usage: "run only what the command names: remove all other deployments and parameters"},
-			{Name: "empty", Value: false, Usage: "publish an empty state: the device removes everything"},
-			{Name: "generation", Value: uint64(0), Usage: "`NUMBER` of the generation", Default: "the current one plus one"},
-		}, nextFlags(), signedByFlags("the current state", "; also checks components and images"), contentFlags(), endpointFlags(), proposalFlags(), signFlags(), registryFlags()),
-		run: (*call).statePush,
-	}
+var statePushCommand = command{
+	name: "push", args: "HOST/PATH", min: 1, max: 1,
+	usage: "publish the next state of a device",
+	about: "Publishes the next generation of the device's state. Deployments come from files, from bundles, or from --component and " +
+		"--set. The device's other deployments stay, and so do the parameters of a deployment that --component replaces. Without " +
+		"--component, --set and --unset change an existing deployment. With --replace the device runs only what the command " +
+		"names. --windows sets the windows in which the device makes changes; without it they stay, but --replace removes them. " +
+		"Every component is pinned to its current digest. The command shows what changes on the device, as fleet plan does, and " +
+		"then publishes; with --dry-run it only shows the change. It signs the state before it moves the device's tag. " +
+		"It continues from a state that the same key signed; after a change of keys, name the old one with --verify-key.\n\nA state that needs several signers by --policy is " +
+		"proposed: the others sign it with longshore state sign, and the last signature publishes it.",
+	examples: []string{
+		"--device press-07 --key release.key --component harbor.acme.example/plant/components/line-monitor:1.4.0 --set POLL_SECONDS=30 harbor.acme.example/plant/state",
+		"--device press-07 --key release.key --name line-monitor --set POLL_SECONDS=60 harbor.acme.example/plant/state",
+		"--device press-07 --key release.key --deployment line-monitor.yaml --deployment vision.yaml harbor.acme.example/plant/state",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		deviceFlag,
+		{Name: "deployment", Value: []string(nil), Usage: "`FILE` with an ApplicationDeployment, - is stdin; may be repeated"},
+		{Name: "bundle", Value: []string(nil), Usage: "`REFERENCE` of a bundle; may be repeated"},
+		{Name: "component", Usage: "`REFERENCE` of the component to deploy"},
+		{Name: "set", Value: []string(nil), Usage: "`KEY=VALUE` for the Compose file of --component, or of the existing deployment; may be repeated"},
+		{Name: "unset", Value: []string(nil), Usage: "`KEY` to remove, so that the default in the Compose file applies; may be repeated"},
+		{Name: "name", Usage: "`NAME` of the deployment; default: the last element of --component's repository, or the only existing deployment"},
+		{Name: "namespace", Usage: "`NAME` of the namespace of --component's deployment; default: the current one, or default"},
+		{Name: "replace", Value: false, Usage: "run only what the command names: remove all other deployments and parameters"},
+		{Name: "empty", Value: false, Usage: "publish an empty state: the device removes everything"},
+		{Name: "generation", Value: uint64(0), Usage: "`NUMBER` of the generation", Default: "the current one plus one"},
+	}, nextFlags, signedByFlags("the current state", "; also checks components and images"), contentFlags, endpointFlags, proposalFlags, signFlags, registryFlags),
+	run: (*call).statePush,
 }
 
 // nextFlags are the flags of every command that publishes the next state of one device.
-func nextFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 30d from now"},
-		{Name: "windows", Usage: "`FILE` with the list of windows in which the device makes changes, as changes.windows in agent.yaml; none removes them (default: those of the current state)"},
-		{Name: "unsigned", Value: false, Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
-		dryRunFlag(), annotationFlag(),
-	}
+var nextFlags = []cmdline.Flag{
+	{Name: "expires", Usage: "`TIME` from which the device reports the state as stale: 2027-01-31T00:00:00Z, or 30d from now"},
+	{Name: "windows", Usage: "`FILE` with the list of windows in which the device makes changes, as changes.windows in agent.yaml; none removes them (default: those of the current state)"},
+	{Name: "unsigned", Value: false, Usage: "publish without a signature; devices accept it only if their policy has allowUnsigned"},
+	dryRunFlag, annotationFlag,
 }
 
 type stateResult struct {
@@ -275,16 +271,14 @@ func (c *call) bundlesBeside(ref registry.Reference) []string {
 	return out
 }
 
-func stateShowCommand() command {
-	return command{
-		name: "show", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
-		usage: "show the state of a device",
-		about: "Shows a state and its documents. Name the device with --device, or a tag or digest. Digests and documents are checked, " +
-			"signatures are not: use longshore verify.",
-		examples: []string{"--device press-07 harbor.acme.example/plant/state", "-o json harbor.acme.example/plant/state:press-07.v41"},
-		flags:    slices.Concat([]cmdline.Flag{deviceFlag()}, registryFlags()),
-		run:      (*call).stateShow,
-	}
+var stateShowCommand = command{
+	name: "show", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
+	usage: "show the state of a device",
+	about: "Shows a state and its documents. Name the device with --device, or a tag or digest. Digests and documents are checked, " +
+		"signatures are not: use longshore verify.",
+	examples: []string{"--device press-07 harbor.acme.example/plant/state", "-o json harbor.acme.example/plant/state:press-07.v41"},
+	flags:    slices.Concat([]cmdline.Flag{deviceFlag}, registryFlags),
+	run:      (*call).stateShow,
 }
 
 type stateInfo struct {

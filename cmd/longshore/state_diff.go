@@ -17,16 +17,14 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-func stateDiffCommand() command {
-	return command{
-		name: "diff", args: "HOST/PATH [FROM] [TO]", min: 1, max: 3,
-		usage: "compare two generations of a device, line by line",
-		about: "Compares the ApplicationDeployments and the windows for changes of two generations. FROM and TO are numbers from state history. The default " +
-			"of TO is the generation that the device's tag names, that of FROM is the predecessor of TO. Exit code 1 means that they differ.",
-		examples: []string{"--device press-07 harbor.acme.example/plant/state", "--device press-07 harbor.acme.example/plant/state 41 43"},
-		flags:    slices.Concat([]cmdline.Flag{deviceFlag()}, registryFlags()),
-		run:      (*call).stateDiff,
-	}
+var stateDiffCommand = command{
+	name: "diff", args: "HOST/PATH [FROM] [TO]", min: 1, max: 3,
+	usage: "compare two generations of a device, line by line",
+	about: "Compares the ApplicationDeployments and the windows for changes of two generations. FROM and TO are numbers from state history. The default " +
+		"of TO is the generation that the device's tag names, that of FROM is the predecessor of TO. Exit code 1 means that they differ.",
+	examples: []string{"--device press-07 harbor.acme.example/plant/state", "--device press-07 harbor.acme.example/plant/state 41 43"},
+	flags:    slices.Concat([]cmdline.Flag{deviceFlag}, registryFlags),
+	run:      (*call).stateDiff,
 }
 
 type stateDiffResult struct {

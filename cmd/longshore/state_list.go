@@ -21,18 +21,16 @@ import (
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-func stateListCommand() command {
-	return command{
-		name: "list", args: "HOST/PATH", min: 1, max: 1,
-		usage: "list the devices of a repository with their states",
-		about: "Lists every device with a history in the repository: the generation that its tag names, its digest and creation time, and " +
-			"the generations that the registry has. A state that does not match its tag is reported. The command reads one " +
-			"manifest for each device, from the registry and not from mirrors, and no signatures: longshore state history lists who " +
-			"signed the generations of a device, and longshore verify checks a state.",
-		examples: []string{"harbor.acme.example/plant/state", "-o json harbor.acme.example/plant/state"},
-		flags:    registryFlags(),
-		run:      (*call).stateList,
-	}
+var stateListCommand = command{
+	name: "list", args: "HOST/PATH", min: 1, max: 1,
+	usage: "list the devices of a repository with their states",
+	about: "Lists every device with a history in the repository: the generation that its tag names, its digest and creation time, and " +
+		"the generations that the registry has. A state that does not match its tag is reported. The command reads one " +
+		"manifest for each device, from the registry and not from mirrors, and no signatures: longshore state history lists who " +
+		"signed the generations of a device, and longshore verify checks a state.",
+	examples: []string{"harbor.acme.example/plant/state", "-o json harbor.acme.example/plant/state"},
+	flags:    registryFlags,
+	run:      (*call).stateList,
 }
 
 type stateListResult struct {

@@ -27,11 +27,9 @@ import (
 )
 
 // proposalFlags are the flags of commands that publish states.
-func proposalFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "propose", Value: false, Usage: "push states as proposals for others to sign; the default if --policy requires several signers"},
-		{Name: "replace-proposal", Value: false, Usage: "replace existing proposals of the same generation; their signatures do not count for yours"},
-	}
+var proposalFlags = []cmdline.Flag{
+	{Name: "propose", Value: false, Usage: "push states as proposals for others to sign; the default if --policy requires several signers"},
+	{Name: "replace-proposal", Value: false, Usage: "replace existing proposals of the same generation; their signatures do not count for yours"},
 }
 
 // proposalInfo describes a proposed state.
@@ -200,25 +198,23 @@ func (c *call) countSigners(policy *trust.Policy, repo *registry.Repository, sta
 	return signers, fault.Summary(d.Err), nil
 }
 
-func stateSignCommand() command {
-	return command{
-		name: "sign", args: "HOST/PATH[@DIGEST]", min: 1, max: 1,
-		usage: "sign the proposed state of a device",
-		about: "Shows what the proposal changes on the device and adds a signature. If --policy then accepts the state, the command " +
-			"publishes it: it sets the history tag and the device's tag. Otherwise it reports who still has to sign. If another " +
-			"generation was published meanwhile, the exit code is 6. First inspect the proposal with --dry-run, then sign it by its " +
-			"digest: a proposal that was replaced in between is not signed. Repeat an interrupted command.",
-		examples: []string{
-			"--device press-07 --policy trust.yaml --dry-run harbor.acme.example/plant/state",
-			"--device press-07 --policy trust.yaml --key release-b.key harbor.acme.example/plant/state@sha256:…",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			deviceFlag(),
-			{Name: "dry-run", Value: false, Usage: "show what the proposal changes and who has signed it, and sign nothing"},
-			yesFlag(),
-		}, signedByFlags("the current state", "; says how many must sign; also checks components and images"), contentFlags(), signFlags(), registryFlags()),
-		run: (*call).stateSign,
-	}
+var stateSignCommand = command{
+	name: "sign", args: "HOST/PATH[@DIGEST]", min: 1, max: 1,
+	usage: "sign the proposed state of a device",
+	about: "Shows what the proposal changes on the device and adds a signature. If --policy then accepts the state, the command " +
+		"publishes it: it sets the history tag and the device's tag. Otherwise it reports who still has to sign. If another " +
+		"generation was published meanwhile, the exit code is 6. First inspect the proposal with --dry-run, then sign it by its " +
+		"digest: a proposal that was replaced in between is not signed. Repeat an interrupted command.",
+	examples: []string{
+		"--device press-07 --policy trust.yaml --dry-run harbor.acme.example/plant/state",
+		"--device press-07 --policy trust.yaml --key release-b.key harbor.acme.example/plant/state@sha256:…",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		deviceFlag,
+		{Name: "dry-run", Value: false, Usage: "show what the proposal changes and who has signed it, and sign nothing"},
+		yesFlag,
+	}, signedByFlags("the current state", "; says how many must sign; also checks components and images"), contentFlags, signFlags, registryFlags),
+	run: (*call).stateSign,
 }
 
 func (c *call) stateSign(args []string) error {
@@ -285,19 +281,17 @@ func (c *call) stateSign(args []string) error {
 	return c.advance(repo, policy, next, r)
 }
 
-func stateProposalsCommand() command {
-	return command{
-		name: "proposals", args: "HOST/PATH", min: 1, max: 1,
-		usage: "list proposed states that still need signatures",
-		about: "Lists the proposals with a higher number than the newest generation of their device. With --policy it counts the " +
-			"signatures as devices do, and shows who still has to sign.",
-		examples: []string{"--policy trust.yaml harbor.acme.example/plant/state", "--device press-07 -o json harbor.acme.example/plant/state"},
-		flags: slices.Concat([]cmdline.Flag{
-			deviceFlag(),
-			{Name: "policy", Usage: "trust.yaml `FILE` that names the required signers"},
-		}, registryFlags()),
-		run: (*call).stateProposals,
-	}
+var stateProposalsCommand = command{
+	name: "proposals", args: "HOST/PATH", min: 1, max: 1,
+	usage: "list proposed states that still need signatures",
+	about: "Lists the proposals with a higher number than the newest generation of their device. With --policy it counts the " +
+		"signatures as devices do, and shows who still has to sign.",
+	examples: []string{"--policy trust.yaml harbor.acme.example/plant/state", "--device press-07 -o json harbor.acme.example/plant/state"},
+	flags: slices.Concat([]cmdline.Flag{
+		deviceFlag,
+		{Name: "policy", Usage: "trust.yaml `FILE` that names the required signers"},
+	}, registryFlags),
+	run: (*call).stateProposals,
 }
 
 type proposalsResult struct {

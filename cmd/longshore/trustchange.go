@@ -22,133 +22,117 @@ const trustChangeText = " The command reads the newest version in HOST/PATH, ver
 	"publishes it if enough signers have signed. With --file it changes a file instead. On a terminal it asks for confirmation."
 
 // whereFlags choose the signers to change.
-func whereFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "scope", Usage: "`SCOPE` of the rule to change, as written in the policy; default: the only rule with signers"},
-		{Name: "artifact", Usage: "`KIND` of the rule, if several rules have this scope: state, component, image, bundle or trust"},
-		{Name: "policy-signers", Value: false, Usage: "change the signers of the policy itself (trust.signers), not those of a rule"},
-	}
+var whereFlags = []cmdline.Flag{
+	{Name: "scope", Usage: "`SCOPE` of the rule to change, as written in the policy; default: the only rule with signers"},
+	{Name: "artifact", Usage: "`KIND` of the rule, if several rules have this scope: state, component, image, bundle or trust"},
+	{Name: "policy-signers", Value: false, Usage: "change the signers of the policy itself (trust.signers), not those of a rule"},
 }
 
 // changeFlags are the flags of all commands that make the next version.
-func changeFlags() []cmdline.Flag {
-	return slices.Concat([]cmdline.Flag{
-		{Name: "file", Alias: "f", Usage: "trust.yaml `FILE` to change, instead of HOST/PATH; nothing is signed"},
-		{Name: "dry-run", Value: false, Usage: "show what would change, and change nothing"},
-		{Name: "replace", Value: false, Usage: "replace an existing proposal; its signatures do not count for yours"},
-		annotationFlag(), yesFlag(),
-	}, signersFlags(), registryFlags())
-}
+var changeFlags = slices.Concat([]cmdline.Flag{
+	{Name: "file", Alias: "f", Usage: "trust.yaml `FILE` to change, instead of HOST/PATH; nothing is signed"},
+	{Name: "dry-run", Value: false, Usage: "show what would change, and change nothing"},
+	{Name: "replace", Value: false, Usage: "replace an existing proposal; its signatures do not count for yours"},
+	annotationFlag, yesFlag,
+}, signersFlags, registryFlags)
 
-func successorFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "successor", Usage: "public key `FILE` that replaces the removed key everywhere"}
-}
+var successorFlag = cmdline.Flag{Name: "successor", Usage: "public key `FILE` that replaces the removed key everywhere"}
 
-func nameFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "name", Usage: "`NAME` of the new key in the policy; default: its file name without .pub"}
-}
+var nameFlag = cmdline.Flag{Name: "name", Usage: "`NAME` of the new key in the policy; default: its file name without .pub"}
 
-func trustAddCommand() command {
-	return command{
-		name: "add", args: "KEY [HOST/PATH]", min: 1, max: 2,
-		usage: "add a signer to the trust policy",
-		about: "Adds a key to the signers of a rule, or, with --policy-signers, to those of the policy itself. KEY is a public key file, or " +
-			"the name of a signer in the policy. The threshold stays." + trustChangeText,
-		examples: []string{
-			"--key root-1.key release-b.pub harbor.acme.example/plant/trust",
-			"--policy-signers --dry-run root-4.pub harbor.acme.example/plant/trust",
-		},
-		flags: slices.Concat(whereFlags(), []cmdline.Flag{nameFlag()}, changeFlags()),
-		run: func(c *call, args []string) error {
-			return c.changeTrust(args[1:], func(e *trust.Edit) error {
-				k, err := c.keyOrName(args[0])
-				if err != nil {
-					return err
-				}
-				return e.Add(k, c.where())
-			})
-		},
-	}
-}
-
-func trustRemoveCommand() command {
-	return command{
-		name: "remove", args: "NAME [HOST/PATH]", min: 1, max: 2,
-		usage: "remove a signer from the trust policy",
-		about: "Removes a signer from every rule and from the signers of the policy, or only from those of --scope or --policy-signers. If " +
-			"fewer signers than the threshold would be left, the exit code is 6. Devices no longer accept new states with only this " +
-			"signature; running containers continue. For a stolen key use longshore trust revoke." + trustChangeText,
-		examples: []string{
-			"--key root-1.key release harbor.acme.example/plant/trust",
-			"--key root-1.key --successor root-4.pub root-3 harbor.acme.example/plant/trust",
-		},
-		flags: slices.Concat(whereFlags(), []cmdline.Flag{successorFlag(), nameFlag()}, changeFlags()),
-		run: func(c *call, args []string) error {
-			return c.changeTrust(args[1:], func(e *trust.Edit) error {
-				successor, err := c.successor()
-				if err != nil {
-					return err
-				}
-				return e.Remove(args[0], c.where(), successor)
-			})
-		},
-	}
-}
-
-func trustRevokeCommand() command {
-	return command{
-		name: "revoke", args: "KEY [HOST/PATH]", min: 1, max: 2,
-		usage: "revoke a key in the trust policy",
-		about: "For a stolen key: none of its signatures count any more, also earlier ones. KEY is a name in the policy, a public key file " +
-			"or a fingerprint. The key is also removed from all signers. Running containers continue, and devices report them until " +
-			"their state is published again with another key." + trustChangeText,
-		examples: []string{
-			"--key root-1.key --reason 'laptop stolen' release harbor.acme.example/plant/trust",
-			"--key root-1.key --successor release-b.pub --reason 'laptop stolen' release harbor.acme.example/plant/trust",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "reason", Usage: "`TEXT` with the reason, for other people"},
-			successorFlag(), nameFlag(),
-		}, changeFlags()),
-		run: func(c *call, args []string) error {
-			return c.changeTrust(args[1:], func(e *trust.Edit) error {
-				who := args[0]
-				if _, err := os.Stat(who); err == nil {
-					keys, err := publicKeys([]string{who})
-					if err != nil {
-						return err
-					}
-					who = keys[0].Fingerprint.String()
-				}
-				successor, err := c.successor()
-				if err != nil {
-					return err
-				}
-				return e.Revoke(who, c.String("reason"), successor)
-			})
-		},
-	}
-}
-
-func trustThresholdCommand() command {
-	return command{
-		name: "set-threshold", args: "NUMBER [HOST/PATH]", min: 1, max: 2,
-		usage: "set how many signatures the trust policy requires",
-		about: "Sets how many signers of a rule must sign, or, with --policy-signers, how many must sign the next version of the " +
-			"policy. A number above the number of signers ends with exit code 6." + trustChangeText,
-		examples: []string{
-			"--key root-1.key 2 harbor.acme.example/plant/trust",
-			"--key root-1.key --policy-signers 3 harbor.acme.example/plant/trust",
-		},
-		flags: slices.Concat(whereFlags(), changeFlags()),
-		run: func(c *call, args []string) error {
-			var n int
-			if _, err := fmt.Sscanf(args[0], "%d", &n); err != nil || fmt.Sprint(n) != args[0] {
-				return c.misused("%q is not a number of signatures", args[0])
+var trustAddCommand = command{
+	name: "add", args: "KEY [HOST/PATH]", min: 1, max: 2,
+	usage: "add a signer to the trust policy",
+	about: "Adds a key to the signers of a rule, or, with --policy-signers, to those of the policy itself. KEY is a public key file, or " +
+		"the name of a signer in the policy. The threshold stays." + trustChangeText,
+	examples: []string{
+		"--key root-1.key release-b.pub harbor.acme.example/plant/trust",
+		"--policy-signers --dry-run root-4.pub harbor.acme.example/plant/trust",
+	},
+	flags: slices.Concat(whereFlags, []cmdline.Flag{nameFlag}, changeFlags),
+	run: func(c *call, args []string) error {
+		return c.changeTrust(args[1:], func(e *trust.Edit) error {
+			k, err := c.keyOrName(args[0])
+			if err != nil {
+				return err
 			}
-			return c.changeTrust(args[1:], func(e *trust.Edit) error { return e.SetThreshold(n, c.where()) })
-		},
-	}
+			return e.Add(k, c.where())
+		})
+	},
+}
+
+var trustRemoveCommand = command{
+	name: "remove", args: "NAME [HOST/PATH]", min: 1, max: 2,
+	usage: "remove a signer from the trust policy",
+	about: "Removes a signer from every rule and from the signers of the policy, or only from those of --scope or --policy-signers. If " +
+		"fewer signers than the threshold would be left, the exit code is 6. Devices no longer accept new states with only this " +
+		"signature; running containers continue. For a stolen key use longshore trust revoke." + trustChangeText,
+	examples: []string{
+		"--key root-1.key release harbor.acme.example/plant/trust",
+		"--key root-1.key --successor root-4.pub root-3 harbor.acme.example/plant/trust",
+	},
+	flags: slices.Concat(whereFlags, []cmdline.Flag{successorFlag, nameFlag}, changeFlags),
+	run: func(c *call, args []string) error {
+		return c.changeTrust(args[1:], func(e *trust.Edit) error {
+			successor, err := c.successor()
+			if err != nil {
+				return err
+			}
+			return e.Remove(args[0], c.where(), successor)
+		})
+	},
+}
+
+var trustRevokeCommand = command{
+	name: "revoke", args: "KEY [HOST/PATH]", min: 1, max: 2,
+	usage: "revoke a key in the trust policy",
+	about: "For a stolen key: none of its signatures count any more, also earlier ones. KEY is a name in the policy, a public key file " +
+		"or a fingerprint. The key is also removed from all signers. Running containers continue, and devices report them until " +
+		"their state is published again with another key." + trustChangeText,
+	examples: []string{
+		"--key root-1.key --reason 'laptop stolen' release harbor.acme.example/plant/trust",
+		"--key root-1.key --successor release-b.pub --reason 'laptop stolen' release harbor.acme.example/plant/trust",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "reason", Usage: "`TEXT` with the reason, for other people"},
+		successorFlag, nameFlag,
+	}, changeFlags),
+	run: func(c *call, args []string) error {
+		return c.changeTrust(args[1:], func(e *trust.Edit) error {
+			who := args[0]
+			if _, err := os.Stat(who); err == nil {
+				keys, err := publicKeys([]string{who})
+				if err != nil {
+					return err
+				}
+				who = keys[0].Fingerprint.String()
+			}
+			successor, err := c.successor()
+			if err != nil {
+				return err
+			}
+			return e.Revoke(who, c.String("reason"), successor)
+		})
+	},
+}
+
+var trustThresholdCommand = command{
+	name: "set-threshold", args: "NUMBER [HOST/PATH]", min: 1, max: 2,
+	usage: "set how many signatures the trust policy requires",
+	about: "Sets how many signers of a rule must sign, or, with --policy-signers, how many must sign the next version of the " +
+		"policy. A number above the number of signers ends with exit code 6." + trustChangeText,
+	examples: []string{
+		"--key root-1.key 2 harbor.acme.example/plant/trust",
+		"--key root-1.key --policy-signers 3 harbor.acme.example/plant/trust",
+	},
+	flags: slices.Concat(whereFlags, changeFlags),
+	run: func(c *call, args []string) error {
+		var n int
+		if _, err := fmt.Sscanf(args[0], "%d", &n); err != nil || fmt.Sprint(n) != args[0] {
+			return c.misused("%q is not a number of signatures", args[0])
+		}
+		return c.changeTrust(args[1:], func(e *trust.Edit) error { return e.SetThreshold(n, c.where()) })
+	},
 }
 
 func (c *call) where() trust.Where {

@@ -26,26 +26,24 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-func trustInitCommand() command {
-	return command{
-		name: "init", args: "HOST/PATH", min: 1, max: 1,
-		usage: "write the first trust policy of a fleet",
-		about: "Writes version 1 of trust.yaml, which names the keys that must sign the states of devices (--key), and the keys that may " +
-			"sign the next version of the policy (--signer). Devices fetch that version from the repository HOST/PATH. Keep the " +
-			"signers' keys apart from each other and from the release keys. Install the file on the devices by hand, once.",
-		examples: []string{
-			"--signer root-1.pub --signer root-2.pub --signer root-3.pub --threshold 2 --key release.pub harbor.acme.example/plant/trust",
-			"--signer root-1.pub --key release.pub --scope harbor.acme.example/plant/** --file first.yaml harbor.acme.example/plant/trust",
-		},
-		flags: []cmdline.Flag{
-			{Name: "signer", Value: []string(nil), Usage: "public key `FILE` of a signer of the next version; may be repeated"},
-			{Name: "threshold", Value: 0, Usage: "`NUMBER` of required signers; 0 means more than half"},
-			publicKeyFlag("public key `FILE` that must sign states; may be repeated, one signature is enough"),
-			{Name: "scope", Usage: "`REPOSITORIES` that --key may sign for; default: everything beside HOST/PATH"},
-			{Name: "file", Alias: "f", Value: artifacts.TrustFile, Usage: "`FILE` to write; it must not exist"},
-		},
-		run: (*call).trustInit,
-	}
+var trustInitCommand = command{
+	name: "init", args: "HOST/PATH", min: 1, max: 1,
+	usage: "write the first trust policy of a fleet",
+	about: "Writes version 1 of trust.yaml, which names the keys that must sign the states of devices (--key), and the keys that may " +
+		"sign the next version of the policy (--signer). Devices fetch that version from the repository HOST/PATH. Keep the " +
+		"signers' keys apart from each other and from the release keys. Install the file on the devices by hand, once.",
+	examples: []string{
+		"--signer root-1.pub --signer root-2.pub --signer root-3.pub --threshold 2 --key release.pub harbor.acme.example/plant/trust",
+		"--signer root-1.pub --key release.pub --scope harbor.acme.example/plant/** --file first.yaml harbor.acme.example/plant/trust",
+	},
+	flags: []cmdline.Flag{
+		{Name: "signer", Value: []string(nil), Usage: "public key `FILE` of a signer of the next version; may be repeated"},
+		{Name: "threshold", Value: 0, Usage: "`NUMBER` of required signers; 0 means more than half"},
+		publicKeyFlag("public key `FILE` that must sign states; may be repeated, one signature is enough"),
+		{Name: "scope", Usage: "`REPOSITORIES` that --key may sign for; default: everything beside HOST/PATH"},
+		{Name: "file", Alias: "f", Value: artifacts.TrustFile, Usage: "`FILE` to write; it must not exist"},
+	},
+	run: (*call).trustInit,
 }
 
 type trustFile struct {
@@ -139,20 +137,18 @@ func (c *call) namedKeys(flag string) ([]trust.NamedPEM, error) {
 	return out, nil
 }
 
-func trustCheckCommand() command {
-	return command{
-		name: "check", args: "FILE", min: 1, max: 1,
-		usage: "check whether a trust policy can be published",
-		about: "Reads a trust.yaml and its keys as a device does, and reports what would lock devices out: too few, revoked or expired " +
-			"signers, a rule that rejects the policy's own repository, or a repository for the next version that has neither this " +
-			"version nor the previous one. If the registry does not answer, a warning is printed. For a policy without updates use " +
-			"longshore check.",
-		examples: []string{"trust.yaml", "--offline -o json next/trust.yaml"},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "offline", Value: false, Usage: "send no requests to the registry"},
-		}, registryFlags()),
-		run: (*call).trustCheck,
-	}
+var trustCheckCommand = command{
+	name: "check", args: "FILE", min: 1, max: 1,
+	usage: "check whether a trust policy can be published",
+	about: "Reads a trust.yaml and its keys as a device does, and reports what would lock devices out: too few, revoked or expired " +
+		"signers, a rule that rejects the policy's own repository, or a repository for the next version that has neither this " +
+		"version nor the previous one. If the registry does not answer, a warning is printed. For a policy without updates use " +
+		"longshore check.",
+	examples: []string{"trust.yaml", "--offline -o json next/trust.yaml"},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "offline", Value: false, Usage: "send no requests to the registry"},
+	}, registryFlags),
+	run: (*call).trustCheck,
 }
 
 func (c *call) trustCheck(args []string) error {
@@ -213,26 +209,24 @@ func travelling(file string, data []byte) (document, root []byte, err error) {
 	return trust.Inline(file, data, policyFile)
 }
 
-func trustPushCommand() command {
-	return command{
-		name: "push", args: "FILE HOST/PATH", min: 2, max: 2,
-		usage: "propose the next version of the trust policy",
-		about: "Packs FILE with its keys, compares it with the published version in HOST/PATH, signs it with each --key, and pushes it as " +
-			"a proposal with the tag vN.proposal. When it meets the thresholds of the published and of the new version, it is " +
-			"published as vN, and devices apply it. Others sign the proposal with longshore trust sign. If two people propose at the " +
-			"same time, one command ends with exit code 6. A version with another trust.repository than HOST/PATH is rejected, " +
-			"unless that repository also has it: --move publishes it there.",
-		examples: []string{
-			"--key root-1.key trust.yaml harbor.acme.example/plant/trust",
-			"--key root-1.key --key 'pkcs11:token=root;object=root-2' trust.yaml harbor.acme.example/plant/trust",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "replace", Value: false, Usage: "replace an existing proposal; its signatures do not count for yours"},
-			{Name: "move", Value: false, Usage: "confirm that the policy moves to another repository: publish this version there too"},
-			annotationFlag(),
-		}, signersFlags(), registryFlags()),
-		run: (*call).trustPush,
-	}
+var trustPushCommand = command{
+	name: "push", args: "FILE HOST/PATH", min: 2, max: 2,
+	usage: "propose the next version of the trust policy",
+	about: "Packs FILE with its keys, compares it with the published version in HOST/PATH, signs it with each --key, and pushes it as " +
+		"a proposal with the tag vN.proposal. When it meets the thresholds of the published and of the new version, it is " +
+		"published as vN, and devices apply it. Others sign the proposal with longshore trust sign. If two people propose at the " +
+		"same time, one command ends with exit code 6. A version with another trust.repository than HOST/PATH is rejected, " +
+		"unless that repository also has it: --move publishes it there.",
+	examples: []string{
+		"--key root-1.key trust.yaml harbor.acme.example/plant/trust",
+		"--key root-1.key --key 'pkcs11:token=root;object=root-2' trust.yaml harbor.acme.example/plant/trust",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "replace", Value: false, Usage: "replace an existing proposal; its signatures do not count for yours"},
+		{Name: "move", Value: false, Usage: "confirm that the policy moves to another repository: publish this version there too"},
+		annotationFlag,
+	}, signersFlags, registryFlags),
+	run: (*call).trustPush,
 }
 
 // quorumInfo shows who of the required signers has signed.
@@ -365,20 +359,18 @@ func signatories(by []*signer) []trust.Signatory {
 	return out
 }
 
-func trustSignCommand() command {
-	return command{
-		name: "sign", args: "HOST/PATH[@DIGEST]", min: 1, max: 1,
-		usage: "sign the proposed trust policy",
-		about: "Shows what the proposal in HOST/PATH changes, and adds a signature. The last required signature publishes it. On a " +
-			"terminal the command asks for confirmation. In a script, first inspect the proposal with longshore trust show " +
-			"HOST/PATH:vN.proposal, then sign it by its digest: a proposal that was replaced in between is not signed (exit code 6).",
-		examples: []string{
-			"--key root-2.key harbor.acme.example/plant/trust@sha256:…",
-			"--key root-2.key harbor.acme.example/plant/trust",
-		},
-		flags: slices.Concat([]cmdline.Flag{yesFlag()}, signersFlags(), registryFlags()),
-		run:   (*call).trustSign,
-	}
+var trustSignCommand = command{
+	name: "sign", args: "HOST/PATH[@DIGEST]", min: 1, max: 1,
+	usage: "sign the proposed trust policy",
+	about: "Shows what the proposal in HOST/PATH changes, and adds a signature. The last required signature publishes it. On a " +
+		"terminal the command asks for confirmation. In a script, first inspect the proposal with longshore trust show " +
+		"HOST/PATH:vN.proposal, then sign it by its digest: a proposal that was replaced in between is not signed (exit code 6).",
+	examples: []string{
+		"--key root-2.key harbor.acme.example/plant/trust@sha256:…",
+		"--key root-2.key harbor.acme.example/plant/trust",
+	},
+	flags: slices.Concat([]cmdline.Flag{yesFlag}, signersFlags, registryFlags),
+	run:   (*call).trustSign,
 }
 
 func (c *call) trustSign(args []string) error {

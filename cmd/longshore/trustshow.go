@@ -19,18 +19,16 @@ import (
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
-func trustShowCommand() command {
-	return command{
-		name: "show", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
-		usage: "show a trust policy in a registry",
-		about: "Shows the newest published version, or that of a tag (v7, v8.proposal) or digest, and its changes. With --document it " +
-			"prints only the policy, as a file for a device or for the next version. For the signers use longshore trust history.",
-		examples: []string{"harbor.acme.example/plant/trust", "--document harbor.acme.example/plant/trust:v7"},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "document", Value: false, Usage: "print only the policy, byte for byte if the output is not a terminal"},
-		}, registryFlags()),
-		run: (*call).trustShow,
-	}
+var trustShowCommand = command{
+	name: "show", args: "HOST/PATH[:TAG|@DIGEST]", min: 1, max: 1,
+	usage: "show a trust policy in a registry",
+	about: "Shows the newest published version, or that of a tag (v7, v8.proposal) or digest, and its changes. With --document it " +
+		"prints only the policy, as a file for a device or for the next version. For the signers use longshore trust history.",
+	examples: []string{"harbor.acme.example/plant/trust", "--document harbor.acme.example/plant/trust:v7"},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "document", Value: false, Usage: "print only the policy, byte for byte if the output is not a terminal"},
+	}, registryFlags),
+	run: (*call).trustShow,
 }
 
 type trustInfo struct {
@@ -163,20 +161,18 @@ func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {
 	return r
 }
 
-func trustHistoryCommand() command {
-	return command{
-		name: "history", args: "HOST/PATH", min: 1, max: 1,
-		usage: "list and verify the versions of the trust policy",
-		about: "Lists every version in HOST/PATH with its changes, the revision of its source files, and its signers, as the previous " +
-			"version and the version itself count them, when the last of them signed, and open proposals. It verifies versions as a " +
-			"device does: if devices refuse one, the reason is shown and the exit code is 5. The first version in the repository is " +
-			"trusted, or the file of --policy, which devices have.",
-		examples: []string{"harbor.acme.example/plant/trust", "--policy /etc/longshore/trust.yaml -o json harbor.acme.example/plant/trust"},
-		flags: slices.Concat([]cmdline.Flag{
-			{Name: "policy", Usage: "trust.yaml `FILE` that was installed on devices by hand"},
-		}, registryFlags()),
-		run: (*call).trustHistory,
-	}
+var trustHistoryCommand = command{
+	name: "history", args: "HOST/PATH", min: 1, max: 1,
+	usage: "list and verify the versions of the trust policy",
+	about: "Lists every version in HOST/PATH with its changes, the revision of its source files, and its signers, as the previous " +
+		"version and the version itself count them, when the last of them signed, and open proposals. It verifies versions as a " +
+		"device does: if devices refuse one, the reason is shown and the exit code is 5. The first version in the repository is " +
+		"trusted, or the file of --policy, which devices have.",
+	examples: []string{"harbor.acme.example/plant/trust", "--policy /etc/longshore/trust.yaml -o json harbor.acme.example/plant/trust"},
+	flags: slices.Concat([]cmdline.Flag{
+		{Name: "policy", Usage: "trust.yaml `FILE` that was installed on devices by hand"},
+	}, registryFlags),
+	run: (*call).trustHistory,
 }
 
 type trustHistory struct {

@@ -24,50 +24,44 @@ import (
 	"github.com/longshore-dev/longshore/signing/sign"
 )
 
-func verifyCommand() command {
-	return command{
-		name: "verify", args: "[device] HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 2,
-		usage: "verify the signatures of an artifact, down to the last image",
-		about: "Verifies that one of the given keys signed the current digest of the reference, or that the trust policy accepts it, and " +
-			"that everything below is valid: a state's documents and deployments, their pinned components, and the images in each " +
-			"component's lock. The output shows what was checked, the signer with the claimed time, and what was not checked. Bundles " +
-			"and cosign's older signatures are supported. With --attestation, an attestation of that type must be signed. The " +
-			"command connects only to registries: that of the reference, and those that a state names.\n\nA file is verified with the " +
-			"bundles beside it, such as FILE.sigstore.json, which longshore sign and attest write.\n\nWith the word device before a " +
-			"reference such as HOST/PATH:press-07, the command verifies the report that the device pushed to the registry: the " +
-			"device's key (--key) must have signed it, and it must name this device. With --state-key or --policy, the state that the " +
-			"device runs must be signed too.",
-		examples: []string{
-			"--key release.pub harbor.acme.example/plant/state:press-07",
-			"--policy /etc/longshore/trust.yaml harbor.acme.example/plant/components/web:2.0.1",
-			"--certificate-identity anna@acme.example --certificate-oidc-issuer https://login.acme.example --trusted-root trusted_root.json harbor.acme.example/plant/components/web:2.0.1",
-			"--key longshore.pub checksums.txt",
-			"device --key press-07.pub --state-key release.pub --seen seen.json harbor.acme.example/plant/state:press-07",
-			"--key ci.pub --attestation spdxjson --show-predicate harbor.acme.example/plant/components/web:2.0.1",
-		},
-		flags: slices.Concat([]cmdline.Flag{
-			publicKeyFlag("public key `FILE`; may be repeated, one signature is enough"),
-			{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
-			{Name: "annotation", Value: []string(nil), Alias: "a", Usage: "`KEY=VALUE` annotation that must be signed with the digest; may be repeated"},
-			{Name: "attestation", Usage: "predicate `TYPE` of an attestation that must be signed: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
-			{Name: "show-predicate", Value: false, Usage: "with --attestation, print only the predicate"},
-		}, deviceReportFlags(), auditFlags(), identityFlags(), registryFlags()),
-		run: (*call).verify,
-	}
+var verifyCommand = command{
+	name: "verify", args: "[device] HOST/PATH[:TAG|@DIGEST]|FILE", min: 1, max: 2,
+	usage: "verify the signatures of an artifact, down to the last image",
+	about: "Verifies that one of the given keys signed the current digest of the reference, or that the trust policy accepts it, and " +
+		"that everything below is valid: a state's documents and deployments, their pinned components, and the images in each " +
+		"component's lock. The output shows what was checked, the signer with the claimed time, and what was not checked. Bundles " +
+		"and cosign's older signatures are supported. With --attestation, an attestation of that type must be signed. The " +
+		"command connects only to registries: that of the reference, and those that a state names.\n\nA file is verified with the " +
+		"bundles beside it, such as FILE.sigstore.json, which longshore sign and attest write.\n\nWith the word device before a " +
+		"reference such as HOST/PATH:press-07, the command verifies the report that the device pushed to the registry: the " +
+		"device's key (--key) must have signed it, and it must name this device. With --state-key or --policy, the state that the " +
+		"device runs must be signed too.",
+	examples: []string{
+		"--key release.pub harbor.acme.example/plant/state:press-07",
+		"--policy /etc/longshore/trust.yaml harbor.acme.example/plant/components/web:2.0.1",
+		"--certificate-identity anna@acme.example --certificate-oidc-issuer https://login.acme.example --trusted-root trusted_root.json harbor.acme.example/plant/components/web:2.0.1",
+		"--key longshore.pub checksums.txt",
+		"device --key press-07.pub --state-key release.pub --seen seen.json harbor.acme.example/plant/state:press-07",
+		"--key ci.pub --attestation spdxjson --show-predicate harbor.acme.example/plant/components/web:2.0.1",
+	},
+	flags: slices.Concat([]cmdline.Flag{
+		publicKeyFlag("public key `FILE`; may be repeated, one signature is enough"),
+		{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
+		{Name: "annotation", Value: []string(nil), Alias: "a", Usage: "`KEY=VALUE` annotation that must be signed with the digest; may be repeated"},
+		{Name: "attestation", Usage: "predicate `TYPE` of an attestation that must be signed: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
+		{Name: "show-predicate", Value: false, Usage: "with --attestation, print only the predicate"},
+	}, deviceReportFlags, auditFlags, identityFlags, registryFlags),
+	run: (*call).verify,
 }
 
 // auditFlags choose what is verified.
-func auditFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "kind", OneOf: verifiedKinds(), Usage: "required `KIND`: " + strings.Join(verifiedKinds(), ", ") + "; default: as the artifact declares"},
-		{Name: "no-recurse", Value: false, Usage: "check only the artifact itself"},
-	}
+var auditFlags = []cmdline.Flag{
+	{Name: "kind", OneOf: verifiedKinds, Usage: "required `KIND`: " + strings.Join(verifiedKinds, ", ") + "; default: as the artifact declares"},
+	{Name: "no-recurse", Value: false, Usage: "check only the artifact itself"},
 }
 
 // verifiedKinds are the kinds of artifacts that a policy can have rules for.
-func verifiedKinds() []string {
-	return []string{string(artifacts.KindState), string(artifacts.KindBundle), string(artifacts.KindComponent), string(artifacts.KindImage), string(artifacts.KindTrust)}
-}
+var verifiedKinds = []string{string(artifacts.KindState), string(artifacts.KindBundle), string(artifacts.KindComponent), string(artifacts.KindImage), string(artifacts.KindTrust)}
 
 func (c *call) places() sourcePlaces { return sourcePlaces{c.registry} }
 
@@ -97,7 +91,7 @@ func (c *call) verify(args []string) error {
 		}
 		return c.verifyDevice(args[1])
 	}
-	for _, f := range deviceReportFlags() {
+	for _, f := range deviceReportFlags {
 		if c.IsSet(f.Name) {
 			return c.misused("--%s needs the word device: longshore verify device REFERENCE", f.Name)
 		}

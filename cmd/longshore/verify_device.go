@@ -31,13 +31,11 @@ const maxSeen = 32 << 20
 
 const reportCategory = "Device reports"
 
-func deviceReportFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "state-key", Value: []string(nil), Category: reportCategory, Usage: "public key `FILE`; the state that the device runs must be signed with it; may be repeated, one signature is enough"},
-		{Name: "seen", Category: reportCategory, Usage: "`FILE` with the newest report of each device, which the command creates and updates; older reports are rejected"},
-		{Name: "after", Value: uint64(0), Category: reportCategory, Usage: "reject a report with a lower number than `NUMBER`", Default: "none"},
-		{Name: "max-age", Value: time.Duration(0), Category: reportCategory, Usage: "reject a report that is older than this `TIME`, by the device's clock; 0 means any age"},
-	}
+var deviceReportFlags = []cmdline.Flag{
+	{Name: "state-key", Value: []string(nil), Category: reportCategory, Usage: "public key `FILE`; the state that the device runs must be signed with it; may be repeated, one signature is enough"},
+	{Name: "seen", Category: reportCategory, Usage: "`FILE` with the newest report of each device, which the command creates and updates; older reports are rejected"},
+	{Name: "after", Value: uint64(0), Category: reportCategory, Usage: "reject a report with a lower number than `NUMBER`", Default: "none"},
+	{Name: "max-age", Value: time.Duration(0), Category: reportCategory, Usage: "reject a report that is older than this `TIME`, by the device's clock; 0 means any age"},
 }
 
 // reportResult is a verified report of a device.
