@@ -58,14 +58,11 @@ func (c *call) appPush(args []string) error {
 	if err := c.notVersion(c.StringSlice("channel")...); err != nil {
 		return err
 	}
-	annotations, err := c.pairs("annotation")
+	created, err := c.created()
 	if err != nil {
 		return err
 	}
-	o := artifacts.PackageOptions{Annotations: annotations}
-	if o.Created, err = c.created(); err != nil {
-		return err
-	}
+	o := artifacts.PackageOptions{Annotations: c.annotations, Created: created}
 	dir, err := openDirectory(args[0])
 	if err != nil {
 		return err
@@ -75,7 +72,7 @@ func (c *call) appPush(args []string) error {
 	if err != nil {
 		return err
 	}
-	if o.Annotations, err = c.origin(annotations, sources{dir: args[0], files: parts(a)}); err != nil {
+	if o.Annotations, err = c.origin(false, sources{dir: args[0], files: parts(a)}); err != nil {
 		return err
 	}
 	if a, _, err = artifacts.PackPackage(dir.FS(), o); err != nil {
@@ -89,7 +86,7 @@ func (c *call) appPush(args []string) error {
 		return c.misused("%s: the tag must be the package's version, %s", args[1], d.Metadata.Version)
 	}
 	ref = ref.WithTag(d.Metadata.Version)
-	if err := c.openSigner(nil, false); err != nil {
+	if err := c.openSigner(false); err != nil {
 		return err
 	}
 	attached, err := c.newAttacher(c.signer)

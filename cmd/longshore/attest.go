@@ -67,11 +67,7 @@ func (c *call) attest(args []string) error {
 	if err != nil {
 		return err
 	}
-	claims, err := c.pairs("annotation")
-	if err != nil {
-		return err
-	}
-	if err := c.openSigner(nil, false); err != nil {
+	if err := c.openSigner(false); err != nil {
 		return err
 	}
 	if c.signer == nil {
@@ -89,7 +85,7 @@ func (c *call) attest(args []string) error {
 	if err != nil {
 		return named(c.String("predicate"), err)
 	}
-	statement.Annotations = claims
+	statement.Annotations = c.annotations
 	repo, subject, err := c.openSubject(args[0])
 	if err != nil {
 		return err

@@ -55,13 +55,9 @@ func (c *call) bundlePush(args []string) error {
 	if err != nil {
 		return err
 	}
-	annotations, err := c.pairs("annotation")
-	if err != nil {
-		return err
-	}
 	documents := args[:len(args)-1]
 	o := artifacts.BundleOptions{Name: lastElement(ref), Version: ref.Tag}
-	if o.Annotations, err = c.origin(annotations, documentsOf(documents)...); err != nil {
+	if o.Annotations, err = c.origin(false, documentsOf(documents)...); err != nil {
 		return err
 	}
 	if o.Created, err = c.created(); err != nil {
@@ -88,7 +84,7 @@ func (c *call) bundlePush(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.openSigner(nil, false); err != nil {
+	if err := c.openSigner(false); err != nil {
 		return err
 	}
 	repo, err := c.open(ref)

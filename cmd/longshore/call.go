@@ -16,6 +16,7 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/budget"
 	"github.com/longshore-dev/longshore/signing/current"
+	"github.com/longshore-dev/longshore/signing/trust"
 )
 
 // flags is the library's name for what was typed; call has it under this one, so that c.Context is the context.
@@ -25,11 +26,14 @@ type flags = cmdline.Context
 type call struct {
 	*program
 	*flags
-	registry *registry.Client          // nil: the command has no flags for one, or --offline
-	signer   *signer                   // nil: nothing is signed
-	budget   *budget.Budget            // nil: no limits
-	seen     map[string]*current.Watch // reports of devices, by the name of the file that remembers them
-	closes   []func()
+	annotations map[string]string         // of --annotation
+	policy      *trust.Policy             // of --policy; nil: it is not given
+	registry    *registry.Client          // nil: the command has no flags for one, or --offline
+	claims      map[string]string         // what is signed with a digest
+	signer      *signer                   // nil: nothing is signed
+	budget      *budget.Budget            // nil: no limits
+	seen        map[string]*current.Watch // reports of devices, by the name of the file that remembers them
+	closes      []func()
 }
 
 // run checks what all commands have in common, and runs d. full is the command's whole name.
@@ -50,8 +54,14 @@ func (c *call) run(full string, d command) error {
 	return c.runWith(d, args)
 }
 
-// runWith runs d with a client of registries, if d has the flags for one.
-func (c *call) runWith(d command, args []string) error {
+// runWith runs d with what its flags name: annotations, a policy, a client of registries.
+func (c *call) runWith(d command, args []string) (err error) {
+	if c.annotations, err = c.pairs("annotation"); err != nil {
+		return err
+	}
+	if err := c.openPolicy(); err != nil {
+		return err
+	}
 	if d.uses("registry-config") && !c.Bool("offline") {
 		if err := c.connect(); err != nil {
 			return err
@@ -129,9 +139,17 @@ func (c *call) connect() error {
 }
 
 // openSigner makes c.signer of --key or --keyless; see newSigner.
-func (c *call) openSigner(claims map[string]string, once bool) (err error) {
-	c.signer, err = c.newSigner(claims, once)
+func (c *call) openSigner(once bool) (err error) {
+	c.signer, err = c.newSigner(once)
 	return err
+}
+
+// openPublisher is openSigner for commands that publish states: they have to say who signs.
+func (c *call) openPublisher(once bool) error {
+	if err := c.whoSigns(); err != nil {
+		return err
+	}
+	return c.openSigner(once)
 }
 
 // logger writes to stderr from a level on; with --debug everything.

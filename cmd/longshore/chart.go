@@ -61,7 +61,7 @@ func (c *call) chartPush(args []string) error {
 		return c.misused("%s: the repository must end with the chart's name: HOST/PATH/%s", args[1], chart.Name)
 	}
 	ref = ref.WithTag(chart.Tag())
-	if err := c.openSigner(nil, false); err != nil {
+	if err := c.openSigner(false); err != nil {
 		return err
 	}
 	attached, err := c.newAttacher(c.signer)
@@ -81,14 +81,11 @@ func (c *call) chartPush(args []string) error {
 
 // packChart packs a directory, or reads an archive of helm package, with its provenance file if there is one.
 func (c *call) packChart(from string) (*artifacts.Artifact, *artifacts.Chart, error) {
-	annotations, err := c.pairs("annotation")
+	created, err := c.created()
 	if err != nil {
 		return nil, nil, err
 	}
-	o := artifacts.ChartOptions{Annotations: annotations}
-	if o.Created, err = c.created(); err != nil {
-		return nil, nil, err
-	}
+	o := artifacts.ChartOptions{Annotations: c.annotations, Created: created}
 	if strings.HasSuffix(from, ".tgz") {
 		data, err := bounded.File(os.Open, from, artifacts.MaxArchive)
 		if err != nil {
@@ -112,7 +109,7 @@ func (c *call) packChart(from string) (*artifacts.Artifact, *artifacts.Chart, er
 	if err != nil {
 		return nil, nil, err
 	}
-	if o.Annotations, err = c.origin(annotations, sources{dir: from, files: used}); err != nil {
+	if o.Annotations, err = c.origin(false, sources{dir: from, files: used}); err != nil {
 		return nil, nil, err
 	}
 	a, chart, err := artifacts.PackChart(dir.FS(), o)

@@ -99,10 +99,7 @@ func (c *call) componentPush(args []string) error {
 	if err != nil {
 		return err
 	}
-	annotations, err := c.pairs("annotation")
-	if err != nil {
-		return err
-	}
+	annotations := c.annotations
 	created, err := c.created()
 	if err != nil {
 		return err
@@ -120,11 +117,11 @@ func (c *call) componentPush(args []string) error {
 		if err != nil {
 			return err
 		}
-		if annotations, err = c.origin(annotations, sources{dir: args[0], files: used}); err != nil {
+		if annotations, err = c.origin(false, sources{dir: args[0], files: used}); err != nil {
 			return err
 		}
 	}
-	signer, err := c.newSigner(nil, false)
+	signer, err := c.newSigner(false)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/signing/trust"
 )
 
 // contentFlags control the checks before a publication.
@@ -46,11 +45,9 @@ func (c *call) contentOptions(o *fleet.Options) error {
 	if !c.Bool("no-content") {
 		o.Content = places.look
 	}
-	policy, err := c.policy()
-	if err != nil || policy == nil {
-		return err
+	if c.policy != nil {
+		o.Trusted = places.verify
 	}
-	o.Trusted = places.verifyContent(policy)
 	return nil
 }
 
@@ -148,17 +145,13 @@ func absent(ctx context.Context, at *registry.Repository, c fleet.Content) (stri
 	return "", nil
 }
 
-// verifyContent returns an error if a device with this policy would reject the content.
-func (x contentChecker) verifyContent(policy *trust.Policy) func(context.Context, fleet.Content) error {
-	return func(ctx context.Context, c fleet.Content) error {
-		repo, err := x.repository(c)
-		if err != nil {
-			return err
-		}
-		return policy.Decide(ctx, trust.VerifyRequest{
-			Source: repo, Kind: c.Kind, Subject: ocispec.Descriptor{Digest: c.Digest}, Now: x.now(), Elsewhere: x.places().Place,
-		}).Err
+// verify returns an error if a device with the policy would reject the content.
+func (x contentChecker) verify(ctx context.Context, c fleet.Content) error {
+	repo, err := x.repository(c)
+	if err != nil {
+		return err
 	}
+	return x.decide(ctx, repo, c.Kind, ocispec.Descriptor{Digest: c.Digest}).Err
 }
 
 // claims are the exclusive resources of each service; the first service has those of networks.

@@ -19,7 +19,6 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
-	"github.com/longshore-dev/longshore/signing/trust"
 )
 
 // publishedTogether is the longest time between two states of one publication.
@@ -132,7 +131,7 @@ func (c *call) fleetHistory(args []string) error {
 	if err != nil {
 		return err
 	}
-	of, verifies, err := c.signersOf(trust.KindState)
+	of, verifies, err := c.signersOf()
 	if err != nil {
 		return err
 	}

@@ -143,15 +143,8 @@ func (c *call) readyFleet(dir string, look bool) (*fleet.Compiled, fleet.Options
 	if err != nil {
 		return nil, fleet.Options{}, err
 	}
-	annotations, err := c.pairs("annotation")
+	annotations, err := c.origin(look, sources{dir: dir, files: f.Files(), alone: true})
 	if err != nil {
-		return nil, fleet.Options{}, err
-	}
-	find := c.origin
-	if look {
-		find = c.lookAtOrigin
-	}
-	if annotations, err = find(annotations, sources{dir: dir, files: f.Files(), alone: true}); err != nil {
 		return nil, fleet.Options{}, err
 	}
 	return c.ready(f, dir, annotations)
@@ -211,9 +204,7 @@ func (c *call) planOptions() (o fleet.Options, err error) {
 	if o.Expires, err = c.expires(c.String("expires")); err != nil {
 		return o, err
 	}
-	if o.Annotations, err = c.pairs("annotation"); err != nil {
-		return o, err
-	}
+	o.Annotations = c.annotations
 	stateVerifier, err := c.stateVerifier(c.signer)
 	if stateVerifier == nil {
 		return o, err
@@ -397,7 +388,7 @@ func (c *call) fleetPublish(args []string) error {
 			}
 		}
 	}
-	if err := c.openSigner(nil, true); err != nil {
+	if err := c.openSigner(true); err != nil {
 		return err
 	}
 	compiled, o, err := c.readyFleet(fleetDirectory(args), false)

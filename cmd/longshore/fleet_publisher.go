@@ -15,7 +15,6 @@ import (
 	"github.com/longshore-dev/longshore/fleet"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
-	"github.com/longshore-dev/longshore/signing/trust"
 )
 
 // fleetPublisher publishes the states of a fleet.
@@ -59,21 +58,15 @@ func (s fleetSigner) SignFresh(ctx context.Context, repo *registry.Repository, s
 // policy accepts it. The other signers run the same command on the same files, which make the same states.
 type fleetProposer struct {
 	fleetPublisher
-	call   *call
-	policy *trust.Policy // nil: none was given
-
+	call    *call
 	several map[string]bool // repositories whose states several have to sign
 }
 
 // proposer returns the publisher of the states of devices. It rejects a key whose signature would not count, before anything is pushed.
 func (c *call) proposer(repositories []string) (*fleetProposer, error) {
 	f := &fleetProposer{fleetPublisher: fleetPublisher{c.registry, c.signer}, call: c, several: map[string]bool{}}
-	var err error
-	if f.policy, err = c.policy(); err != nil {
-		return nil, err
-	}
 	for _, name := range repositories {
-		several, err := c.severalSign(f.policy, name)
+		several, err := c.severalSign(name)
 		if err != nil {
 			return nil, err
 		}
@@ -81,7 +74,7 @@ func (c *call) proposer(repositories []string) (*fleetProposer, error) {
 			continue
 		}
 		f.several[name] = true
-		if err := mayPropose(f.policy, name, c.signer); err != nil {
+		if err := c.mayPropose(name); err != nil {
 			return nil, err
 		}
 	}
@@ -116,7 +109,7 @@ func (f *fleetProposer) Publish(ctx context.Context, repository string, a *artif
 	if _, err := release.Propose(ctx, repo, a, artifacts.ProposalOf(p.HistoryTag), f.call.Bool("replace-proposal"), o); err != nil {
 		return err
 	}
-	_, waiting, err := f.call.complete(repo, f.policy, a, p)
+	_, waiting, err := f.call.complete(repo, a, p)
 	if err == nil && waiting != "" {
 		return &fleet.Proposed{Waiting: waiting}
 	}
@@ -173,12 +166,8 @@ func (c *call) refuseWaves(f *fleet.Fleet, o fleet.Options, instead string) erro
 	if c.Bool("propose") {
 		return fault.WithHint(c.misused("--propose excludes publication in waves, which wait for the devices"), instead)
 	}
-	policy, err := c.policy()
-	if err != nil {
-		return err
-	}
 	for _, name := range slices.Sorted(maps.Keys(f.Repositories(o.Devices))) {
-		switch several, err := c.severalSign(policy, name); {
+		switch several, err := c.severalSign(name); {
 		case err != nil:
 			return err
 		case several:

@@ -107,7 +107,7 @@ func (c *call) fleetRollback(args []string) error {
 			return err
 		}
 	}
-	if err := c.openSigner(nil, true); err != nil {
+	if err := c.openSigner(true); err != nil {
 		return err
 	}
 	if b.When, err = c.publishedAt(); err != nil {

@@ -235,13 +235,13 @@ func (c *call) runRollout(compiled *fleet.Compiled, o fleet.Options, instead str
 	return err
 }
 
-// rolloutOnly opens what showing and ending a rollout need: no applications, no placements.
-func (c *call) rolloutOnly(args []string, do func(f *fleet.Fleet, k rollout.Config) error) error {
+// rolloutOnly opens what showing and ending a rollout need: no applications, no placements. open opens the signer.
+func (c *call) rolloutOnly(args []string, open func(once bool) error, do func(f *fleet.Fleet, k rollout.Config) error) error {
 	f, err := readFleet(fleetDirectory(args))
 	if err != nil {
 		return err
 	}
-	if err := c.openSigner(nil, true); err != nil {
+	if err := open(true); err != nil {
 		return err
 	}
 	o, err := c.fleetOptions()
@@ -256,7 +256,7 @@ func (c *call) rolloutOnly(args []string, do func(f *fleet.Fleet, k rollout.Conf
 }
 
 func (c *call) rolloutShow(args []string) error {
-	return c.rolloutOnly(args, func(f *fleet.Fleet, k rollout.Config) error {
+	return c.rolloutOnly(args, c.openSigner, func(f *fleet.Fleet, k rollout.Config) error {
 		rec, err := k.Store.Read(c.Context)
 		if err != nil {
 			return err
@@ -284,10 +284,7 @@ func (c *call) rolloutShow(args []string) error {
 }
 
 func (c *call) rolloutContinue(args []string) error {
-	if err := c.whoSigns(); err != nil {
-		return err
-	}
-	if err := c.openSigner(nil, true); err != nil {
+	if err := c.openPublisher(true); err != nil {
 		return err
 	}
 	compiled, o, err := c.readyFleet(fleetDirectory(args), true)
@@ -300,10 +297,7 @@ func (c *call) rolloutContinue(args []string) error {
 }
 
 func (c *call) rolloutHalt(args []string) error {
-	if err := c.whoSigns(); err != nil {
-		return err
-	}
-	return c.rolloutOnly(args, func(_ *fleet.Fleet, k rollout.Config) error {
+	return c.rolloutOnly(args, c.openPublisher, func(_ *fleet.Fleet, k rollout.Config) error {
 		rec, err := rollout.Halt(c.Context, k, cmp.Or(c.String("reason"), "by hand"))
 		if err != nil {
 			return err
@@ -313,10 +307,7 @@ func (c *call) rolloutHalt(args []string) error {
 }
 
 func (c *call) rolloutUndo(args []string) error {
-	if err := c.whoSigns(); err != nil {
-		return err
-	}
-	return c.rolloutOnly(args, func(f *fleet.Fleet, k rollout.Config) error {
+	return c.rolloutOnly(args, c.openPublisher, func(f *fleet.Fleet, k rollout.Config) error {
 		if err := c.refuseWaves(f, fleet.Options{}, hintUndo); err != nil {
 			return err
 		}

@@ -241,7 +241,7 @@ func (c *call) fleetDiff(args []string) error {
 
 // planToShow plans for a command that does not publish.
 func (c *call) planToShow(args []string) (*fleet.Plan, error) {
-	if err := c.openSigner(nil, true); err != nil {
+	if err := c.openSigner(true); err != nil {
 		return nil, err
 	}
 	return c.planFleet(fleetDirectory(args), true)

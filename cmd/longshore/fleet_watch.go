@@ -95,7 +95,7 @@ func (c *call) fleetWatch(args []string) (err error) {
 	if w.branch, err = program.Follow(c.Context, args[0], c.String("branch"), c.String("path"), dir); err != nil {
 		return err
 	}
-	if err := c.openSigner(nil, true); err != nil {
+	if err := c.openSigner(true); err != nil {
 		return err
 	}
 	watch := fleet.Watch{
@@ -125,11 +125,10 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 	if err != nil {
 		return fmt.Errorf("%s: %w", w.String("branch")+" "+short12(commit), err)
 	}
-	annotations, err := w.pairs("annotation")
-	if err != nil {
+	if err := w.openPolicy(); err != nil { // it may have changed
 		return err
 	}
-	compiled, o, err := w.ready(f, name, annotated(annotations, w.branch.Source, commit, false))
+	compiled, o, err := w.ready(f, name, w.annotated(w.branch.Source, commit, false))
 	if err != nil {
 		return err
 	}

@@ -220,7 +220,7 @@ func (c *call) newFreshener() (*freshener, error) {
 	if f.life < time.Minute || f.life > signing.MaxFreshness {
 		return nil, c.misused("--for %v is not from 1m to %v", c.Duration("for"), signing.MaxFreshness)
 	}
-	if err := c.openSigner(nil, false); err != nil {
+	if err := c.openSigner(false); err != nil {
 		return nil, err
 	}
 	if c.signer == nil {

@@ -25,7 +25,6 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/signing/audit"
-	"github.com/longshore-dev/longshore/signing/trust"
 )
 
 const (
@@ -238,7 +237,7 @@ func (c *call) stateHistory(args []string) error {
 	if err != nil {
 		return err
 	}
-	signersOf, verifies, err := c.signersOf(trust.KindState)
+	signersOf, verifies, err := c.signersOf()
 	if err != nil {
 		return err
 	}
@@ -341,10 +340,7 @@ func (c *call) stateRollback(args []string) error {
 	if c.Uint64("to") == 0 {
 		return c.misused("use --to; longshore state history lists the generations")
 	}
-	if err := c.whoSigns(); err != nil {
-		return err
-	}
-	if err := c.openSigner(nil, false); err != nil {
+	if err := c.openPublisher(false); err != nil {
 		return err
 	}
 	return c.publishOne(ref, fleet.One{Device: device, To: c.Uint64("to")}, nil)

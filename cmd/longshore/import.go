@@ -116,7 +116,7 @@ func (c *call) importMedia(args []string) error {
 	if e.Export.History != nil {
 		o.History = min(max(*e.Export.History, 0), maxHistory)
 	}
-	if _, err = c.siteVerify(from, &o, signatures.add, site.Mapped(to)); err != nil {
+	if err = c.siteVerify(from, &o, signatures.add, site.Mapped(to)); err != nil {
 		return err
 	}
 	var made *site.Mirrored

@@ -242,7 +242,7 @@ var keyPublicCommand = command{
 }
 
 func (c *call) keyPublic(_ []string) error {
-	signer, err := c.newSigner(nil, false)
+	signer, err := c.newSigner(false)
 	if err != nil {
 		return err
 	}

@@ -31,17 +31,9 @@ type sources struct {
 
 // origin adds the address and the commit of the Git checkout with the sources to an artifact's annotations. Uncommitted files
 // are rejected without --allow-dirty. Sources outside a checkout, or in several, have no origin. If the annotations contain a
-// revision, Git is not run.
-func (c *call) origin(given map[string]string, all ...sources) (map[string]string, error) {
-	return c.findOrigin(given, c.Bool("allow-dirty"), false, all)
-}
-
-// lookAtOrigin is origin for a command that does not publish: it prints notes instead of errors.
-func (c *call) lookAtOrigin(given map[string]string, all ...sources) (map[string]string, error) {
-	return c.findOrigin(given, true, true, all)
-}
-
-func (c *call) findOrigin(given map[string]string, allowed, note bool, all []sources) (map[string]string, error) {
+// revision, Git is not run. With look, for a command that does not publish, it prints notes instead of errors.
+func (c *call) origin(look bool, all ...sources) (map[string]string, error) {
+	given, allowed := c.annotations, look || c.Bool("allow-dirty")
 	if _, told := given[ocispec.AnnotationRevision]; told {
 		return given, nil
 	}
@@ -57,7 +49,7 @@ func (c *call) findOrigin(given map[string]string, allowed, note bool, all []sou
 			return nil, outcome.WithCode(fault.WithHint(fmt.Errorf("%s is in a Git checkout whose commit is unknown: %w", m.dir, err),
 				hintOr(err, "")+"name the commit with --annotation "+ocispec.AnnotationRevision+"=COMMIT, or publish without one with --allow-dirty"), outcome.Refused)
 		case err != nil:
-			c.note(note, "%s is in a Git checkout whose commit is unknown: %v", m.dir, err)
+			c.note(look, "%s is in a Git checkout whose commit is unknown: %v", m.dir, err)
 			return given, nil
 		case checkout == nil:
 			return given, nil
@@ -77,17 +69,17 @@ func (c *call) findOrigin(given map[string]string, allowed, note bool, all []sou
 	case dirty != nil && !allowed:
 		return nil, dirty
 	case dirty != nil:
-		c.note(note, "%v: publishing it needs --allow-dirty", dirty)
+		c.note(look, "%v: publishing it needs --allow-dirty", dirty)
 	}
 	first := found[0]
 	if slices.ContainsFunc(found, func(o *git.Checkout) bool { return o.Revision != first.Revision || o.Source != first.Source }) {
 		return given, nil
 	}
-	return annotated(given, first.Source, first.Revision, dirty != nil), nil
+	return c.annotated(first.Source, first.Revision, dirty != nil), nil
 }
 
-// annotated adds source and revision to annotations, if they are known and not given.
-func annotated(given map[string]string, source, revision string, dirty bool) map[string]string {
+// annotated adds source and revision to the annotations, if they are known and not given.
+func (c *call) annotated(source, revision string, dirty bool) map[string]string {
 	out := map[string]string{}
 	if source != "" {
 		out[ocispec.AnnotationSource] = source
@@ -98,7 +90,7 @@ func annotated(given map[string]string, source, revision string, dirty bool) map
 			out[ocispec.AnnotationRevision] += dirtySuffix
 		}
 	}
-	maps.Copy(out, given)
+	maps.Copy(out, c.annotations)
 	return out
 }
 

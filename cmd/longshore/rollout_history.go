@@ -21,7 +21,6 @@ import (
 	"github.com/longshore-dev/longshore/fleet/rollout"
 	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
-	"github.com/longshore-dev/longshore/signing/trust"
 )
 
 var rolloutHistoryCommand = command{
@@ -108,7 +107,7 @@ func (c *call) rolloutHistory(args []string) error {
 	if err != nil {
 		return err
 	}
-	signersOf, verifies, err := c.signersOf(trust.KindState)
+	signersOf, verifies, err := c.signersOf()
 	if err != nil {
 		return err
 	}

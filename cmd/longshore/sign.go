@@ -46,11 +46,8 @@ func (r signResult) text(w io.Writer) {
 }
 
 func (c *call) sign(args []string) error {
-	claims, err := c.pairs("annotation")
-	if err != nil {
-		return err
-	}
-	if err := c.openSigner(claims, true); err != nil {
+	c.claims = c.annotations
+	if err := c.openSigner(true); err != nil {
 		return err
 	}
 	if c.signer == nil {

@@ -100,7 +100,7 @@ func (c *call) whoSigns() error {
 }
 
 // newSigner makes the signer of --key or --keyless; nil without them. With once it does not repeat an existing signature.
-func (c *call) newSigner(claims map[string]string, once bool) (*signer, error) {
+func (c *call) newSigner(once bool) (*signer, error) {
 	key, asIdentity := c.String("key"), c.Bool("keyless")
 	switch {
 	case key != "" && asIdentity:
@@ -108,7 +108,7 @@ func (c *call) newSigner(claims map[string]string, once bool) (*signer, error) {
 	case key == "" && !asIdentity:
 		return nil, c.onlyWithKeyless()
 	}
-	o, err := c.signOptions(claims, once)
+	o, err := c.signOptions(once)
 	switch {
 	case err != nil:
 		return nil, err
@@ -129,7 +129,7 @@ func (c *call) newSigners() (all []*signer, err error) {
 			return nil, err
 		}
 	}
-	o, err := c.signOptions(nil, true)
+	o, err := c.signOptions(true)
 	if err != nil {
 		return nil, err
 	}
@@ -155,9 +155,9 @@ func (c *call) newSigners() (all []*signer, err error) {
 }
 
 // signOptions are the options of every signer.
-func (c *call) signOptions(claims map[string]string, once bool) (sign.Options, error) {
+func (c *call) signOptions(once bool) (sign.Options, error) {
 	at, err := c.signingTime()
-	return sign.Options{Format: signing.Format(c.String("signature-format")), Annotations: claims, Time: at, Once: once, Place: c.signatureStore()}, err
+	return sign.Options{Format: signing.Format(c.String("signature-format")), Annotations: c.claims, Time: at, Once: once, Place: c.signatureStore()}, err
 }
 
 // keySigner signs with a key. password is the file with its password; "" means the environment or a prompt.

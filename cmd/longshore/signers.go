@@ -95,13 +95,9 @@ func unverified[T interface{ untrusted() bool }](where, what string, all []T) er
 
 type findSigners func(context.Context, *registry.Repository, ocispec.Descriptor) (signersInfo, error)
 
-// signersOf returns a function that finds the signers of artifacts of a kind: those that --verify-key or --policy verifies, or,
+// signersOf returns a function that finds the signers of states and records of rollouts: those that --verify-key or --policy verifies, or,
 // without these flags, those that the signatures claim.
-func (c *call) signersOf(kind string) (of findSigners, verifies bool, err error) {
-	policy, err := c.policy()
-	if err != nil {
-		return nil, false, err
-	}
+func (c *call) signersOf() (of findSigners, verifies bool, err error) {
 	trusted, err := c.verifiers(nil)
 	if err != nil {
 		return nil, false, err
@@ -122,8 +118,8 @@ func (c *call) signersOf(kind string) (of findSigners, verifies bool, err error)
 				untrusted = found.Of(signed, subject)
 			}
 		}
-		if policy != nil && len(i.Signers) == 0 {
-			d := policy.Decide(ctx, trust.VerifyRequest{Source: repo, Kind: kind, Subject: subject, Now: c.now(), Elsewhere: c.places().Place})
+		if c.policy != nil && len(i.Signers) == 0 {
+			d := c.decide(ctx, repo, trust.KindState, subject)
 			if untrusted = d.Err; d.Signatures != nil && d.Err == nil {
 				for _, s := range d.Signatures.Signers {
 					if s.State == trust.StateCounted {
@@ -138,7 +134,7 @@ func (c *call) signersOf(kind string) (of findSigners, verifies bool, err error)
 		case untrusted != nil:
 			i.Unverified = fault.Summary(untrusted)
 			return i, nil
-		case len(trusted) > 0 || policy != nil:
+		case len(trusted) > 0 || c.policy != nil:
 			return i, nil
 		}
 		claims, err := audit.Claimed(ctx, signed, subject)
@@ -149,7 +145,7 @@ func (c *call) signersOf(kind string) (of findSigners, verifies bool, err error)
 			i.Unread = fault.Summary(err)
 		}
 		return i, ctx.Err()
-	}, policy != nil || len(trusted) > 0, nil
+	}, c.policy != nil || len(trusted) > 0, nil
 }
 
 // verified adds valid signatures by name; "" means the name in the signature.

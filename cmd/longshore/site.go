@@ -115,13 +115,12 @@ func (c *call) carry(arg string, to site.Source, verify bool) (*carrying, error)
 	from := site.Snapshots(c.registry)
 	states, o, err := c.siteOptions(arg)
 	if err == nil && verify {
-		var policy *trust.Policy
 		var known []site.Source
 		if to != nil {
 			known = []site.Source{to}
 		}
-		if policy, err = c.siteVerify(from, &o, nil, known...); policy != nil && policy.Trust != nil && !slices.Contains(o.Trust, policy.Trust.Repository) {
-			o.Trust = append(o.Trust, policy.Trust.Repository) // devices at the site need it
+		if err = c.siteVerify(from, &o, nil, known...); c.policy != nil && c.policy.Trust != nil && !slices.Contains(o.Trust, c.policy.Trust.Repository) {
+			o.Trust = append(o.Trust, c.policy.Trust.Repository) // devices at the site need it
 		}
 	}
 	if err == nil && to != nil {
@@ -165,32 +164,29 @@ func (c *call) checkOf() site.Check {
 // siteVerify lets a closure verify each state with everything that it names, all of it read from one source, and trust policies;
 // with --no-verify nothing. A --policy is followed to its newest version, also in the places where versions are known already.
 // tell, if it is not nil, gets the reports on states that hold.
-func (c *call) siteVerify(from site.Source, o *site.Options, tell func(*audit.Report), known ...site.Source) (policy *trust.Policy, err error) {
+func (c *call) siteVerify(from site.Source, o *site.Options, tell func(*audit.Report), known ...site.Source) (err error) {
 	if o.Signatures, err = c.signaturesElsewhere(nil); err != nil {
-		return nil, err
+		return err
 	}
 	if c.Bool("no-verify") {
-		if len(c.StringSlice("key")) > 0 || c.String("policy") != "" {
+		if len(c.StringSlice("key")) > 0 || c.policy != nil {
 			err = c.misused("--no-verify excludes --key and --policy")
 		}
-		return nil, err
+		return err
 	}
 	judge, err := c.judge()
 	if err != nil {
-		return nil, err
-	}
-	if policy, err = c.policy(); err != nil {
-		return nil, err
+		return err
 	}
 	if x, ok := judge.(audit.Policy); ok {
 		for _, at := range append(known, from) {
 			if x.Policy, err = c.newestPolicy(c.Context, at, x.Policy); err != nil {
-				return nil, err
+				return err
 			}
 		}
 		judge = x
 		if o.Signatures, err = c.signaturesElsewhere(x.Policy); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	o.Verify = func(ctx context.Context, repo *registry.Repository, state digest.Digest) error {
@@ -209,9 +205,9 @@ func (c *call) siteVerify(from site.Source, o *site.Options, tell func(*audit.Re
 		return nil
 	}
 	o.VerifyTrust = func(ctx context.Context, repo *registry.Repository) error {
-		return c.verifyTrust(ctx, repo, policy, known...)
+		return c.verifyTrust(ctx, repo, known...)
 	}
-	return policy, nil
+	return nil
 }
 
 // signaturesElsewhere finds the repositories that a policy names for signatures, without a policy that of COSIGN_REPOSITORY; nil: neither is
@@ -272,12 +268,12 @@ func (p *program) descendants(ctx context.Context, repo *registry.Repository, po
 	return past, fault.WithHint(err, "find the wrong version: longshore trust history "+repo.Name())
 }
 
-// verifyTrust refuses trust policies that devices would not follow: those that policy, nil: none, is followed by in the repository that it
+// verifyTrust refuses trust policies that devices would not follow: those that the policy is followed by in the repository that it
 // names; in others those that follow what a known place has, and the newest version. A version that its predecessor's signers have not
 // signed would stand in the way of the real one.
-func (p *program) verifyTrust(ctx context.Context, repo *registry.Repository, policy *trust.Policy, known ...site.Source) error {
-	if policy != nil && policy.Trust != nil && policy.Trust.Repository == repo.Name() {
-		_, err := p.descendants(ctx, repo, policy)
+func (c *call) verifyTrust(ctx context.Context, repo *registry.Repository, known ...site.Source) error {
+	if c.policy != nil && c.policy.Trust != nil && c.policy.Trust.Repository == repo.Name() {
+		_, err := c.descendants(ctx, repo, c.policy)
 		return err
 	}
 	for _, at := range known {
@@ -287,7 +283,7 @@ func (p *program) verifyTrust(ctx context.Context, repo *registry.Repository, po
 			has, err = trust.Latest(ctx, there)
 		}
 		if err == nil && has != nil {
-			_, err = p.descendants(ctx, repo, has.Policy)
+			_, err = c.descendants(ctx, repo, has.Policy)
 		}
 		if err != nil {
 			return err
@@ -295,7 +291,7 @@ func (p *program) verifyTrust(ctx context.Context, repo *registry.Repository, po
 	}
 	newest, err := trust.Look(ctx, repo, "")
 	if err == nil {
-		err = newest.Signed(ctx, p.now(), repo)
+		err = newest.Signed(ctx, c.now(), repo)
 	}
 	if err != nil {
 		return fault.WithHint(fmt.Errorf("trust policy in %s: %w", repo.Name(), err), "find the wrong version: longshore trust history "+repo.Name())

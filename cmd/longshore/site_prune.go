@@ -85,11 +85,7 @@ func (c *call) sitePrune(args []string) error {
 		states[name] = o.Devices
 		chosen += len(o.Devices)
 	}
-	policy, err := c.policy()
-	if err != nil {
-		return err
-	}
-	elsewhere, err := c.signaturesElsewhere(policy)
+	elsewhere, err := c.signaturesElsewhere(c.policy)
 	if err != nil {
 		return err
 	}

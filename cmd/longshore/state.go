@@ -110,7 +110,7 @@ func (c *call) statePush(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.openSigner(nil, false); err != nil {
+	if err := c.openSigner(false); err != nil {
 		return err
 	}
 	one := fleet.One{Device: device, Replace: c.Bool("replace") || c.Bool("empty"), Generation: c.Uint64("generation")}
@@ -136,13 +136,13 @@ func (c *call) publishOne(ref registry.Reference, one fleet.One, mountFrom []str
 	if err != nil {
 		return err
 	}
-	policy, proposes, err := c.proposes(repo)
+	proposes, err := c.severalSign(repo.Name())
 	if err != nil {
 		return err
 	}
 	c.showChange(next)
 	if proposes {
-		return c.propose(repo, policy, next, r, mountFrom)
+		return c.propose(repo, next, r, mountFrom)
 	}
 	at := next.Publication
 	r.pushed, err = c.publish(repo, next.Artifact, c.signer, release.PublishOptions{

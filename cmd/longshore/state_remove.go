@@ -30,10 +30,7 @@ func (c *call) stateRemove(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.whoSigns(); err != nil {
-		return err
-	}
-	if err := c.openSigner(nil, false); err != nil {
+	if err := c.openPublisher(false); err != nil {
 		return err
 	}
 	return c.publishOne(ref, fleet.One{Device: device, Edit: func(_ context.Context, had []artifacts.Deployment) (fleet.Edit, error) {

@@ -61,23 +61,13 @@ func (i proposalInfo) text(w io.Writer, r stateResult) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
-// proposes reports whether a state needs other signers, and returns the policy of --policy, if there is one.
-func (c *call) proposes(repo *registry.Repository) (*trust.Policy, bool, error) {
-	policy, err := c.policy()
-	if err != nil {
-		return nil, false, err
-	}
-	several, err := c.severalSign(policy, repo.Name())
-	return policy, several, err
-}
-
-// severalSign reports whether states in a repository are proposed: because a policy requires several signers, or because of --propose.
+// severalSign reports whether states in a repository are proposed: because the policy requires several signers, or because of --propose.
 // It rejects --unsigned where a policy requires several signers: the tag would be moved to a state that devices with the policy refuse.
-func (c *call) severalSign(policy *trust.Policy, repository string) (bool, error) {
-	if policy == nil || c.Bool("propose") {
+func (c *call) severalSign(repository string) (bool, error) {
+	if c.policy == nil || c.Bool("propose") {
 		return c.Bool("propose"), nil
 	}
-	rule, found := policy.Match(trust.KindState, repository)
+	rule, found := c.policy.Match(trust.KindState, repository)
 	several := found && rule.Need() > 1
 	if several && c.Bool("unsigned") {
 		return false, fault.WithHint(fmt.Errorf("--unsigned: devices with --policy refuse states in %s without signatures of %s: %w", repository, rule.Quorum.String(), fault.ErrRejected),
@@ -87,30 +77,30 @@ func (c *call) severalSign(policy *trust.Policy, repository string) (bool, error
 }
 
 // mayPropose rejects a key whose signature would not count.
-func mayPropose(policy *trust.Policy, repository string, s *signer) error {
-	if policy == nil || s == nil || s.Key().Fingerprint == "" { // an identity is known only from its signature
+func (c *call) mayPropose(repository string) error {
+	if c.policy == nil || c.signer == nil || c.signer.Key().Fingerprint == "" { // an identity is known only from its signature
 		return nil
 	}
-	rule, found := policy.Match(trust.KindState, repository)
-	k := s.Key()
+	rule, found := c.policy.Match(trust.KindState, repository)
+	k := c.signer.Key()
 	switch {
 	case !found || rule.Reject:
 		return nil // Decide returns the error
 	case !rule.Has(k.Fingerprint):
 		return fault.WithHint(fmt.Errorf("key %s (%s) may not sign states in %s: %w", k.Name, k.Fingerprint, repository, fault.ErrRejected),
 			"the policy requires "+rule.Quorum.String()+": use one of these keys")
-	case policy.KeyRevoked(k.Fingerprint) != nil:
-		return fmt.Errorf("key %s (%s): %w: %s", k.Name, k.Fingerprint, fault.ErrKeyRevoked, policy.KeyRevoked(k.Fingerprint))
+	case c.policy.KeyRevoked(k.Fingerprint) != nil:
+		return fmt.Errorf("key %s (%s): %w: %s", k.Name, k.Fingerprint, fault.ErrKeyRevoked, c.policy.KeyRevoked(k.Fingerprint))
 	}
 	return nil
 }
 
 // propose pushes a state for others to sign, and publishes it if enough have already signed it.
-func (c *call) propose(repo *registry.Repository, policy *trust.Policy, next *fleet.Next, r stateResult, mountFrom []string) error {
+func (c *call) propose(repo *registry.Repository, next *fleet.Next, r stateResult, mountFrom []string) error {
 	tag := artifacts.ProposalTag(next.Publication.Tag, next.Generation)
 	o := release.PublishOptions{HistoryTag: tag, MountFrom: mountFrom, Held: next.Publication.Held}
 	r.Proposal = &proposalInfo{Tag: tag}
-	if err := mayPropose(policy, repo.Name(), c.signer); err != nil {
+	if err := c.mayPropose(repo.Name()); err != nil {
 		return err
 	}
 	if c.Bool("dry-run") {
@@ -129,15 +119,15 @@ func (c *call) propose(repo *registry.Repository, policy *trust.Policy, next *fl
 	if _, err := release.Propose(c.Context, repo, next.Artifact, tag, c.Bool("replace-proposal"), o); err != nil {
 		return err
 	}
-	return c.advance(repo, policy, next, r)
+	return c.advance(repo, next, r)
 }
 
 // advance publishes a proposed state if it has enough signatures, and prints the result.
-func (c *call) advance(repo *registry.Repository, policy *trust.Policy, next *fleet.Next, r stateResult) error {
+func (c *call) advance(repo *registry.Repository, next *fleet.Next, r stateResult) error {
 	a, at := next.Artifact.Descriptor, next.Publication
 	info := &proposalInfo{Tag: artifacts.ProposalTag(at.Tag, next.Generation)}
 	var err error
-	if info.Signers, info.Waiting, err = c.complete(repo, policy, next.Artifact, at); err != nil {
+	if info.Signers, info.Waiting, err = c.complete(repo, next.Artifact, at); err != nil {
 		return err
 	}
 	tag := info.Tag
@@ -153,12 +143,12 @@ func (c *call) advance(repo *registry.Repository, policy *trust.Policy, next *fl
 }
 
 // complete publishes a proposed state if the policy accepts it. It returns its signers, and who still has to sign; "": it is published.
-func (c *call) complete(repo *registry.Repository, policy *trust.Policy, a *artifacts.Artifact, at fleet.Publication) (*quorumInfo, string, error) {
-	if policy == nil {
+func (c *call) complete(repo *registry.Repository, a *artifacts.Artifact, at fleet.Publication) (*quorumInfo, string, error) {
+	if c.policy == nil {
 		return nil, "other signers: longshore state sign counts them by --policy", nil
 	}
 	d := a.Descriptor
-	signers, waiting, err := c.countSigners(policy, repo, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
+	signers, waiting, err := c.countSigners(repo, ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size})
 	if err != nil || waiting != "" || at.Tagged == d.Digest {
 		return signers, waiting, err
 	}
@@ -167,7 +157,7 @@ func (c *call) complete(repo *registry.Repository, policy *trust.Policy, a *arti
 			Tagged: at.Tagged,
 			// Only the policy counts: a state with a signature by our own key may still need others.
 			Verify: func(ctx context.Context, state digest.Digest) error {
-				return c.accepts(ctx, policy, repo, ocispec.Descriptor{MediaType: d.MediaType, Digest: state})
+				return c.accepts(ctx, repo, ocispec.Descriptor{MediaType: d.MediaType, Digest: state})
 			},
 		},
 	})
@@ -175,8 +165,8 @@ func (c *call) complete(repo *registry.Repository, policy *trust.Policy, a *arti
 }
 
 // countSigners counts the signatures of a state, and returns what devices with the policy still require; "" means nothing.
-func (c *call) countSigners(policy *trust.Policy, repo *registry.Repository, state ocispec.Descriptor) (*quorumInfo, string, error) {
-	d := policy.Decide(c.Context, trust.VerifyRequest{
+func (c *call) countSigners(repo *registry.Repository, state ocispec.Descriptor) (*quorumInfo, string, error) {
+	d := c.policy.Decide(c.Context, trust.VerifyRequest{
 		Source: repo, Kind: trust.KindState, Subject: state, Now: c.now(), Thorough: true, Elsewhere: c.places().Place,
 	})
 	t := d.Signatures
@@ -235,7 +225,7 @@ func (c *call) stateSign(args []string) error {
 	case !dry && c.String("key") == "" && !c.Bool("keyless"):
 		return c.misused("use --key, or --keyless")
 	}
-	if err := c.openSigner(nil, true); err != nil {
+	if err := c.openSigner(true); err != nil {
 		return err
 	}
 	repo, next, r, err := c.planOne(ref, one)
@@ -245,11 +235,7 @@ func (c *call) stateSign(args []string) error {
 	if !next.Expires.IsZero() && !next.Expires.After(c.now()) {
 		return fault.WithHint(fmt.Errorf("the proposal for %s expired %s: %w", device, r.Expires, fault.ErrConflict), "propose the state again, with a later --expires")
 	}
-	policy, err := c.policy()
-	if err == nil {
-		err = mayPropose(policy, repo.Name(), c.signer)
-	}
-	if err != nil {
+	if err := c.mayPropose(repo.Name()); err != nil {
 		return err
 	}
 	a := next.Artifact.Descriptor
@@ -259,7 +245,7 @@ func (c *call) stateSign(args []string) error {
 		r.Proposal = &proposalInfo{Tag: tag, Published: next.Tagged == a.Digest}
 		r.pushed = describePushed(repo, tag, a)
 		r.DryRun = true
-		if r.Proposal.Signers, r.Proposal.Waiting, err = c.countSigners(policy, repo, subject); err != nil {
+		if r.Proposal.Signers, r.Proposal.Waiting, err = c.countSigners(repo, subject); err != nil {
 			return err
 		}
 		if r.Proposal.Waiting == "" && !r.Proposal.Published { // the last command was interrupted
@@ -278,7 +264,7 @@ func (c *call) stateSign(args []string) error {
 	if err := c.signer.Sign(c.Context, repo, subject); err != nil {
 		return err
 	}
-	return c.advance(repo, policy, next, r)
+	return c.advance(repo, next, r)
 }
 
 var stateProposalsCommand = command{
@@ -354,10 +340,6 @@ func (c *call) stateProposals(args []string) error {
 		}
 		only = id.Tag()
 	}
-	policy, err := c.policy()
-	if err != nil {
-		return err
-	}
 	repo, err := c.upstream(ref)
 	if err != nil {
 		return err
@@ -375,7 +357,7 @@ func (c *call) stateProposals(args []string) error {
 			if only != "" && tag != only || len(published[tag]) > 0 && n <= published[tag][0] {
 				continue
 			}
-			x, err := c.proposedState(repo, policy, artifacts.ProposalTag(tag, n))
+			x, err := c.proposedState(repo, artifacts.ProposalTag(tag, n))
 			if err != nil {
 				return err
 			}
@@ -387,7 +369,7 @@ func (c *call) stateProposals(args []string) error {
 }
 
 // proposedState reads one proposal.
-func (c *call) proposedState(repo *registry.Repository, policy *trust.Policy, tag string) (proposedState, error) {
+func (c *call) proposedState(repo *registry.Repository, tag string) (proposedState, error) {
 	x := proposedState{Tag: tag}
 	desc, err := repo.Resolve(c.Context, tag)
 	var manifest []byte
@@ -410,10 +392,10 @@ func (c *call) proposedState(repo *registry.Repository, policy *trust.Policy, ta
 	}
 	x.Device, x.Created, x.Expires = string(index.Device), index.Annotations[ocispec.AnnotationCreated], stamp(index.Expires)
 	x.Windows = index.Windows
-	if policy == nil {
+	if c.policy == nil {
 		return x, nil
 	}
-	x.Signers, x.Waiting, err = c.countSigners(policy, repo, desc)
+	x.Signers, x.Waiting, err = c.countSigners(repo, desc)
 	if fault.Distrusted(err) && !errors.Is(err, fault.ErrTemporary) {
 		x.Problem, err = fault.Summary(err), nil
 	}

@@ -35,17 +35,17 @@ func publicKeys(files []string) ([]signing.Key, error) {
 	return keys, nil
 }
 
-// policy reads the trust policy of --policy; nil without one.
-func (c *call) policy() (*trust.Policy, error) {
+// openPolicy reads c.policy, the trust policy of --policy.
+func (c *call) openPolicy() error {
 	file := c.String("policy")
 	if file == "" {
-		return nil, nil
+		return nil
 	}
 	data, err := c.readDocument(file)
-	if err != nil {
-		return nil, err
+	if err == nil {
+		c.policy, err = readPolicy(file, data)
 	}
-	return readPolicy(file, data)
+	return err
 }
 
 // readPolicy reads a trust policy and its key files.
@@ -71,18 +71,14 @@ func (v verifyState) of(repo *registry.Repository) func(context.Context, ocispec
 
 // stateVerifier lets a new state follow states that s or a --verify-key signed, or whose signature --policy accepts.
 func (c *call) stateVerifier(s *signer) (verifyState, error) {
-	policy, err := c.policy()
-	if err != nil {
-		return nil, err
-	}
 	verifiers, err := c.verifiers(s)
 	if err != nil {
 		return nil, err
 	}
-	if s != nil && len(verifiers) == 0 && policy == nil {
+	if s != nil && len(verifiers) == 0 && c.policy == nil {
 		return nil, outcome.Usagef("", "--keyless needs --trusted-root, --verify-key or --policy, to verify the earlier states")
 	}
-	if len(verifiers) == 0 && policy == nil {
+	if len(verifiers) == 0 && c.policy == nil {
 		return nil, nil
 	}
 	return func(ctx context.Context, repo *registry.Repository, state ocispec.Descriptor) error {
@@ -96,10 +92,10 @@ func (c *call) stateVerifier(s *signer) (verifyState, error) {
 				return nil
 			}
 		}
-		if policy == nil {
+		if c.policy == nil {
 			return byKey
 		}
-		byPolicy := c.accepts(ctx, policy, repo, state)
+		byPolicy := c.accepts(ctx, repo, state)
 		if byPolicy != nil && byKey != nil && !errors.Is(byPolicy, fault.ErrTemporary) {
 			return byKey
 		}
@@ -107,9 +103,14 @@ func (c *call) stateVerifier(s *signer) (verifyState, error) {
 	}, nil
 }
 
-// accepts returns an error if a policy does not accept the signatures of a state.
-func (c *call) accepts(ctx context.Context, policy *trust.Policy, repo *registry.Repository, state ocispec.Descriptor) error {
-	answer := policy.Decide(ctx, trust.VerifyRequest{Source: repo, Kind: trust.KindState, Subject: state, Now: c.now(), Elsewhere: c.places().Place})
+// decide decides by the policy as a device does.
+func (c *call) decide(ctx context.Context, repo *registry.Repository, kind string, subject ocispec.Descriptor) *trust.Decision {
+	return c.policy.Decide(ctx, trust.VerifyRequest{Source: repo, Kind: kind, Subject: subject, Now: c.now(), Elsewhere: c.places().Place})
+}
+
+// accepts returns an error if the policy does not accept the signatures of a state.
+func (c *call) accepts(ctx context.Context, repo *registry.Repository, state ocispec.Descriptor) error {
+	answer := c.decide(ctx, repo, trust.KindState, state)
 	if answer.Insecure {
 		return fmt.Errorf("%s@%s: %w: the policy accepts it without a signature", repo.Name(), state.Digest, fault.ErrUnsigned)
 	}

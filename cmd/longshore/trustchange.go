@@ -211,10 +211,6 @@ func (c *call) changeTrust(at []string, do func(*trust.Edit) error) error {
 	if err != nil {
 		return err
 	}
-	annotations, err := c.pairs("annotation")
-	if err != nil {
-		return err
-	}
 	repo, by, err := c.policySession(ref)
 	if err != nil {
 		return err
@@ -246,7 +242,7 @@ func (c *call) changeTrust(at []string, do func(*trust.Edit) error) error {
 	if err := c.confirm(fmt.Sprintf("%sPropose version %d?", question, r.Version)); err != nil {
 		return err
 	}
-	d := trust.Draft{Document: document, Root: before.Root, Replace: c.Bool("replace"), Annotations: annotations}
+	d := trust.Draft{Document: document, Root: before.Root, Replace: c.Bool("replace"), Annotations: c.annotations}
 	if d.Created, err = c.created(); err != nil {
 		return err
 	}

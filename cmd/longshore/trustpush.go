@@ -316,15 +316,12 @@ func (c *call) trustPush(args []string) error {
 	if err != nil {
 		return err
 	}
-	d := trust.Draft{Replace: c.Bool("replace"), Move: c.Bool("move")}
+	d := trust.Draft{Replace: c.Bool("replace"), Move: c.Bool("move"), Annotations: c.annotations}
 	data, err := c.readDocument(args[0])
 	if err != nil {
 		return err
 	}
 	if d.Document, d.Root, err = travelling(args[0], data); err != nil {
-		return err
-	}
-	if d.Annotations, err = c.pairs("annotation"); err != nil {
 		return err
 	}
 	if d.Created, err = c.created(); err != nil {

@@ -235,19 +235,15 @@ func (c *call) trustHistory(args []string) error {
 	if err != nil {
 		return err
 	}
-	anchor, err := c.policy()
-	if err != nil {
-		return err
-	}
 	repo, err := c.open(ref)
 	if err != nil {
 		return err
 	}
-	past, err := trust.History(c.Context, c.now(), repo, anchor)
+	past, err := trust.History(c.Context, c.now(), repo, c.policy)
 	if err != nil {
 		return err
 	}
-	if len(past) == 0 && anchor == nil {
+	if len(past) == 0 && c.policy == nil {
 		return fmt.Errorf("%s: there is no trust policy: %w", ref.Place(), fault.ErrNotFound)
 	}
 	r := trustHistory{Repository: ref.Place(), Versions: []trustEntry{}}

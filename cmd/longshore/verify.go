@@ -129,14 +129,10 @@ func (c *call) judge() (audit.Judge, error) {
 	if err != nil {
 		return nil, err
 	}
-	if (len(files) == 0 && identity == nil) == (c.String("policy") == "") {
+	if (len(files) == 0 && identity == nil) == (c.policy == nil) {
 		return nil, c.misused("use one of --key, --certificate-identity and --policy")
 	}
-	claims, err := c.pairs("annotation")
-	if err != nil {
-		return nil, err
-	}
-	if claims != nil && c.String("policy") != "" {
+	if c.annotations != nil && c.policy != nil {
 		return nil, c.misused("--annotation needs --key: policies have no annotations")
 	}
 	if c.Bool("show-predicate") && attestation == "" {
@@ -147,8 +143,8 @@ func (c *call) judge() (audit.Judge, error) {
 			return nil, err
 		}
 	}
-	if policy, err := c.policy(); err != nil || policy != nil {
-		return audit.Policy{Policy: policy, Now: c.now(), Attestation: attestation}, err
+	if c.policy != nil {
+		return audit.Policy{Policy: c.policy, Now: c.now(), Attestation: attestation}, nil
 	}
 	keys, err := publicKeys(files)
 	if err != nil {
@@ -158,7 +154,7 @@ func (c *call) judge() (audit.Judge, error) {
 	if identity != nil {
 		verifiers = append(verifiers, identity)
 	}
-	return audit.Keys{Verifiers: verifiers, Annotations: claims, Attestation: attestation}, nil
+	return audit.Keys{Verifiers: verifiers, Annotations: c.annotations, Attestation: attestation}, nil
 }
 
 // audit verifies an artifact and everything below it.
