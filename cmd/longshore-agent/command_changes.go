@@ -26,9 +26,7 @@ import (
 // operatorSocket is where the members of approvals.group may ask and decide: beside the run directory, which is root's alone.
 func operatorSocket(runDir string) string { return runDir + "-operators/agent.sock" }
 
-func socketFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "socket", Usage: "`SOCKET` of the agent (default: that of the configuration, for other users than root the operators' socket)", Env: env("SOCKET")}
-}
+var socketFlag = cmdline.Flag{Name: "socket", Usage: "`SOCKET` of the agent (default: that of the configuration, for other users than root the operators' socket)", Env: env("SOCKET")}
 
 // operatorOf asks the agent as root does, or as a member of approvals.group.
 func operatorOf(c *cmdline.Context) (*control.Client, error) {
@@ -49,64 +47,64 @@ func operatorOf(c *cmdline.Context) (*control.Client, error) {
 	return control.NewClient(socketPath(cfg)), nil
 }
 
-func (p *program) changesCommand() cmdline.Command {
-	return cmdline.Command{
-		Name: "changes", Usage: "list the changes that wait, and why",
-		About: "A change is what the accepted state changes of one deployment. It waits for an approval, an update lock of the application, or a\n" +
-			"window for changes, as agent.yaml says. What runs continues. The change trust-policy is the next version of the trust policy.\n\n" +
-			"Examples:\n  longshore-agent changes\n  longshore-agent changes -o json\n\n" + outcome.Help,
-		Flags: []cmdline.Flag{configFlag(), socketFlag(), outputFlag()},
-		Run: shows(p, operatorOf, func(c *cmdline.Context, agent *control.Client) ([]status.Change, error) {
-			return agent.Changes(c.Context)
-		}, writeChanges),
-	}
+var changesCommand = cmdline.Command{
+	Name: "changes", Usage: "list the changes that wait, and why",
+	About: "A change is what the accepted state changes of one deployment. It waits for an approval, an update lock of the application, or a\n" +
+		"window for changes, as agent.yaml says. What runs continues. The change trust-policy is the next version of the trust policy.\n\n" +
+		"Examples:\n  longshore-agent changes\n  longshore-agent changes -o json\n\n" + outcome.Help,
+	Flags: []cmdline.Flag{configFlag, socketFlag, outputFlag},
+	Run: shows(operatorOf, func(c *cmdline.Context, agent *control.Client) ([]status.Change, error) {
+		return agent.Changes(c.Context)
+	}, writeChanges),
 }
 
-func (p *program) decisionCommands() []cmdline.Command {
-	reason := cmdline.Flag{Name: "reason", Usage: "`TEXT` with the reason, for the event log and the reports"}
-	id := cmdline.Flag{Name: "id", Usage: "decide only if the change is still the one with this `ID`, as changes -o json shows it"}
-	flags := []cmdline.Flag{configFlag(), socketFlag(), outputFlag(), id, reason}
-	about := "A decision is about the change that waits now: if the state changes, the new change waits for its own decision. The agent records who\n" +
-		"decided, when and what. A change that has begun cannot be stopped. trust-policy names the next version of the trust policy.\n\n"
-	return []cmdline.Command{
-		{
-			Name: "approve", Usage: "let changes of deployments begin", Args: "DEPLOYMENT ...",
-			About: about + "Examples:\n  longshore-agent approve vision\n  longshore-agent approve --all\n\n" + outcome.Help,
-			Flags: append([]cmdline.Flag{{Name: "all", Value: false, Usage: "approve every change of a deployment that waits"}}, flags...),
-			Run:   func(c *cmdline.Context) error { return p.decide(c, control.Decision{Verdict: store.Approved}) },
+var (
+	reasonFlag    = cmdline.Flag{Name: "reason", Usage: "`TEXT` with the reason, for the event log and the reports"}
+	idFlag        = cmdline.Flag{Name: "id", Usage: "decide only if the change is still the one with this `ID`, as changes -o json shows it"}
+	decisionFlags = []cmdline.Flag{configFlag, socketFlag, outputFlag, idFlag, reasonFlag}
+)
+
+const aboutDecisions = "A decision is about the change that waits now: if the state changes, the new change waits for its own decision. The agent records who\n" +
+	"decided, when and what. A change that has begun cannot be stopped. trust-policy names the next version of the trust policy.\n\n"
+
+var decisionCommands = []cmdline.Command{
+	{
+		Name: "approve", Usage: "let changes of deployments begin", Args: "DEPLOYMENT ...",
+		About: aboutDecisions + "Examples:\n  longshore-agent approve vision\n  longshore-agent approve --all\n\n" + outcome.Help,
+		Flags: append([]cmdline.Flag{{Name: "all", Value: false, Usage: "approve every change of a deployment that waits"}}, decisionFlags...),
+		Run:   func(c *cmdline.Context) error { return decide(c, control.Decision{Verdict: store.Approved}) },
+	},
+	{
+		Name: "reject", Usage: "keep what runs instead of a change", Args: "DEPLOYMENT ...",
+		About: aboutDecisions + "Examples:\n  longshore-agent reject vision --reason 'camera 2 is not calibrated'\n\n" + outcome.Help,
+		Flags: decisionFlags,
+		Run:   func(c *cmdline.Context) error { return decide(c, control.Decision{Verdict: store.Rejected}) },
+	},
+	{
+		Name: "postpone", Usage: "decide on a change later", Args: "DEPLOYMENT ...",
+		About: aboutDecisions + "Examples:\n  longshore-agent postpone vision --for 8h\n  longshore-agent postpone vision --until 2026-12-01T22:00:00Z\n\n" + outcome.Help,
+		Flags: append([]cmdline.Flag{
+			{Name: "for", Value: time.Duration(0), Usage: "`DURATION` from now, at most 90 days: 8h", Default: "none"},
+			{Name: "until", Usage: "`TIME` until which nothing changes, at most 90 days from now: 2026-12-01T22:00:00Z, or 2026-12-01 22:00 in local time"},
+		}, decisionFlags...),
+		Run: func(c *cmdline.Context) error {
+			d := control.Decision{Verdict: store.Postponed}
+			until := c.String("until")
+			if (until == "") == !c.IsSet("for") {
+				return outcome.Usagef("postpone", "give --for or --until")
+			}
+			if until == "" {
+				d.Until = time.Now().Add(c.Duration("for"))
+			} else if d.Until = timeOf(until); d.Until.IsZero() {
+				return outcome.Usagef("postpone", "--until: %q is no time: write 2026-12-01T22:00:00Z, or 2026-12-01 22:00 for local time; a span from now is --for 8h", until)
+			}
+			return decide(c, d)
 		},
-		{
-			Name: "reject", Usage: "keep what runs instead of a change", Args: "DEPLOYMENT ...",
-			About: about + "Examples:\n  longshore-agent reject vision --reason 'camera 2 is not calibrated'\n\n" + outcome.Help,
-			Flags: flags,
-			Run:   func(c *cmdline.Context) error { return p.decide(c, control.Decision{Verdict: store.Rejected}) },
-		},
-		{
-			Name: "postpone", Usage: "decide on a change later", Args: "DEPLOYMENT ...",
-			About: about + "Examples:\n  longshore-agent postpone vision --for 8h\n  longshore-agent postpone vision --until 2026-12-01T22:00:00Z\n\n" + outcome.Help,
-			Flags: append([]cmdline.Flag{
-				{Name: "for", Value: time.Duration(0), Usage: "`DURATION` from now, at most 90 days: 8h", Default: "none"},
-				{Name: "until", Usage: "`TIME` until which nothing changes, at most 90 days from now: 2026-12-01T22:00:00Z, or 2026-12-01 22:00 in local time"},
-			}, flags...),
-			Run: func(c *cmdline.Context) error {
-				d := control.Decision{Verdict: store.Postponed}
-				until := c.String("until")
-				if (until == "") == !c.IsSet("for") {
-					return outcome.Usagef("postpone", "give --for or --until")
-				}
-				if until == "" {
-					d.Until = time.Now().Add(c.Duration("for"))
-				} else if d.Until = timeOf(until); d.Until.IsZero() {
-					return outcome.Usagef("postpone", "--until: %q is no time: write 2026-12-01T22:00:00Z, or 2026-12-01 22:00 for local time; a span from now is --for 8h", until)
-				}
-				return p.decide(c, d)
-			},
-		},
-	}
+	},
 }
 
 // decide decides on the changes of the deployments that are named, each as it was just listed.
-func (p *program) decide(c *cmdline.Context, d control.Decision) error {
+func decide(c *cmdline.Context, d control.Decision) error {
 	names := c.Args
 	client, err := operatorOf(c)
 	if err != nil {
@@ -150,7 +148,7 @@ func (p *program) decide(c *cmdline.Context, d control.Decision) error {
 		}
 		done = append(done, x)
 	}
-	err = cmdline.Show(c, p.stdout, done, func(w io.Writer) {
+	err = c.Show(done, func(w io.Writer) {
 		for _, x := range done {
 			fmt.Fprintf(w, "%s   %s   %s\n", d.Verdict, x.Deployment, changeText(x))
 			if x.Waiting != nil && d.Verdict == store.Approved {
@@ -161,34 +159,32 @@ func (p *program) decide(c *cmdline.Context, d control.Decision) error {
 	return errors.Join(append(errs, err)...)
 }
 
-func (p *program) rollbackCommands() []cmdline.Command {
-	return []cmdline.Command{
-		{
-			Name: "rollback", Usage: "go back to a generation that ran before, and stay there",
-			About: "The device keeps the generation until the registry has another state than the one that is accepted now, or until\n" +
-				"longshore-agent release. Its signatures and those of its components and images, which are on the device, are verified again: a generation\n" +
-				"that the current trust policy does not accept, or that it has revoked, is rejected with exit code 6.\n" +
-				"Without --to it is the generation that ran completely before.\n\n" +
-				"Examples:\n  longshore-agent rollback --reason 'line 3 stops since the update'\n  longshore-agent rollback --to 41\n\n" + outcome.Help,
-			Flags: []cmdline.Flag{
-				configFlag(), socketFlag(), outputFlag(),
-				{Name: "to", Value: uint64(0), Usage: "`NUMBER` of the generation", Default: "the one that ran completely before"},
-				{Name: "reason", Usage: "`TEXT` with the reason, for the event log and the reports"},
-			},
-			Run: shows(p, operatorOf, func(c *cmdline.Context, agent *control.Client) (status.Hold, error) {
-				return agent.RollBack(c.Context, control.Rollback{To: c.Uint64("to"), Reason: c.String("reason")})
-			}, func(w io.Writer, h status.Hold) {
-				fmt.Fprintf(w, "generation %d is restored and held; longshore-agent release ends that\n", h.Generation)
-			}),
+var rollbackCommands = []cmdline.Command{
+	{
+		Name: "rollback", Usage: "go back to a generation that ran before, and stay there",
+		About: "The device keeps the generation until the registry has another state than the one that is accepted now, or until\n" +
+			"longshore-agent release. Its signatures and those of its components and images, which are on the device, are verified again: a generation\n" +
+			"that the current trust policy does not accept, or that it has revoked, is rejected with exit code 6.\n" +
+			"Without --to it is the generation that ran completely before.\n\n" +
+			"Examples:\n  longshore-agent rollback --reason 'line 3 stops since the update'\n  longshore-agent rollback --to 41\n\n" + outcome.Help,
+		Flags: []cmdline.Flag{
+			configFlag, socketFlag, outputFlag,
+			{Name: "to", Value: uint64(0), Usage: "`NUMBER` of the generation", Default: "the one that ran completely before"},
+			reasonFlag,
 		},
-		{
-			Name: "release", Usage: "end a rollback by hand: apply the accepted state",
-			About: "Examples:\n  longshore-agent release\n\n" + outcome.Help,
-			Flags: []cmdline.Flag{configFlag(), socketFlag(), outputFlag()},
-			Run: shows(p, operatorOf, func(c *cmdline.Context, agent *control.Client) (status.Hold, error) { return agent.Release(c.Context) },
-				func(w io.Writer, h status.Hold) { fmt.Fprintf(w, "released from generation %d\n", h.Generation) }),
-		},
-	}
+		Run: shows(operatorOf, func(c *cmdline.Context, agent *control.Client) (status.Hold, error) {
+			return agent.RollBack(c.Context, control.Rollback{To: c.Uint64("to"), Reason: c.String("reason")})
+		}, func(w io.Writer, h status.Hold) {
+			fmt.Fprintf(w, "generation %d is restored and held; longshore-agent release ends that\n", h.Generation)
+		}),
+	},
+	{
+		Name: "release", Usage: "end a rollback by hand: apply the accepted state",
+		About: "Examples:\n  longshore-agent release\n\n" + outcome.Help,
+		Flags: []cmdline.Flag{configFlag, socketFlag, outputFlag},
+		Run: shows(operatorOf, func(c *cmdline.Context, agent *control.Client) (status.Hold, error) { return agent.Release(c.Context) },
+			func(w io.Writer, h status.Hold) { fmt.Fprintf(w, "released from generation %d\n", h.Generation) }),
+	},
 }
 
 func writeChanges(w io.Writer, all []status.Change) {

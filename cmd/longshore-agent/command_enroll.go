@@ -39,38 +39,36 @@ const (
 	bundleTimeout = 30 * time.Second
 )
 
-func (p *program) enrollCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "enroll",
-		Usage: "get this device's certificate and configuration from a manager",
-		Args:  "URL",
-		About: "Creates the device's key, in a TPM 2.0 if there is one, and asks the manager at URL for a certificate. Shows the fingerprint of\n" +
-			"the key and waits until an operator approves it there (longshore-fleet devices approve). Then writes agent.yaml, trust.yaml and\n" +
-			"the credentials. If it is interrupted, run it again: the key stays the same.\n\n" +
-			"The device authenticates the manager first: by its fingerprint, which the manager logs when it starts, by its trust bundle, or\n" +
-			"by the fingerprint in a join token. On a terminal it shows the fingerprint and asks, if none of these is given.\n\n" +
-			"Examples:\n" +
-			"  longshore-agent enroll https://fleet.acme.example:8443 --device press-07 --expect-manager sha256:9f1c…\n" +
-			"  longshore-agent enroll https://fleet.acme.example:8443 --join-token-file /media/stick/press-07.join --run\n" +
-			"  longshore-agent enroll --print-fingerprint",
-		Flags: append([]cmdline.Flag{
-			{Name: "device", Usage: "`ID` that this device should get; default: the operator decides", Env: env("DEVICE")},
-			{Name: "expect-manager", Usage: "`SHA256` fingerprint of the manager's authority", Env: env("EXPECT_MANAGER")},
-			{Name: "trust-bundle", Usage: "`FILE` with the manager's trust bundle (SPIFFE's JSON, or PEM)", Env: env("TRUST_BUNDLE")},
-			{Name: "bundle-url", Usage: "https `URL` of the manager's trust bundle, read once", Env: env("BUNDLE_URL")},
-			{Name: "bundle-ca-file", Usage: "PEM `FILE` with the CA of the server at --bundle-url (default: the system's)", Env: env("BUNDLE_CA_FILE")},
-			{Name: "manager", Usage: "SPIFFE `ID` of the manager (default: any manager of the trust domain)", Env: env("MANAGER")},
-			{Name: "join-token-file", Usage: "`FILE` with a join token: the device is enrolled without an operator", Env: env("JOIN_TOKEN_FILE")},
-			{Name: "expect-trust", Usage: "`SHA256` digest that the first trust policy must have", Env: env("EXPECT_TRUST")},
-			{Name: "report-key", Usage: "where the device's key is: `PLACE` is file, tpm, tpm:DEVICE, or pkcs11:… for a token (default: tpm if there is one, else file)", Env: env("REPORT_KEY")},
-			{Name: "allow-wipe", Value: false, Usage: "the manager may have this device delete everything when it is removed there", Env: env("ALLOW_WIPE")},
-			{Name: "print-fingerprint", Value: false, Usage: "create the key if there is none, print its fingerprint and exit", Env: env("PRINT_FINGERPRINT")},
-			{Name: "qr", Value: false, Usage: "show the fingerprint also as a QR code", Default: "on a terminal", Env: env("QR")},
-			{Name: "run", Value: false, Usage: "run the agent afterwards; also if the device is enrolled already", Env: env("RUN_AGENT")},
-			outputFlag(),
-		}, deviceFlags()...),
-		Run: p.enroll,
-	}
+var enrollCommand = cmdline.Command{
+	Name:  "enroll",
+	Usage: "get this device's certificate and configuration from a manager",
+	Args:  "URL",
+	About: "Creates the device's key, in a TPM 2.0 if there is one, and asks the manager at URL for a certificate. Shows the fingerprint of\n" +
+		"the key and waits until an operator approves it there (longshore-fleet devices approve). Then writes agent.yaml, trust.yaml and\n" +
+		"the credentials. If it is interrupted, run it again: the key stays the same.\n\n" +
+		"The device authenticates the manager first: by its fingerprint, which the manager logs when it starts, by its trust bundle, or\n" +
+		"by the fingerprint in a join token. On a terminal it shows the fingerprint and asks, if none of these is given.\n\n" +
+		"Examples:\n" +
+		"  longshore-agent enroll https://fleet.acme.example:8443 --device press-07 --expect-manager sha256:9f1c…\n" +
+		"  longshore-agent enroll https://fleet.acme.example:8443 --join-token-file /media/stick/press-07.join --run\n" +
+		"  longshore-agent enroll --print-fingerprint",
+	Flags: append([]cmdline.Flag{
+		{Name: "device", Usage: "`ID` that this device should get; default: the operator decides", Env: env("DEVICE")},
+		{Name: "expect-manager", Usage: "`SHA256` fingerprint of the manager's authority", Env: env("EXPECT_MANAGER")},
+		{Name: "trust-bundle", Usage: "`FILE` with the manager's trust bundle (SPIFFE's JSON, or PEM)", Env: env("TRUST_BUNDLE")},
+		{Name: "bundle-url", Usage: "https `URL` of the manager's trust bundle, read once", Env: env("BUNDLE_URL")},
+		{Name: "bundle-ca-file", Usage: "PEM `FILE` with the CA of the server at --bundle-url (default: the system's)", Env: env("BUNDLE_CA_FILE")},
+		{Name: "manager", Usage: "SPIFFE `ID` of the manager (default: any manager of the trust domain)", Env: env("MANAGER")},
+		{Name: "join-token-file", Usage: "`FILE` with a join token: the device is enrolled without an operator", Env: env("JOIN_TOKEN_FILE")},
+		{Name: "expect-trust", Usage: "`SHA256` digest that the first trust policy must have", Env: env("EXPECT_TRUST")},
+		{Name: "report-key", Usage: "where the device's key is: `PLACE` is file, tpm, tpm:DEVICE, or pkcs11:… for a token (default: tpm if there is one, else file)", Env: env("REPORT_KEY")},
+		{Name: "allow-wipe", Value: false, Usage: "the manager may have this device delete everything when it is removed there", Env: env("ALLOW_WIPE")},
+		{Name: "print-fingerprint", Value: false, Usage: "create the key if there is none, print its fingerprint and exit", Env: env("PRINT_FINGERPRINT")},
+		{Name: "qr", Value: false, Usage: "show the fingerprint also as a QR code", Default: "on a terminal", Env: env("QR")},
+		{Name: "run", Value: false, Usage: "run the agent afterwards; also if the device is enrolled already", Env: env("RUN_AGENT")},
+		outputFlag,
+	}, deviceFlags...),
+	Run: enrollDevice,
 }
 
 // enrollee is a device that is being enrolled.
@@ -96,7 +94,7 @@ type enrolled struct {
 	Files       []string      `json:"files"`
 }
 
-func (p *program) enroll(c *cmdline.Context) error {
+func enrollDevice(c *cmdline.Context) error {
 	if n := len(c.Args); n > 1 || n == 0 && !c.Bool("print-fingerprint") {
 		return outcome.Usagef("enroll", "name the URL of one manager")
 	}
@@ -116,7 +114,7 @@ func (p *program) enroll(c *cmdline.Context) error {
 	e := &enrollee{c: c, dir: dir}
 	ask := false
 	if !c.Bool("print-fingerprint") { // before a key is made: what cannot work leaves nothing behind
-		if ask, err = p.authenticate(e); err != nil {
+		if ask, err = e.authenticate(); err != nil {
 			return err
 		}
 	}
@@ -124,16 +122,16 @@ func (p *program) enroll(c *cmdline.Context) error {
 		return err
 	}
 	if c.Bool("print-fingerprint") {
-		_, err := fmt.Fprintln(p.stdout, e.print)
+		_, err := fmt.Fprintln(c.Out, e.print)
 		return err
 	}
 	e.options.Key = e.key
 	if ask {
-		if err := p.confirm(e); err != nil {
+		if err := e.confirm(); err != nil {
 			return err
 		}
 	}
-	answer, manager, err := p.await(e)
+	answer, manager, err := e.await()
 	if err != nil {
 		return err
 	}
@@ -141,7 +139,7 @@ func (p *program) enroll(c *cmdline.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := cmdline.Show(c, p.stdout, result, func(w io.Writer) {
+	if err := c.Show(result, func(w io.Writer) {
 		fmt.Fprintf(w, "  enrolled   %s at %s\n  wrote      %s\n", result.Device, result.Manager, strings.Join(result.Files, ", "))
 		if result.Trust != "" {
 			fmt.Fprintf(w, "  trusts     the policy %s\n", result.Trust)
@@ -185,7 +183,7 @@ func (e *enrollee) makeKey() (err error) {
 }
 
 // authenticate finds out by what the manager is authenticated; ask: a person has to confirm its fingerprint.
-func (p *program) authenticate(e *enrollee) (ask bool, err error) {
+func (e *enrollee) authenticate() (ask bool, err error) {
 	c := e.c
 	e.options = enroll.Options{
 		URL: c.Arg(), Now: time.Now, UserAgent: "longshore-agent/" + build.Version(), Proxy: http.ProxyFromEnvironment,
@@ -217,14 +215,14 @@ func (p *program) authenticate(e *enrollee) (ask bool, err error) {
 		return false, outcome.Usagef("enroll", "--bundle-url must begin with https://")
 	case e.bundleURL != "" || t.Pin != "":
 		return false, nil // the bundle is read at the first attempt
-	case cmdline.Terminal(p.stdin) == nil || cmdline.Terminal(p.stderr) == nil:
+	case cmdline.Terminal(e.c.In) == nil || cmdline.Terminal(e.c.Err) == nil:
 		return false, outcome.Usagef("enroll", "give --expect-manager, --trust-bundle, --bundle-url or --join-token-file: the device must know its manager")
 	}
 	return true, nil
 }
 
 // confirm lets a person compare the manager's fingerprint: nothing else says who it is.
-func (p *program) confirm(e *enrollee) error {
+func (e *enrollee) confirm() error {
 	anchors, err := enroll.Anchors(e.c.Context, e.options)
 	if err != nil {
 		return err
@@ -237,9 +235,9 @@ func (p *program) confirm(e *enrollee) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.stderr, "The manager at %s has the fingerprint\n\n  %s\n\nCompare it with the one that the manager logs when it starts. Is it the same? (yes/no) ", e.options.URL, pin)
+	fmt.Fprintf(e.c.Err, "The manager at %s has the fingerprint\n\n  %s\n\nCompare it with the one that the manager logs when it starts. Is it the same? (yes/no) ", e.options.URL, pin)
 	line := make([]byte, 16)
-	n, err := p.stdin.Read(line)
+	n, err := e.c.In.Read(line)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -251,7 +249,7 @@ func (p *program) confirm(e *enrollee) error {
 }
 
 // await asks the manager until it has decided.
-func (p *program) await(e *enrollee) (enroll.Answer, identity.Name, error) {
+func (e *enrollee) await() (enroll.Answer, identity.Name, error) {
 	request, err := enroll.NewRequest(e.key)
 	if err != nil {
 		return enroll.Answer{}, identity.Name{}, err
@@ -266,7 +264,7 @@ func (p *program) await(e *enrollee) (enroll.Answer, identity.Name, error) {
 	}
 	request.Device, request.Token = e.c.String("device"), e.token
 	request.About = enroll.About{Hostname: host, Agent: build.Version(), Key: kind}
-	p.showKeyToApprove(e)
+	e.showKeyToApprove()
 	var client *enroll.Client
 	var last string
 	answer, err := enroll.Wait(e.c.Context, func(ctx context.Context) (enroll.Answer, error) {
@@ -289,7 +287,7 @@ func (p *program) await(e *enrollee) (enroll.Answer, identity.Name, error) {
 			}
 		}
 		if text != last {
-			fmt.Fprintln(p.stderr, text)
+			fmt.Fprintln(e.c.Err, text)
 		}
 		last = text
 	})
@@ -359,12 +357,12 @@ func readBundle(ctx context.Context, address, caFile string) ([]byte, error) {
 }
 
 // showKeyToApprove tells the operator what to compare.
-func (p *program) showKeyToApprove(e *enrollee) {
+func (e *enrollee) showKeyToApprove() {
 	approve := fmt.Sprintf("%s --fingerprint %s", cmp.Or(e.c.String("device"), "ID"), e.print)
 	if e.token == "" {
-		fmt.Fprintf(p.stderr, "The key of this device has the fingerprint\n\n  %s\n\nApprove it at the manager:\n\n  longshore-fleet devices approve %s\n\n", e.print, approve)
-		if cmdline.Terminal(p.stderr) != nil || e.c.Bool("qr") {
-			_ = writeQR(p.stderr, approve) // the text stands above
+		fmt.Fprintf(e.c.Err, "The key of this device has the fingerprint\n\n  %s\n\nApprove it at the manager:\n\n  longshore-fleet devices approve %s\n\n", e.print, approve)
+		if cmdline.Terminal(e.c.Err) != nil || e.c.Bool("qr") {
+			_ = writeQR(e.c.Err, approve) // the text stands above
 		}
 	}
 }

@@ -27,30 +27,29 @@ const execFailed = 125
 // impatience is how many interrupts end a command that does not care about them.
 const impatience = 3
 
-func (p *program) execCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "exec",
-		Usage: "run a command in a container",
-		Args:  "TARGET [--] COMMAND [ARGUMENT ...]",
-		About: "Flags come before TARGET; everything after it is the command. Signals are forwarded to the command; it is killed when this\n" +
-			"program is killed, and at the third interrupt.\n" + targetHelp + "\n" +
-			"Exit code: that of the command, 128 plus the signal number if a signal ended it; 125 if it could not be run, 127 if the container has\n" +
-			"no such program or user, 2 for a wrong command line.\n\n" +
-			"Examples:\n  longshore-agent exec line-monitor/web -- ls -l /\n  longshore-agent exec -it web -- sh\n  echo 1 | longshore-agent exec -i broker -- tee /data/flag",
-		Flags: []cmdline.Flag{
-			configFlag(),
-			{Name: "interactive", Value: false, Alias: "i", Usage: "forward standard input", Env: env("INTERACTIVE")},
-			{Name: "tty", Value: false, Alias: "t", Usage: "give the command a terminal", Env: env("TTY")},
-			{Name: "user", Alias: "u", Usage: "`USER[:GROUP]`, names or numbers; default: the container's", Env: env("USER")},
-			{Name: "workdir", Alias: "w", Usage: "working `DIRECTORY` of the command", Env: env("WORKDIR")},
-			{Name: "env", Value: []string(nil), Alias: "e", Usage: "`KEY=VALUE` for the command, repeatable", Env: env("ENV")},
-		},
-		Verbatim: true,
-		Run:      p.exec,
-	}
+var execCommand = cmdline.Command{
+	Name:  "exec",
+	Usage: "run a command in a container",
+	Args:  "TARGET [--] COMMAND [ARGUMENT ...]",
+	About: "Flags come before TARGET; everything after it is the command. Signals are forwarded to the command; it is killed when this\n" +
+		"program is killed, and at the third interrupt.\n" + targetHelp + "\n" +
+		"Exit code: that of the command, 128 plus the signal number if a signal ended it; 125 if it could not be run, 127 if the container has\n" +
+		"no such program or user, 2 for a wrong command line.\n\n" +
+		"Examples:\n  longshore-agent exec line-monitor/web -- ls -l /\n  longshore-agent exec -it web -- sh\n  echo 1 | longshore-agent exec -i broker -- tee /data/flag",
+	Flags: []cmdline.Flag{
+		configFlag,
+		{Name: "interactive", Value: false, Alias: "i", Usage: "forward standard input", Env: env("INTERACTIVE")},
+		{Name: "tty", Value: false, Alias: "t", Usage: "give the command a terminal", Env: env("TTY")},
+		{Name: "user", Alias: "u", Usage: "`USER[:GROUP]`, names or numbers; default: the container's", Env: env("USER")},
+		{Name: "workdir", Alias: "w", Usage: "working `DIRECTORY` of the command", Env: env("WORKDIR")},
+		{Name: "env", Value: []string(nil), Alias: "e", Usage: "`KEY=VALUE` for the command, repeatable", Env: env("ENV")},
+	},
+	Offer:    offerTargets,
+	Verbatim: true,
+	Run:      execute,
 }
 
-func (p *program) exec(c *cmdline.Context) error {
+func execute(c *cmdline.Context) error {
 	args := c.Args
 	if len(args) > 1 && args[1] == "--" {
 		args = append(args[:1:1], args[2:]...)
@@ -66,7 +65,7 @@ func (p *program) exec(c *cmdline.Context) error {
 	r := control.ExecRequest{
 		Target: args[0], Argv: args[1:], User: c.String("user"), WorkingDir: c.String("workdir"), Environment: c.StringSlice("env"), TTY: c.Bool("tty"),
 	}
-	in := cmdline.Terminal(p.stdin)
+	in := cmdline.Terminal(c.In)
 	if r.TTY && c.Bool("interactive") && in == nil {
 		return outcome.Usagef(c.Command, "--tty: standard input is no terminal; leave -t out")
 	}
@@ -74,13 +73,13 @@ func (p *program) exec(c *cmdline.Context) error {
 	if err != nil {
 		return err
 	}
-	s := control.Streams{Stdout: printable.Raw(p.stdout), Stderr: printable.Raw(p.stderr)}
+	s := control.Streams{Stdout: printable.Raw(c.Out), Stderr: printable.Raw(c.Err)}
 	if c.Bool("interactive") {
-		s.Stdin = p.stdin
+		s.Stdin = c.In
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Context)) // an interrupt is the command's
 	defer cancel()
-	code, err := p.attached(ctx, cancel, client, r, s, in)
+	code, err := attached(ctx, cancel, client, r, s, in)
 	switch {
 	case err == nil && code == 0:
 		return nil
@@ -93,7 +92,7 @@ func (p *program) exec(c *cmdline.Context) error {
 }
 
 // attached runs the command with this program's terminal and signals.
-func (p *program) attached(ctx context.Context, cancel context.CancelFunc, client *control.Client, r control.ExecRequest, s control.Streams, in *os.File) (code int, err error) {
+func attached(ctx context.Context, cancel context.CancelFunc, client *control.Client, r control.ExecRequest, s control.Streams, in *os.File) (code int, err error) {
 	ended := make(chan struct{})
 	var helpers sync.WaitGroup
 	defer helpers.Wait()

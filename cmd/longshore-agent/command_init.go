@@ -32,67 +32,63 @@ import (
 // workloadWait is how long the first answer of the Workload API is waited for.
 const workloadWait = 10 * time.Second
 
-func (p *program) initCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "init",
-		Usage: "write the configuration of this device",
-		About: "Writes agent.yaml and trust.yaml. The public key is copied into trust.yaml, so a device needs only these\n" +
-			"two files. With --policy, trust.yaml is a copy of that file with the keys that it names; longshore trust init\n" +
-			"creates a policy with updates from the registry. With --margo a Margo manager defines what the device runs:\n" +
-			"with --state only states that are signed in that repository, with --allow-unsigned every State Manifest of the manager.\n" +
-			"Existing files are kept unless --force is given.\n" +
-			"Also creates the device's own key, device.key or one in the TPM or token, and never replaces one.\n\n" +
-			"Examples:\n" +
-			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
-			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub \\\n" +
-			"    --fleet-url https://fleet.acme.example --fleet-token-file /etc/longshore/token\n" +
-			"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --policy trust.yaml\n" +
-			"  longshore-agent init --device press-07 --margo https://wfm.acme.example --allow-unsigned --margo-cert-file press-07.crt \\\n" +
-			"    --margo-key-file press-07.key --margo-trust-bundle bundle.json",
-		Flags: append([]cmdline.Flag{
-			{Name: "device", Usage: "`ID` of this device", Env: env("DEVICE")},
-			{Name: "state", Usage: "`REPOSITORY` of the device states, oci://host/path", Env: env("STATE")},
-			{Name: "margo", Usage: "`URL` of the Margo manager that defines what this device runs", Env: env("MARGO")},
-			{Name: "margo-cert-file", Usage: "PEM `FILE` with the certificate of this device for the manager", Env: env("MARGO_CERT_FILE")},
-			{Name: "margo-key-file", Usage: "PEM `FILE` with the key of this certificate", Env: env("MARGO_KEY_FILE")},
-			{Name: "margo-trust-bundle", Usage: "`FILE` with the trust bundle of the manager's trust domain", Env: env("MARGO_TRUST_BUNDLE")},
-			{Name: "margo-workload-api", Usage: "in place of these three: the `SOCKET` of the SPIFFE Workload API, unix:///run/spire/agent.sock", Env: env("MARGO_WORKLOAD_API")},
-			{Name: "margo-token-file", Usage: "`FILE` with the bearer token of this device, in place of a certificate", Env: env("MARGO_TOKEN_FILE")},
-			{Name: "margo-ca-file", Usage: "PEM `FILE` with the CA of the manager, for a token", Env: env("MARGO_CA_FILE")},
-			{Name: "allow-unsigned", Value: false, Usage: "accept the manager's State Manifests, which are not signed; shown in every status", Env: env("ALLOW_UNSIGNED")},
-			{Name: "key", Value: []string(nil), Usage: "public key `FILE` whose signature a state needs; repeat for several", Env: env("PUBLIC_KEY")},
-			{Name: "policy", Usage: "trust.yaml `FILE` for the device, instead of one created from --key", Env: env("POLICY")},
-			{Name: "scope", Usage: "`PATTERN` of the repositories that the keys may sign for (default: the path above the state's repository)", Env: env("SCOPE")},
-			{Name: "fleet-url", Usage: "`URL` of the fleet endpoint", Env: env("FLEET_URL")},
-			{Name: "fleet-token-file", Usage: "`FILE` with the bearer token of this device", Env: env("FLEET_TOKEN_FILE")},
-			{Name: "fleet-ca-file", Usage: "PEM `FILE` with the CA of the fleet endpoint", Env: env("FLEET_CA_FILE")},
-			{Name: "report-registry", Value: false, Usage: "push the device's current state to the registry, signed with the device's key", Env: env("REPORT_REGISTRY")},
-			{Name: "report-registry-config", Usage: "`FILE` with registry credentials that may push these reports, in Docker's format", Env: env("REPORT_REGISTRY_CONFIG")},
-			{Name: "report-key", Usage: "where the device's own key is: `PLACE` is file, tpm or tpm:DEVICE for a TPM 2.0, or pkcs11:… for a token", Default: "file", Env: env("REPORT_KEY")},
-		}, deviceFlags()...),
-		Run: p.initialise,
-	}
+var initCommand = cmdline.Command{
+	Name:  "init",
+	Usage: "write the configuration of this device",
+	About: "Writes agent.yaml and trust.yaml. The public key is copied into trust.yaml, so a device needs only these\n" +
+		"two files. With --policy, trust.yaml is a copy of that file with the keys that it names; longshore trust init\n" +
+		"creates a policy with updates from the registry. With --margo a Margo manager defines what the device runs:\n" +
+		"with --state only states that are signed in that repository, with --allow-unsigned every State Manifest of the manager.\n" +
+		"Existing files are kept unless --force is given.\n" +
+		"Also creates the device's own key, device.key or one in the TPM or token, and never replaces one.\n\n" +
+		"Examples:\n" +
+		"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
+		"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub \\\n" +
+		"    --fleet-url https://fleet.acme.example --fleet-token-file /etc/longshore/token\n" +
+		"  longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --policy trust.yaml\n" +
+		"  longshore-agent init --device press-07 --margo https://wfm.acme.example --allow-unsigned --margo-cert-file press-07.crt \\\n" +
+		"    --margo-key-file press-07.key --margo-trust-bundle bundle.json",
+	Flags: append([]cmdline.Flag{
+		{Name: "device", Usage: "`ID` of this device", Env: env("DEVICE")},
+		{Name: "state", Usage: "`REPOSITORY` of the device states, oci://host/path", Env: env("STATE")},
+		{Name: "margo", Usage: "`URL` of the Margo manager that defines what this device runs", Env: env("MARGO")},
+		{Name: "margo-cert-file", Usage: "PEM `FILE` with the certificate of this device for the manager", Env: env("MARGO_CERT_FILE")},
+		{Name: "margo-key-file", Usage: "PEM `FILE` with the key of this certificate", Env: env("MARGO_KEY_FILE")},
+		{Name: "margo-trust-bundle", Usage: "`FILE` with the trust bundle of the manager's trust domain", Env: env("MARGO_TRUST_BUNDLE")},
+		{Name: "margo-workload-api", Usage: "in place of these three: the `SOCKET` of the SPIFFE Workload API, unix:///run/spire/agent.sock", Env: env("MARGO_WORKLOAD_API")},
+		{Name: "margo-token-file", Usage: "`FILE` with the bearer token of this device, in place of a certificate", Env: env("MARGO_TOKEN_FILE")},
+		{Name: "margo-ca-file", Usage: "PEM `FILE` with the CA of the manager, for a token", Env: env("MARGO_CA_FILE")},
+		{Name: "allow-unsigned", Value: false, Usage: "accept the manager's State Manifests, which are not signed; shown in every status", Env: env("ALLOW_UNSIGNED")},
+		{Name: "key", Value: []string(nil), Usage: "public key `FILE` whose signature a state needs; repeat for several", Env: env("PUBLIC_KEY")},
+		{Name: "policy", Usage: "trust.yaml `FILE` for the device, instead of one created from --key", Env: env("POLICY")},
+		{Name: "scope", Usage: "`PATTERN` of the repositories that the keys may sign for (default: the path above the state's repository)", Env: env("SCOPE")},
+		{Name: "fleet-url", Usage: "`URL` of the fleet endpoint", Env: env("FLEET_URL")},
+		{Name: "fleet-token-file", Usage: "`FILE` with the bearer token of this device", Env: env("FLEET_TOKEN_FILE")},
+		{Name: "fleet-ca-file", Usage: "PEM `FILE` with the CA of the fleet endpoint", Env: env("FLEET_CA_FILE")},
+		{Name: "report-registry", Value: false, Usage: "push the device's current state to the registry, signed with the device's key", Env: env("REPORT_REGISTRY")},
+		{Name: "report-registry-config", Usage: "`FILE` with registry credentials that may push these reports, in Docker's format", Env: env("REPORT_REGISTRY_CONFIG")},
+		{Name: "report-key", Usage: "where the device's own key is: `PLACE` is file, tpm or tpm:DEVICE for a TPM 2.0, or pkcs11:… for a token", Default: "file", Env: env("REPORT_KEY")},
+	}, deviceFlags...),
+	Run: initialise,
 }
 
 // deviceFlags say what this device has, and where the configuration is written.
-func deviceFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "ca-file", Usage: "PEM `FILE` with the CA of the registry", Env: env("CA_FILE")},
-		{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", Env: env("REGISTRY_CONFIG")},
-		{Name: "plain-http", Value: []string(nil), Usage: "registry `HOST` that is accessed without TLS; repeat for several", Env: env("PLAIN_HTTP_HOSTS")},
-		{Name: "containerd", Usage: "containerd's `SOCKET`", Env: env("CONTAINERD")},
-		{Name: "containerd-namespace", Usage: "`NAME` of the namespace in containerd", Env: env("CONTAINERD_NAMESPACE")},
-		{Name: "network-table", Usage: "`NAME` of the nftables table, and of the interfaces' prefix", Env: env("NETWORK_TABLE")},
-		{Name: "network-pool", Usage: "`RANGE` of addresses for containers", Env: env("NETWORK_POOL")},
-		{Name: "data-dir", Usage: "`DIR` for data that survives a reboot", Env: env("DATA_DIR")},
-		{Name: "run-dir", Usage: "`DIR` for data that does not survive a reboot", Env: env("RUN_DIR")},
-		{Name: "poll", Value: time.Duration(0), Usage: "`TIME` between two polls of the registry", Default: config.DefaultInterval.String(), Env: env("POLL")},
-		{Name: "config-dir", Usage: "`DIR` to write to", Value: filepath.Dir(config.DefaultPath), Env: env("CONFIG_DIR")},
-		{Name: "force", Value: false, Usage: "replace existing files", Env: env("FORCE")},
-	}
+var deviceFlags = []cmdline.Flag{
+	{Name: "ca-file", Usage: "PEM `FILE` with the CA of the registry", Env: env("CA_FILE")},
+	{Name: "registry-config", Usage: "`FILE` with registry credentials, in Docker's format", Env: env("REGISTRY_CONFIG")},
+	{Name: "plain-http", Value: []string(nil), Usage: "registry `HOST` that is accessed without TLS; repeat for several", Env: env("PLAIN_HTTP_HOSTS")},
+	{Name: "containerd", Usage: "containerd's `SOCKET`", Env: env("CONTAINERD")},
+	{Name: "containerd-namespace", Usage: "`NAME` of the namespace in containerd", Env: env("CONTAINERD_NAMESPACE")},
+	{Name: "network-table", Usage: "`NAME` of the nftables table, and of the interfaces' prefix", Env: env("NETWORK_TABLE")},
+	{Name: "network-pool", Usage: "`RANGE` of addresses for containers", Env: env("NETWORK_POOL")},
+	{Name: "data-dir", Usage: "`DIR` for data that survives a reboot", Env: env("DATA_DIR")},
+	{Name: "run-dir", Usage: "`DIR` for data that does not survive a reboot", Env: env("RUN_DIR")},
+	{Name: "poll", Value: time.Duration(0), Usage: "`TIME` between two polls of the registry", Default: config.DefaultInterval.String(), Env: env("POLL")},
+	{Name: "config-dir", Usage: "`DIR` to write to", Value: filepath.Dir(config.DefaultPath), Env: env("CONFIG_DIR")},
+	{Name: "force", Value: false, Usage: "replace existing files", Env: env("FORCE")},
 }
 
-func (p *program) initialise(c *cmdline.Context) error {
+func initialise(c *cmdline.Context) error {
 	if err := initUsage(c); err != nil {
 		return err
 	}
@@ -143,9 +139,9 @@ func (p *program) initialise(c *cmdline.Context) error {
 			return err
 		}
 	}
-	fmt.Fprintf(p.stderr, "  wrote %s, %s\n", agentFile, trustFile)
+	fmt.Fprintf(c.Err, "  wrote %s, %s\n", agentFile, trustFile)
 	if made {
-		fmt.Fprintf(p.stderr, "  created the device's key; its public key is in %s\n", key.PublicFile)
+		fmt.Fprintf(c.Err, "  created the device's key; its public key is in %s\n", key.PublicFile)
 	}
 	return nil
 }
@@ -298,19 +294,17 @@ func keysDocument(c *cmdline.Context) ([]byte, error) {
 	return emit.YAML(emit.Of("rules", rules))
 }
 
-func (p *program) checkConfigCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "check-config",
-		Usage: "check agent.yaml and the files that it names, offline",
-		About: "Reads agent.yaml, the files that it names and those in registry.certsDir, and reports all errors in all of these files, each with its\n" +
-			"line. The users and groups that agent.yaml names must exist.\n\n" +
-			"Examples:\n  longshore-agent check-config\n  longshore-agent check-config --config ./agent.yaml",
-		Flags: []cmdline.Flag{configFlag()},
-		Run:   p.checkConfig,
-	}
+var checkConfigCommand = cmdline.Command{
+	Name:  "check-config",
+	Usage: "check agent.yaml and the files that it names, offline",
+	About: "Reads agent.yaml, the files that it names and those in registry.certsDir, and reports all errors in all of these files, each with its\n" +
+		"line. The users and groups that agent.yaml names must exist.\n\n" +
+		"Examples:\n  longshore-agent check-config\n  longshore-agent check-config --config ./agent.yaml",
+	Flags: []cmdline.Flag{configFlag},
+	Run:   checkConfig,
 }
 
-func (p *program) checkConfig(c *cmdline.Context) error {
+func checkConfig(c *cmdline.Context) error {
 	cfg, configErr := readConfig(c.String("config"))
 	if cfg == nil {
 		return configErr
@@ -373,7 +367,7 @@ func (p *program) checkConfig(c *cmdline.Context) error {
 			from += ", signed in " + cfg.State
 		}
 	}
-	fmt.Fprintf(p.stdout, "%s: ok: device %s, %s, %d trust rules\n", c.String("config"), cfg.Device, from, len(policy.Rules))
+	fmt.Fprintf(c.Out, "%s: ok: device %s, %s, %d trust rules\n", c.String("config"), cfg.Device, from, len(policy.Rules))
 	return nil
 }
 

@@ -11,17 +11,15 @@ import (
 	"github.com/longshore-dev/longshore/signing"
 )
 
-func (p *program) keyCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "key",
-		Usage: "print the public key of this device",
-		About: "The device signs the reports of its current state with its own key. longshore-agent init creates the key, or the\n" +
-			"agent when it starts with report.registry. Put the public key into the fleet's files, and give it to everyone who\n" +
-			"verifies reports with longshore verify device.\n\n" +
-			"Examples:\n  longshore-agent key >press-07.pub\n  longshore-agent key -o json",
-		Flags: []cmdline.Flag{configFlag(), outputFlag()},
-		Run:   p.showKey,
-	}
+var keyCommand = cmdline.Command{
+	Name:  "key",
+	Usage: "print the public key of this device",
+	About: "The device signs the reports of its current state with its own key. longshore-agent init creates the key, or the\n" +
+		"agent when it starts with report.registry. Put the public key into the fleet's files, and give it to everyone who\n" +
+		"verifies reports with longshore verify device.\n\n" +
+		"Examples:\n  longshore-agent key >press-07.pub\n  longshore-agent key -o json",
+	Flags: []cmdline.Flag{configFlag, outputFlag},
+	Run:   showKey,
 }
 
 type keyResult struct {
@@ -34,7 +32,7 @@ type keyResult struct {
 	PublicKey   string `json:"publicKey"`   // PEM
 }
 
-func (p *program) showKey(c *cmdline.Context) error {
+func showKey(c *cmdline.Context) error {
 	cfg, err := readConfig(c.String("config"))
 	if err != nil {
 		return err
@@ -56,5 +54,5 @@ func (p *program) showKey(c *cmdline.Context) error {
 		at.File = ""
 	}
 	r := keyResult{string(cfg.Device), at.File, at.TPM, at.Token, public.Algorithm, public.Fingerprint.String(), string(key.PublicPEM)}
-	return cmdline.Show(c, p.stdout, r, func(w io.Writer) { fmt.Fprint(w, r.PublicKey) })
+	return c.Show(r, func(w io.Writer) { fmt.Fprint(w, r.PublicKey) })
 }

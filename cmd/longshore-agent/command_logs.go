@@ -19,30 +19,29 @@ import (
 const targetHelp = "A TARGET is a service (web), one replica (web-2), either with its deployment (line-monitor/web), a deployment, or a\n" +
 	"container's id or its prefix. An ambiguous name is rejected with a list of the candidates."
 
-func (p *program) logsCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "logs",
-		Usage: "show the output of containers",
-		Args:  "[TARGET ...]",
-		About: "Without TARGET all containers are shown. With several containers each line starts with the container's name.\n" +
-			"Times of output are accurate to some seconds while the agent runs, and unknown for other times: --since\n" +
-			"and --until may show a few lines too many, never too few.\n" + targetHelp + "\n\n" +
-			"Examples:\n  longshore-agent logs line-monitor/web\n  longshore-agent logs -f --tail 20 web broker\n  longshore-agent logs --since 10m -t",
-		Flags: []cmdline.Flag{
-			configFlag(),
-			{Name: "follow", Value: false, Alias: "f", Usage: "continue until interrupted", Env: env("FOLLOW")},
-			{Name: "tail", Alias: "n", Usage: "only the last `N` lines of each container, N × 16 KiB at most; 0: none, all: every line that is kept", Value: "all", Env: env("TAIL")},
-			{Name: "since", Usage: "only output since `TIME`: 10m or 3d (ago), or 2026-11-20T12:00:00Z", Env: env("SINCE")},
-			{Name: "until", Usage: "only output until `TIME`", Env: env("UNTIL")},
-			{Name: "timestamps", Value: false, Alias: "t", Usage: "start each line with its time, as far as known", Env: env("TIMESTAMPS")},
-			{Name: "prefix", Value: false, Usage: "start each line with the container's name, also for one container", Env: env("PREFIX")},
-			{Name: "raw", Value: false, Usage: "print the output unchanged, with colours and terminal sequences; default: control characters are escaped", Env: env("RAW")},
-		},
-		Run: p.logs,
-	}
+var logsCommand = cmdline.Command{
+	Name:  "logs",
+	Usage: "show the output of containers",
+	Args:  "[TARGET ...]",
+	Offer: offerTargets,
+	About: "Without TARGET all containers are shown. With several containers each line starts with the container's name.\n" +
+		"Times of output are accurate to some seconds while the agent runs, and unknown for other times: --since\n" +
+		"and --until may show a few lines too many, never too few.\n" + targetHelp + "\n\n" +
+		"Examples:\n  longshore-agent logs line-monitor/web\n  longshore-agent logs -f --tail 20 web broker\n  longshore-agent logs --since 10m -t",
+	Flags: []cmdline.Flag{
+		configFlag,
+		{Name: "follow", Value: false, Alias: "f", Usage: "continue until interrupted", Env: env("FOLLOW")},
+		{Name: "tail", Alias: "n", Usage: "only the last `N` lines of each container, N × 16 KiB at most; 0: none, all: every line that is kept", Value: "all", Env: env("TAIL")},
+		{Name: "since", Usage: "only output since `TIME`: 10m or 3d (ago), or 2026-11-20T12:00:00Z", Env: env("SINCE")},
+		{Name: "until", Usage: "only output until `TIME`", Env: env("UNTIL")},
+		{Name: "timestamps", Value: false, Alias: "t", Usage: "start each line with its time, as far as known", Env: env("TIMESTAMPS")},
+		{Name: "prefix", Value: false, Usage: "start each line with the container's name, also for one container", Env: env("PREFIX")},
+		{Name: "raw", Value: false, Usage: "print the output unchanged, with colours and terminal sequences; default: control characters are escaped", Env: env("RAW")},
+	},
+	Run: showLogs,
 }
 
-func (p *program) logs(c *cmdline.Context) error {
+func showLogs(c *cmdline.Context) error {
 	tail, err := tailLines(c)
 	if err != nil {
 		return err
@@ -65,7 +64,7 @@ func (p *program) logs(c *cmdline.Context) error {
 	if err != nil {
 		return err
 	}
-	shown := p.stdout
+	shown := c.Out
 	if c.Bool("raw") {
 		shown = printable.Raw(shown)
 	}

@@ -19,24 +19,22 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-func (p *program) psCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "ps",
-		Usage: "list the device's containers",
-		About: "Lists running containers; with --all also those that have exited, are not created yet, or are about to be removed. Queries the\n" +
-			"running agent: exit code 4 means that no agent runs.\n\n" +
-			"Examples:\n  longshore-agent ps\n  longshore-agent ps -a -o json\n  longshore-agent restart $(longshore-agent ps -q)",
-		Flags: []cmdline.Flag{
-			configFlag(), outputFlag(),
-			{Name: "all", Value: false, Alias: "a", Usage: "also containers that do not run", Env: env("ALL")},
-			{Name: "quiet", Value: false, Alias: "q", Usage: "print only the containers' ids", Env: env("QUIET")},
-		},
-		Run: func(c *cmdline.Context) error { return p.ps(c.Bool("quiet"))(c) },
-	}
+var psCommand = cmdline.Command{
+	Name:  "ps",
+	Usage: "list the device's containers",
+	About: "Lists running containers; with --all also those that have exited, are not created yet, or are about to be removed. Queries the\n" +
+		"running agent: exit code 4 means that no agent runs.\n\n" +
+		"Examples:\n  longshore-agent ps\n  longshore-agent ps -a -o json\n  longshore-agent restart $(longshore-agent ps -q)",
+	Flags: []cmdline.Flag{
+		configFlag, outputFlag,
+		{Name: "all", Value: false, Alias: "a", Usage: "also containers that do not run", Env: env("ALL")},
+		{Name: "quiet", Value: false, Alias: "q", Usage: "print only the containers' ids", Env: env("QUIET")},
+	},
+	Run: func(c *cmdline.Context) error { return ps(c.Bool("quiet"))(c) },
 }
 
-func (p *program) ps(quiet bool) func(*cmdline.Context) error {
-	return shows(p, clientOf, func(c *cmdline.Context, agent *control.Client) ([]status.Container, error) {
+func ps(quiet bool) func(*cmdline.Context) error {
+	return shows(clientOf, func(c *cmdline.Context, agent *control.Client) ([]status.Container, error) {
 		all, err := agent.Containers(c.Context)
 		if !c.Bool("all") {
 			all = slices.DeleteFunc(all, func(c status.Container) bool {
@@ -55,28 +53,27 @@ func (p *program) ps(quiet bool) func(*cmdline.Context) error {
 	})
 }
 
-func (p *program) restartCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "restart",
-		Usage: "stop containers and start them again",
-		Args:  "TARGET ...",
-		About: "Waits until the containers have started. Each gets its stop signal and its stop_grace_period; one that does not run is started at\n" +
-			"once. Services with depends_on and restart: true are restarted too. If a container depends on a service that is not up, nothing is\n" +
-			"stopped: name both. If a stop or start fails, the command ends with the reason, and the agent tries again. Windows and approvals do not\n" +
-			"apply.\n" + targetHelp + "\n\n" +
-			"Examples:\n  longshore-agent restart line-monitor/web\n  longshore-agent restart line-monitor",
-		Flags: []cmdline.Flag{configFlag(), outputFlag()},
-		Run: shows(p, clientOf, func(c *cmdline.Context, agent *control.Client) ([]status.Container, error) {
-			if len(c.Args) == 0 {
-				return nil, outcome.Usagef(c.Command, "name the containers to restart")
-			}
-			return agent.Restart(c.Context, c.Args)
-		}, func(w io.Writer, all []status.Container) {
-			for _, c := range all {
-				fmt.Fprintf(w, "restarted   %s\n", c.Path())
-			}
-		}),
-	}
+var restartCommand = cmdline.Command{
+	Name:  "restart",
+	Usage: "stop containers and start them again",
+	Args:  "TARGET ...",
+	Offer: offerTargets,
+	About: "Waits until the containers have started. Each gets its stop signal and its stop_grace_period; one that does not run is started at\n" +
+		"once. Services with depends_on and restart: true are restarted too. If a container depends on a service that is not up, nothing is\n" +
+		"stopped: name both. If a stop or start fails, the command ends with the reason, and the agent tries again. Windows and approvals do not\n" +
+		"apply.\n" + targetHelp + "\n\n" +
+		"Examples:\n  longshore-agent restart line-monitor/web\n  longshore-agent restart line-monitor",
+	Flags: []cmdline.Flag{configFlag, outputFlag},
+	Run: shows(clientOf, func(c *cmdline.Context, agent *control.Client) ([]status.Container, error) {
+		if len(c.Args) == 0 {
+			return nil, outcome.Usagef(c.Command, "name the containers to restart")
+		}
+		return agent.Restart(c.Context, c.Args)
+	}, func(w io.Writer, all []status.Container) {
+		for _, c := range all {
+			fmt.Fprintf(w, "restarted   %s\n", c.Path())
+		}
+	}),
 }
 
 func writeContainers(w io.Writer, all []status.Container, now time.Time) {

@@ -33,29 +33,27 @@ import (
 	"github.com/longshore-dev/longshore/registry"
 )
 
-func (p *program) runCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "run",
-		Usage: "run the agent",
-		About: "Keeps the device at the newest state that it accepts. SIGINT and SIGTERM stop the agent; containers continue to run.\n" +
-			"\n" +
-			"Examples:\n  longshore-agent run\n  longshore-agent run --config ./agent.yaml --debug",
-		Flags: []cmdline.Flag{
-			configFlag(),
-			{Name: "debug", Value: false, Usage: "log every step", Env: env("DEBUG")},
-			{Name: "log-format", Usage: "`FORMAT` of the log: text or json", Value: "text", Env: env("LOG_FORMAT"), OneOf: []string{"text", "json"}},
-		},
-		Run: p.runAgent,
-	}
+var runCommand = cmdline.Command{
+	Name:  "run",
+	Usage: "run the agent",
+	About: "Keeps the device at the newest state that it accepts. SIGINT and SIGTERM stop the agent; containers continue to run.\n" +
+		"\n" +
+		"Examples:\n  longshore-agent run\n  longshore-agent run --config ./agent.yaml --debug",
+	Flags: []cmdline.Flag{
+		configFlag,
+		{Name: "debug", Value: false, Usage: "log every step", Env: env("DEBUG")},
+		{Name: "log-format", Usage: "`FORMAT` of the log: text or json", Value: "text", Env: env("LOG_FORMAT"), OneOf: []string{"text", "json"}},
+	},
+	Run: runAgent,
 }
 
-func (p *program) runAgent(c *cmdline.Context) (err error) {
+func runAgent(c *cmdline.Context) (err error) {
 	if os.Geteuid() != 0 {
 		return fault.WithHint(fmt.Errorf("run the agent: it needs root, for containers and networks: %w", fault.ErrDenied),
 			"run it as root: sudo longshore-agent run; or as a service: longshore-agent unit")
 	}
 	setGarbage(garbage)
-	log := p.logger(c)
+	log := logger(c)
 	cfg, err := readConfig(c.String("config"))
 	if err != nil {
 		return err
@@ -131,15 +129,15 @@ func (p *program) runAgent(c *cmdline.Context) (err error) {
 
 func socketPath(cfg *config.Config) string { return filepath.Join(cfg.RunDir, "agent.sock") }
 
-func (p *program) logger(c *cmdline.Context) *slog.Logger {
+func logger(c *cmdline.Context) *slog.Logger {
 	o := &slog.HandlerOptions{}
 	if c.Bool("debug") {
 		o.Level = slog.LevelDebug
 	}
 	if c.String("log-format") == "json" {
-		return slog.New(slog.NewJSONHandler(p.stderr, o))
+		return slog.New(slog.NewJSONHandler(c.Err, o))
 	}
-	return slog.New(slog.NewTextHandler(p.stderr, o))
+	return slog.New(slog.NewTextHandler(c.Err, o))
 }
 
 // parts are the rooms of one device, wired.

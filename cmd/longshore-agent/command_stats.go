@@ -18,23 +18,22 @@ import (
 // statsPause is the time over which a share of the CPU is measured.
 const statsPause = time.Second
 
-func (p *program) statsCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "stats",
-		Usage: "show resource usage of running containers",
-		Args:  "[TARGET ...]",
-		About: "Without TARGET all containers are shown, every second until interrupted. 100 % is one core. Memory excludes what the\n" +
-			"kernel can drop at once. JSON output has one list per line.\n" + targetHelp + "\n\n" +
-			"Examples:\n  longshore-agent stats --no-stream\n  longshore-agent stats line-monitor/web\n  longshore-agent stats --no-stream -o json",
-		Flags: []cmdline.Flag{
-			configFlag(), outputFlag(),
-			{Name: "no-stream", Value: false, Usage: "print once; this takes a second", Env: env("NO_STREAM")},
-		},
-		Run: p.stats,
-	}
+var statsCommand = cmdline.Command{
+	Name:  "stats",
+	Usage: "show resource usage of running containers",
+	Args:  "[TARGET ...]",
+	Offer: offerTargets,
+	About: "Without TARGET all containers are shown, every second until interrupted. 100 % is one core. Memory excludes what the\n" +
+		"kernel can drop at once. JSON output has one list per line.\n" + targetHelp + "\n\n" +
+		"Examples:\n  longshore-agent stats --no-stream\n  longshore-agent stats line-monitor/web\n  longshore-agent stats --no-stream -o json",
+	Flags: []cmdline.Flag{
+		configFlag, outputFlag,
+		{Name: "no-stream", Value: false, Usage: "print once; this takes a second", Env: env("NO_STREAM")},
+	},
+	Run: showStats,
 }
 
-func (p *program) stats(c *cmdline.Context) error {
+func showStats(c *cmdline.Context) error {
 	client, err := clientOf(c)
 	if err != nil {
 		return err
@@ -53,19 +52,19 @@ func (p *program) stats(c *cmdline.Context) error {
 		}
 		before = now
 		if c.Bool("no-stream") {
-			return cmdline.Show(c, p.stdout, now, func(w io.Writer) { writeStats(w, now) })
+			return c.Show(now, func(w io.Writer) { writeStats(w, now) })
 		}
 		switch c.String("output") {
 		case "json":
-			err = json.NewEncoder(p.stdout).Encode(now)
+			err = json.NewEncoder(c.Out).Encode(now)
 		case "yaml":
-			err = cmdline.Encode(p.stdout, "yaml", now)
+			err = cmdline.Encode(c.Out, "yaml", now)
 		default:
-			if cmdline.Terminal(p.stdout) != nil {
-				fmt.Fprint(printable.Raw(p.stdout), "\x1b[H\x1b[J") // from the top again
+			if cmdline.Terminal(c.Out) != nil {
+				fmt.Fprint(printable.Raw(c.Out), "\x1b[H\x1b[J") // from the top again
 			}
-			writeStats(p.stdout, now)
-			err = printable.Flush(p.stdout)
+			writeStats(c.Out, now)
+			err = printable.Flush(c.Out)
 		}
 		if err != nil {
 			return err

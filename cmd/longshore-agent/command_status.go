@@ -15,38 +15,34 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-func outputFlag() cmdline.Flag { return cmdline.OutputFlag(env("OUTPUT")) }
+var outputFlag = cmdline.OutputFlag(env("OUTPUT"))
 
-func (p *program) statusCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "status",
-		Usage: "show the status of this device, problems first",
-		About: "Queries the running agent. Exit code 4 means that no agent runs.\n\n" +
-			"Examples:\n  longshore-agent status\n  longshore-agent status -o json",
-		Flags: []cmdline.Flag{configFlag(), socketFlag(), outputFlag()},
-		Run: shows(p, operatorOf, func(c *cmdline.Context, agent *control.Client) (*status.Status, error) {
-			return agent.Status(c.Context)
-		}, writeStatus),
-	}
+var statusCommand = cmdline.Command{
+	Name:  "status",
+	Usage: "show the status of this device, problems first",
+	About: "Queries the running agent. Exit code 4 means that no agent runs.\n\n" +
+		"Examples:\n  longshore-agent status\n  longshore-agent status -o json",
+	Flags: []cmdline.Flag{configFlag, socketFlag, outputFlag},
+	Run: shows(operatorOf, func(c *cmdline.Context, agent *control.Client) (*status.Status, error) {
+		return agent.Status(c.Context)
+	}, writeStatus),
 }
 
-func (p *program) syncCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "sync",
-		Usage: "check the registry now and wait for the result",
-		About: "Ends when the state in the registry runs, was refused, or could not be fetched.\n" +
-			"Exit code 0 in sync, 1 accepted but not running completely, 6 refused, 75 registry not reached or --timeout expired: the\n" +
-			"agent continues.\n\n" +
-			"Examples:\n  longshore-agent sync\n  longshore-agent sync --timeout 5m -o json",
-		Flags: []cmdline.Flag{
-			configFlag(), socketFlag(), outputFlag(),
-			{Name: "timeout", Value: time.Duration(0), Usage: "`TIME` to wait at most", Default: "no limit", Env: env("TIMEOUT")},
-		},
-		Run: p.sync,
-	}
+var syncCommand = cmdline.Command{
+	Name:  "sync",
+	Usage: "check the registry now and wait for the result",
+	About: "Ends when the state in the registry runs, was refused, or could not be fetched.\n" +
+		"Exit code 0 in sync, 1 accepted but not running completely, 6 refused, 75 registry not reached or --timeout expired: the\n" +
+		"agent continues.\n\n" +
+		"Examples:\n  longshore-agent sync\n  longshore-agent sync --timeout 5m -o json",
+	Flags: []cmdline.Flag{
+		configFlag, socketFlag, outputFlag,
+		{Name: "timeout", Value: time.Duration(0), Usage: "`TIME` to wait at most", Default: "no limit", Env: env("TIMEOUT")},
+	},
+	Run: syncNow,
 }
 
-func (p *program) sync(c *cmdline.Context) error {
+func syncNow(c *cmdline.Context) error {
 	client, err := operatorOf(c)
 	if err != nil {
 		return err
@@ -64,7 +60,7 @@ func (p *program) sync(c *cmdline.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := cmdline.Show(c, p.stdout, r, func(w io.Writer) {
+	if err := c.Show(r, func(w io.Writer) {
 		fmt.Fprint(w, r.Outcome)
 		if r.Generation > 0 {
 			fmt.Fprintf(w, "   generation %d", r.Generation)
@@ -105,7 +101,7 @@ func unfinished(ctx context.Context, client *control.Client, waited time.Duratio
 
 // shows is the action of a command that asks the agent one thing and prints the answer.
 func shows[T any](
-	p *program, connect func(*cmdline.Context) (*control.Client, error), ask func(*cmdline.Context, *control.Client) (T, error), text func(io.Writer, T),
+	connect func(*cmdline.Context) (*control.Client, error), ask func(*cmdline.Context, *control.Client) (T, error), text func(io.Writer, T),
 ) func(*cmdline.Context) error {
 	return func(c *cmdline.Context) error {
 		agent, err := connect(c)
@@ -116,7 +112,7 @@ func shows[T any](
 		if err != nil {
 			return err
 		}
-		return cmdline.Show(c, p.stdout, answer, func(w io.Writer) { text(w, answer) })
+		return c.Show(answer, func(w io.Writer) { text(w, answer) })
 	}
 }
 

@@ -40,36 +40,34 @@ func asVerifier(args []string) []string {
 	return line
 }
 
-func (p *program) verifyImageCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  verifyImage,
-		Usage: "containerd image verifier: accept only images that the trust policy accepts",
-		About: "Checks images that other clients pull on this device: containerd's image verifier (io.containerd.image-verifier.v1.bindir)\n" +
-			"runs this before its transfer service pulls an image. The running agent decides by the trust policy in use; without an agent\n" +
-			"every image is rejected. An image is accepted if a rule for images accepts it or, if no rule covers images, if the accepted\n" +
-			"state names its digest.\n" +
-			"The reason is printed on stdout. Started through a link named " + verifierName + ", the program needs no command.\n\n" +
-			"Examples:\n  ln -s /usr/local/bin/longshore-agent /opt/containerd/image-verifier/bin/" + verifierName + "\n" +
-			"  longshore-agent verify-image --name harbor.acme.example/plant/web:2 --digest sha256:… </dev/null",
-		Flags: []cmdline.Flag{
-			configFlag(),
-			{Name: "name", Usage: "`REFERENCE` of the image"},
-			{Name: "digest", Usage: "`DIGEST` of the image"},
-			{Name: "stdin-media-type", Usage: "media `TYPE` of stdin; only a descriptor is read"},
-		},
-		Run: p.verifyImage,
-	}
+var verifyImageCommand = cmdline.Command{
+	Name:  verifyImage,
+	Usage: "containerd image verifier: accept only images that the trust policy accepts",
+	About: "Checks images that other clients pull on this device: containerd's image verifier (io.containerd.image-verifier.v1.bindir)\n" +
+		"runs this before its transfer service pulls an image. The running agent decides by the trust policy in use; without an agent\n" +
+		"every image is rejected. An image is accepted if a rule for images accepts it or, if no rule covers images, if the accepted\n" +
+		"state names its digest.\n" +
+		"The reason is printed on stdout. Started through a link named " + verifierName + ", the program needs no command.\n\n" +
+		"Examples:\n  ln -s /usr/local/bin/longshore-agent /opt/containerd/image-verifier/bin/" + verifierName + "\n" +
+		"  longshore-agent verify-image --name harbor.acme.example/plant/web:2 --digest sha256:… </dev/null",
+	Flags: []cmdline.Flag{
+		configFlag,
+		{Name: "name", Usage: "`REFERENCE` of the image"},
+		{Name: "digest", Usage: "`DIGEST` of the image"},
+		{Name: "stdin-media-type", Usage: "media `TYPE` of stdin; only a descriptor is read"},
+	},
+	Run: answerVerifier,
 }
 
-func (p *program) verifyImage(c *cmdline.Context) error {
-	err := p.askAboutImage(c)
+func answerVerifier(c *cmdline.Context) error {
+	err := askAboutImage(c)
 	if err != nil {
-		fmt.Fprintln(p.stdout, strings.ReplaceAll(err.Error(), "\n", "; ")) // what containerd tells who pulls
+		fmt.Fprintln(c.Out, strings.ReplaceAll(err.Error(), "\n", "; ")) // what containerd tells who pulls
 	}
 	return err
 }
 
-func (p *program) askAboutImage(c *cmdline.Context) error {
+func askAboutImage(c *cmdline.Context) error {
 	ref, err := registry.ParseImage(c.String("name"))
 	if err == nil && ref.Scheme != registry.SchemeOCI {
 		err = outcome.Usagef(verifyImage, "%s: --name %q is no image in a registry", verifyImage, c.String("name"))
@@ -84,7 +82,7 @@ func (p *program) askAboutImage(c *cmdline.Context) error {
 	if ref.Digest != "" && ref.Digest != d {
 		return fmt.Errorf("image %s is not %s: %w", ref, d, fault.ErrDigestMismatch)
 	}
-	if err := p.sameOnStdin(c.String("stdin-media-type"), d); err != nil {
+	if err := sameOnStdin(c, d); err != nil {
 		return err
 	}
 	client, err := clientOf(c)
@@ -101,7 +99,7 @@ func (p *program) askAboutImage(c *cmdline.Context) error {
 	if !v.Allowed {
 		return refusal(ref, d, v)
 	}
-	fmt.Fprintf(p.stdout, "%s@%s: %s\n", ref.Name(), d, v.Reason)
+	fmt.Fprintf(c.Out, "%s@%s: %s\n", ref.Name(), d, v.Reason)
 	return nil
 }
 
@@ -118,11 +116,11 @@ func refusal(ref registry.Reference, d digest.Digest, v agent.ImageVerdict) erro
 }
 
 // sameOnStdin holds the descriptor that containerd writes against the digest that it names.
-func (p *program) sameOnStdin(mediaType string, d digest.Digest) error {
-	if mediaType != ocispec.MediaTypeDescriptor {
+func sameOnStdin(c *cmdline.Context, d digest.Digest) error {
+	if c.String("stdin-media-type") != ocispec.MediaTypeDescriptor {
 		return nil
 	}
-	data, err := bounded.Read(p.stdin, maxStdin)
+	data, err := bounded.Read(c.In, maxStdin)
 	if err != nil {
 		return fmt.Errorf("read stdin: %w", err)
 	}

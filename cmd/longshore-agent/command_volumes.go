@@ -14,36 +14,34 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-func (p *program) volumesCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "volumes",
-		Usage: "list and remove volumes",
-		About: "Named volumes stay on the disk when their application is removed from the device, so that it finds its data when it is\n" +
-			"installed again. These commands query the running agent.",
-		Commands: []cmdline.Command{
-			{
-				Name: "list", Usage: "list the named volumes on the disk with their sizes",
-				About: "STATE is kept for a volume that nothing on the device uses any more, neither the state that runs nor one that is\n" +
-					"being loaded nor a revision that the device may go back to.\n\n" +
-					"Examples:\n  longshore-agent volumes list\n  longshore-agent volumes list -o json\n\n" + outcome.Help,
-				Flags: []cmdline.Flag{configFlag(), outputFlag()},
-				Run: shows(p, clientOf, func(c *cmdline.Context, agent *control.Client) ([]status.Volume, error) {
-					return agent.Volumes(c.Context)
-				}, writeVolumes),
-			},
-			{
-				Name: "remove", Usage: "delete volumes that nothing uses, with their data", Args: "VOLUME ...",
-				About: "A VOLUME is named as list shows it, by DEPLOYMENT/VOLUME, or by its own name if there is one of that name. The data\n" +
-					"cannot be restored. A volume that is in use is refused with exit code 6.\n\n" +
-					"Examples:\n  longshore-agent volumes remove line-monitor/data\n\n" + outcome.Help,
-				Flags: []cmdline.Flag{configFlag(), outputFlag()},
-				Run:   p.removeVolumes,
-			},
+var volumesCommand = cmdline.Command{
+	Name:  "volumes",
+	Usage: "list and remove volumes",
+	About: "Named volumes stay on the disk when their application is removed from the device, so that it finds its data when it is\n" +
+		"installed again. These commands query the running agent.",
+	Commands: []cmdline.Command{
+		{
+			Name: "list", Usage: "list the named volumes on the disk with their sizes",
+			About: "STATE is kept for a volume that nothing on the device uses any more, neither the state that runs nor one that is\n" +
+				"being loaded nor a revision that the device may go back to.\n\n" +
+				"Examples:\n  longshore-agent volumes list\n  longshore-agent volumes list -o json\n\n" + outcome.Help,
+			Flags: []cmdline.Flag{configFlag, outputFlag},
+			Run: shows(clientOf, func(c *cmdline.Context, agent *control.Client) ([]status.Volume, error) {
+				return agent.Volumes(c.Context)
+			}, writeVolumes),
 		},
-	}
+		{
+			Name: "remove", Usage: "delete volumes that nothing uses, with their data", Args: "VOLUME ...",
+			About: "A VOLUME is named as list shows it, by DEPLOYMENT/VOLUME, or by its own name if there is one of that name. The data\n" +
+				"cannot be restored. A volume that is in use is refused with exit code 6.\n\n" +
+				"Examples:\n  longshore-agent volumes remove line-monitor/data\n\n" + outcome.Help,
+			Flags: []cmdline.Flag{configFlag, outputFlag},
+			Run:   removeVolumes,
+		},
+	},
 }
 
-func (p *program) removeVolumes(c *cmdline.Context) error {
+func removeVolumes(c *cmdline.Context) error {
 	if len(c.Args) == 0 {
 		return outcome.Usagef("volumes remove", "name the volumes to remove")
 	}
@@ -61,7 +59,7 @@ func (p *program) removeVolumes(c *cmdline.Context) error {
 		}
 		removed = append(removed, v)
 	}
-	err = cmdline.Show(c, p.stdout, removed, func(w io.Writer) {
+	err = c.Show(removed, func(w io.Writer) {
 		for _, v := range removed {
 			fmt.Fprintf(w, "removed   %s   %s\n", v.Name, printable.Bytes(v.Bytes))
 		}

@@ -18,24 +18,17 @@ import (
 // completeLimit is how long the agent may take to tell its containers while somebody holds the tab key.
 const completeLimit = time.Second
 
-func (p *program) completionCommand() cmdline.Command {
-	return cmdline.ScriptCommand(p.stdout, " If an agent runs, services and containers are completed too.\n\n"+
-		"Examples:\n  longshore-agent completion bash >/etc/bash_completion.d/longshore-agent")
-}
+var completionCommand = cmdline.ScriptCommand(" If an agent runs, services and containers are completed too.\n\n" +
+	"Examples:\n  longshore-agent completion bash >/etc/bash_completion.d/longshore-agent")
 
-// offer completes the names of services and containers.
-func offer(ctx context.Context, x *cmdline.Completion, flag, begin string) (out []string, done bool) {
-	if x.Command == nil || flag != "" || strings.HasPrefix(begin, "-") {
-		return nil, false
-	}
+// offerTargets completes the names of services and containers.
+func offerTargets(ctx context.Context, x *cmdline.Completion, _ string) []string {
 	arguments := x.Arguments()
-	switch usage := x.Command.Args; {
-	case strings.HasPrefix(usage, "[TARGET"), strings.HasPrefix(usage, "TARGET") && len(arguments) == 0:
-		out = targetNames(containersOf(ctx, x.Words), x.Command.Name)
-	default:
-		return nil, false
+	if strings.HasPrefix(x.Command.Args, "TARGET") && len(arguments) > 0 {
+		return nil
 	}
-	return slices.DeleteFunc(out, func(o string) bool { return slices.Contains(arguments, o) }), true
+	out := targetNames(containersOf(ctx, x.Words), x.Command.Name)
+	return slices.DeleteFunc(out, func(o string) bool { return slices.Contains(arguments, o) })
 }
 
 // containersOf asks the agent that a command line means; none when it does not answer.

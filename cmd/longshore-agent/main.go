@@ -8,10 +8,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	_ "time/tzdata" // windows of time on a device without time zones of its own
 
 	"github.com/sirupsen/logrus"
@@ -29,37 +27,27 @@ func main() {
 	if code, done := inContainer(os.Args); done {
 		os.Exit(code)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once what does not heed the first
-	code := run(ctx, asVerifier(os.Args), os.Stdin, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
-
-// program is what the commands share: where they may write.
-type program struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
+	cmdline.Main(func(ctx context.Context) int { return run(ctx, asVerifier(os.Args), os.Stdin, os.Stdout, os.Stderr) })
 }
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	logrus.SetOutput(io.Discard) // libraries warn there; what they return is logged with its place
-	p := &program{stdin: stdin, stdout: printable.NewWriter(stdout), stderr: printable.NewWriter(stderr)}
 	app := &cmdline.Program{
 		Name:  "longshore-agent",
 		Usage: "run signed applications on this device",
-		Out:   p.stdout,
-		Err:   p.stderr,
+		In:    stdin,
+		Out:   printable.NewWriter(stdout),
+		Err:   printable.NewWriter(stderr),
 		About: "Set up a device, then see what it does:\n\n" +
 			"   longshore-agent init --device press-07 --state oci://harbor.acme.example/plant/state --key release.pub\n" +
 			"   systemctl enable --now longshore-agent\n   longshore-agent status",
 		Commands: slices.Concat(
-			[]cmdline.Command{p.initCommand(), p.enrollCommand(), p.runCommand(), p.statusCommand(), p.syncCommand(), p.changesCommand()},
-			p.decisionCommands(), p.rollbackCommands(),
+			[]cmdline.Command{initCommand, enrollCommand, runCommand, statusCommand, syncCommand, changesCommand},
+			decisionCommands, rollbackCommands,
 			[]cmdline.Command{
-				p.psCommand(), p.logsCommand(), p.execCommand(), p.restartCommand(), p.statsCommand(), p.eventsCommand(), p.metricsCommand(), p.volumesCommand(),
-				p.capabilitiesCommand(), p.keyCommand(), p.checkConfigCommand(), p.verifyImageCommand(), p.panelPINCommand(), p.unitCommand(), p.containerdConfigCommand(),
-				p.completionCommand(), cmdline.Version(p.stdout, outputFlag()),
+				psCommand, logsCommand, execCommand, restartCommand, statsCommand, eventsCommand, metricsCommand, volumesCommand,
+				capabilitiesCommand, keyCommand, checkConfigCommand, verifyImageCommand, panelPINCommand, unitCommand, containerdConfigCommand,
+				completionCommand, cmdline.Version(outputFlag),
 			}),
 	}
 	for i := range app.Commands {
@@ -68,14 +56,12 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 			c.About = strings.TrimLeft(c.About+"\n\n"+outcome.Help, "\n")
 		}
 	}
-	return cmdline.Run(ctx, app, args[1:], cmdline.Options{Offer: offer})
+	return app.Run(ctx, args[1:])
 }
 
 func env(name string) string { return "LONGSHORE_" + name }
 
-func configFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "config", Alias: "c", Usage: "`FILE` with the device's configuration", Value: config.DefaultPath, Env: env("CONFIG")}
-}
+var configFlag = cmdline.Flag{Name: "config", Alias: "c", Usage: "`FILE` with the device's configuration", Value: config.DefaultPath, Env: env("CONFIG")}
 
 // maxConfigBytes bounds every file that configures a device.
 const maxConfigBytes = 1 << 20

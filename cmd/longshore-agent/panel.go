@@ -76,26 +76,24 @@ func checkPanel(cfg config.Panel, check func(key string, err error)) {
 	}
 }
 
-func (p *program) panelPINCommand() cmdline.Command {
-	return cmdline.Command{
-		Name: "panel-pin", Usage: "hash a PIN for the panel", Args: "NAME",
-		About: "Reads a PIN of at least 6 characters from stdin and prints the line for panel.pinFile in agent.yaml: the name of the person, and\n" +
-			"the PIN's hash. Only root may be able to read that file.\n\n" +
-			"Examples:\n  install -m 600 /dev/null /etc/longshore/panel.pins\n  longshore-agent panel-pin ana >>/etc/longshore/panel.pins <pin.txt",
-		Run: func(c *cmdline.Context) error {
-			if len(c.Args) != 1 {
-				return outcome.Usagef(c.Command, "name the person whose PIN it is")
-			}
-			pin, err := bounded.Read(p.stdin, maxPINInput)
-			if err != nil {
-				return fmt.Errorf("read the PIN from stdin: %w", err)
-			}
-			line, err := panel.NewPIN(c.Arg(), strings.TrimRight(string(pin), "\r\n"))
-			if err != nil {
-				return outcome.Usagef(c.Command, "%v", err)
-			}
-			fmt.Fprintln(p.stdout, line)
-			return nil
-		},
-	}
+var panelPINCommand = cmdline.Command{
+	Name: "panel-pin", Usage: "hash a PIN for the panel", Args: "NAME",
+	About: "Reads a PIN of at least 6 characters from stdin and prints the line for panel.pinFile in agent.yaml: the name of the person, and\n" +
+		"the PIN's hash. Only root may be able to read that file.\n\n" +
+		"Examples:\n  install -m 600 /dev/null /etc/longshore/panel.pins\n  longshore-agent panel-pin ana >>/etc/longshore/panel.pins <pin.txt",
+	Run: func(c *cmdline.Context) error {
+		if len(c.Args) != 1 {
+			return outcome.Usagef(c.Command, "name the person whose PIN it is")
+		}
+		pin, err := bounded.Read(c.In, maxPINInput)
+		if err != nil {
+			return fmt.Errorf("read the PIN from stdin: %w", err)
+		}
+		line, err := panel.NewPIN(c.Arg(), strings.TrimRight(string(pin), "\r\n"))
+		if err != nil {
+			return outcome.Usagef(c.Command, "%v", err)
+		}
+		fmt.Fprintln(c.Out, line)
+		return nil
+	},
 }

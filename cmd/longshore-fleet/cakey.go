@@ -12,62 +12,44 @@ import (
 	"github.com/longshore-dev/longshore/signing/sign/remotekey"
 )
 
-// caKeyAddress says where the key of an authority is that is in no file. The zero value: it is in ca.key.
-type caKeyAddress struct {
-	uri          string
-	passwordFile string // "": the PIN of a token is in its address or in COSIGN_PKCS11_PIN
+var caKeyFlags = []cmdline.Flag{
+	{Name: "key", Usage: "`ADDRESS` of the authority's key, in place of ca.key: pkcs11:…, awskms://, azurekms://, gcpkms://, hashivault://", Env: env("ca-key")},
+	{Name: "key-password-file", Usage: "`FILE` with the PIN of the token of --key; default: COSIGN_PKCS11_PIN", Env: env("ca-key-password-file")},
 }
 
-func caKeyFlags() []cmdline.Flag {
-	return []cmdline.Flag{
-		{Name: "key", Usage: "`ADDRESS` of the authority's key, in place of ca.key: pkcs11:…, awskms://, azurekms://, gcpkms://, hashivault://", Env: env("ca-key")},
-		{Name: "key-password-file", Usage: "`FILE` with the PIN of the token of --key; default: COSIGN_PKCS11_PIN", Env: env("ca-key-password-file")},
-	}
-}
-
-func caKeyOf(c *cmdline.Context) caKeyAddress {
-	return caKeyAddress{c.String("key"), c.String("key-password-file")}
-}
-
-// remoteCAKey is an authority's key in a token or a key service; nil: the key is in ca.key.
-type remoteCAKey struct{ *remotekey.Signer }
-
-// open connects to the key. ctx is for all that is signed with it.
-func (a caKeyAddress) open(ctx context.Context) (*remoteCAKey, error) {
+// openCAKey connects to an authority's key in a token or a key service; nil: the key is in ca.key. ctx is for all that is signed with it.
+// Without a passwordFile, the PIN of a token is in its address or in COSIGN_PKCS11_PIN.
+func openCAKey(ctx context.Context, uri, passwordFile string) (*remotekey.Signer, error) {
 	switch {
-	case a.uri == "" && a.passwordFile != "":
+	case uri == "" && passwordFile != "":
 		return nil, outcome.Usagef("ca", "--key-password-file needs --key")
-	case a.uri == "":
+	case uri == "":
 		return nil, nil
-	case !remotekey.Is(a.uri):
-		return nil, fault.WithHint(outcome.Usagef("ca", "the authority's key %s is no address of a token or a key service", a.uri), "a key in a file is ca.key in --dir, without --key")
+	case !remotekey.Is(uri):
+		return nil, fault.WithHint(outcome.Usagef("ca", "the authority's key %s is no address of a token or a key service", uri), "a key in a file is ca.key in --dir, without --key")
 	}
-	s, err := remotekey.NewSigner(ctx, a.uri, remotekey.Options{
+	return remotekey.NewSigner(ctx, uri, remotekey.Options{
 		PKCS11Module: os.Getenv("COSIGN_PKCS11_MODULE_PATH"),
 		PIN: func(string) ([]byte, error) {
-			if pin, set := os.LookupEnv("COSIGN_PKCS11_PIN"); set || a.passwordFile == "" {
+			if pin, set := os.LookupEnv("COSIGN_PKCS11_PIN"); set || passwordFile == "" {
 				return []byte(pin), nil
 			}
-			pin, err := readPassword(a.passwordFile)
+			pin, err := readPassword(passwordFile)
 			return []byte(pin), err
 		},
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &remoteCAKey{s}, nil
 }
 
-// create makes an authority with this key, or with a new one.
-func (k *remoteCAKey) create(trustDomain string, now time.Time) (*ca.Authority, error) {
-	if k == nil {
-		return ca.New(trustDomain, now)
+// newAuthority makes an authority with a key; nil: with a new one.
+func newAuthority(key *remotekey.Signer, trustDomain string) (*ca.Authority, error) {
+	if key == nil {
+		return ca.New(trustDomain, time.Now())
 	}
-	return ca.NewWith(k.Signer, trustDomain, now)
+	return ca.NewWith(key, trustDomain, time.Now())
 }
 
-func (k *remoteCAKey) close() {
-	if k != nil {
-		_ = k.Close() // what was signed is signed
+func closeCAKey(key *remotekey.Signer) {
+	if key != nil {
+		_ = key.Close() // what was signed is signed
 	}
 }

@@ -41,34 +41,32 @@ const collectAtOnce = 8
 // maxSeen bounds the file with the newest reports: 100,000 devices need 20 MB.
 const maxSeen = 32 << 20
 
-func (p *program) collectCommand() cmdline.Command {
-	return cmdline.Command{
-		Name: "collect", Args: "HOST/PATH|oci-layout:DIR ...",
-		Usage: "store the reports that devices pushed to a registry in the database",
-		About: "Reads the report of each device whose public key is in --keys, as DEVICE-TAG.pub, from the given repositories, or from\n" +
-			"media that longshore export --reports wrote, and verifies it with that key. What is newer than the stored reports of the\n" +
-			"device is stored like a posted report; older reports change nothing. A registry that shows a report again that is older than\n" +
-			"one of an earlier run is reported; the file DATABASE.seen has the newest report of each device. With --every the command\n" +
-			"repeats this until it is stopped. A server may use the database at the same time.\n\n" +
-			"   longshore-fleet collect --keys plant/keys harbor.acme.example/plant/state\n" +
-			"   longshore-fleet collect --keys plant/keys --every 5m harbor.acme.example/plant/reports\n" +
-			"   longshore-fleet collect --keys plant/keys oci-layout:/media/stick/reports\n\n" +
-			"Exit codes: 0 done; 2 usage; 3 authentication; 4 no key in --keys; 5 a report is not verified; 6 an old report is shown\n" +
-			"again; 75 temporary, try again; 70 anything else.",
-		Flags: append([]cmdline.Flag{
-			newDatabaseFlag(), outputFlag(),
-			{Name: "keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub", Env: env("keys")},
-			{Name: "every", Value: time.Duration(0), Usage: "repeat after this `TIME`", Default: "once", Env: env("every")},
-		}, registryFlags("plain-http")...),
-		Run: p.withNewStore(p.collect),
-	}
+var collectCommand = cmdline.Command{
+	Name: "collect", Args: "HOST/PATH|oci-layout:DIR ...",
+	Usage: "store the reports that devices pushed to a registry in the database",
+	About: "Reads the report of each device whose public key is in --keys, as DEVICE-TAG.pub, from the given repositories, or from\n" +
+		"media that longshore export --reports wrote, and verifies it with that key. What is newer than the stored reports of the\n" +
+		"device is stored like a posted report; older reports change nothing. A registry that shows a report again that is older than\n" +
+		"one of an earlier run is reported; the file DATABASE.seen has the newest report of each device. With --every the command\n" +
+		"repeats this until it is stopped. A server may use the database at the same time.\n\n" +
+		"   longshore-fleet collect --keys plant/keys harbor.acme.example/plant/state\n" +
+		"   longshore-fleet collect --keys plant/keys --every 5m harbor.acme.example/plant/reports\n" +
+		"   longshore-fleet collect --keys plant/keys oci-layout:/media/stick/reports\n\n" +
+		"Exit codes: 0 done; 2 usage; 3 authentication; 4 no key in --keys; 5 a report is not verified; 6 an old report is shown\n" +
+		"again; 75 temporary, try again; 70 anything else.",
+	Flags: append([]cmdline.Flag{
+		newDatabaseFlag, outputFlag,
+		{Name: "keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub", Env: env("keys")},
+		{Name: "every", Value: time.Duration(0), Usage: "repeat after this `TIME`", Default: "once", Env: env("every")},
+	}, registryFlags("plain-http")...),
+	Run: withNewStore(collect),
 }
 
-func (p *program) collect(c *cmdline.Context, db *store.SQLite) error {
+func collect(c *cmdline.Context, db *store.SQLite) error {
 	if c.String("keys") == "" || len(c.Args) == 0 {
 		return outcome.Usagef("collect", "collect: give --keys and at least one repository")
 	}
-	log := slog.New(slog.NewTextHandler(p.stderr, nil))
+	log := slog.New(slog.NewTextHandler(c.Err, nil))
 	client, err := registryOf(c, "plain-http", log)
 	if err != nil {
 		return err
@@ -90,7 +88,7 @@ func (p *program) collect(c *cmdline.Context, db *store.SQLite) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		log.Warn("the newest reports of earlier runs cannot be read: an old one cannot be detected in this run", "error", err)
 	}
-	x := &collector{keys: c.String("keys"), from: from, db: db, seen: current.NewWatch(before), now: p.now, log: log}
+	x := &collector{keys: c.String("keys"), from: from, db: db, seen: current.NewWatch(before), log: log}
 	for {
 		r, err := x.round(c.Context)
 		if data, failed := x.seen.Encode(); failed != nil || bytes.Equal(data, before) {
@@ -101,7 +99,7 @@ func (p *program) collect(c *cmdline.Context, db *store.SQLite) error {
 		}
 		every := c.Duration("every")
 		if every <= 0 {
-			return p.collected(c, r, err)
+			return showCollected(c, r, err)
 		}
 		if err != nil {
 			log.Error("collect", "error", err)
@@ -143,11 +141,11 @@ type collected struct {
 	err error // of the failed ones
 }
 
-func (p *program) collected(c *cmdline.Context, r collected, err error) error {
+func showCollected(c *cmdline.Context, r collected, err error) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(cmdline.Show(c, p.stdout, r, func(w io.Writer) {
+	return errors.Join(c.Show(r, func(w io.Writer) {
 		fmt.Fprintf(w, "%s: %d with a new report, %d without a report, %d failed\n", printable.Counted(r.Devices, "device"), r.Changed, r.Missing, len(r.Failed))
 		if r.Skipped > 0 {
 			fmt.Fprintf(w, "%s replaced by newer ones before they were read\n", printable.Counted(int(min(r.Skipped, math.MaxInt32)), "report"))
@@ -200,7 +198,6 @@ type collector struct {
 	from []*registry.Repository
 	db   *store.SQLite
 	seen *current.Watch
-	now  func() time.Time
 	log  *slog.Logger
 }
 
@@ -298,7 +295,7 @@ func (x *collector) device(ctx context.Context, file string) (changed bool, note
 			return false, "", errors.Join(failed, err)
 		}
 	}
-	changed, note, err = status.Collect(ctx, x.db, newest.CurrentState, x.now())
+	changed, note, err = status.Collect(ctx, x.db, newest.CurrentState, time.Now())
 	if errors.Is(err, fault.ErrNotFound) { // its gateway may be the next
 		err = fmt.Errorf("%w: %w", fault.ErrTemporary, err)
 	}
@@ -307,7 +304,7 @@ func (x *collector) device(ctx context.Context, file string) (changed bool, note
 
 // take compares a report with those of earlier runs.
 func (x *collector) take(tag string, r *current.Report) error {
-	note, err := x.seen.Take(r, x.now())
+	note, err := x.seen.Take(r, time.Now())
 	if note != "" {
 		x.log.Warn("new database", "device", tag, "note", note)
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/longshore-dev/longshore/identity/ca"
 	protocol "github.com/longshore-dev/longshore/identity/enroll"
 	"github.com/longshore-dev/longshore/identity/files"
+	"github.com/longshore-dev/longshore/signing/sign/remotekey"
 	"github.com/longshore-dev/longshore/signing/trust"
 )
 
@@ -35,34 +36,33 @@ const (
 
 // enrollment is how this manager enrolls devices.
 type enrollment struct {
-	file      string // enroll.yaml
-	serves    bool   // desired state
-	key       *remoteCAKey
+	file      string            // enroll.yaml
+	serves    bool              // desired state
+	key       *remotekey.Signer // nil: it is in ca.key
 	authority *ca.Authority
 	manager   identity.Source
 	service   *enroll.Service
-	now       func() time.Time
 	log       *slog.Logger
 }
 
 // enrollment reads the settings. manager is the manager's own identity; nil: it is issued by the authority of the settings. serves: this
 // server has desired state for devices.
-func (p *program) enrollment(ctx context.Context, file string, manager identity.Source, serves bool, log *slog.Logger) (_ *enrollment, err error) {
-	e := &enrollment{file: file, manager: manager, serves: serves, now: p.now, log: log}
+func newEnrollment(ctx context.Context, file string, manager identity.Source, serves bool, log *slog.Logger) (_ *enrollment, err error) {
+	e := &enrollment{file: file, manager: manager, serves: serves, log: log}
 	policy, err := e.policy()
 	if err != nil {
 		return nil, err
 	}
 	at := policy.Settings.Authority
-	if e.key, err = (caKeyAddress{at.Key, at.KeyPassword}).open(ctx); err != nil {
+	if e.key, err = openCAKey(ctx, at.Key, at.KeyPassword); err != nil {
 		return nil, fmt.Errorf("%s: authority.key: %w", file, err)
 	}
 	defer func() {
 		if err != nil {
-			e.key.close()
+			closeCAKey(e.key)
 		}
 	}()
-	if e.authority, err = p.authority(at, e.key, log); err != nil {
+	if e.authority, err = authorityOf(at, e.key, log); err != nil {
 		return nil, err
 	}
 	if manager == nil {
@@ -70,7 +70,7 @@ func (p *program) enrollment(ctx context.Context, file string, manager identity.
 		if err != nil {
 			return nil, fmt.Errorf("%s: authority.manager: %w", file, err)
 		}
-		if e.manager, err = e.authority.Manager(name, p.now); err != nil {
+		if e.manager, err = e.authority.Manager(name, time.Now); err != nil {
 			return nil, err
 		}
 	}
@@ -97,7 +97,7 @@ func (e *enrollment) agree() error {
 }
 
 // authority opens the authority of a directory, or creates it where the settings say so.
-func (p *program) authority(at enroll.Authority, key *remoteCAKey, log *slog.Logger) (*ca.Authority, error) {
+func authorityOf(at enroll.Authority, key *remotekey.Signer, log *slog.Logger) (*ca.Authority, error) {
 	a, err := openAuthority(at.Dir, key)
 	if !errors.Is(err, fs.ErrNotExist) || at.TrustDomain == "" {
 		if err == nil && at.TrustDomain != "" && at.TrustDomain != a.Bundle().TrustDomain() {
@@ -105,7 +105,7 @@ func (p *program) authority(at enroll.Authority, key *remoteCAKey, log *slog.Log
 		}
 		return a, err
 	}
-	if a, err = key.create(at.TrustDomain, p.now()); err != nil {
+	if a, err = newAuthority(key, at.TrustDomain); err != nil {
 		return nil, err
 	}
 	log.Info("authority created", "trustDomain", at.TrustDomain, "dir", at.Dir)
@@ -114,7 +114,7 @@ func (p *program) authority(at enroll.Authority, key *remoteCAKey, log *slog.Log
 
 // open connects the service with the database.
 func (e *enrollment) open(db store.Enrollments) {
-	e.service = enroll.New(enroll.Options{Store: db, Policy: e.policy, Authority: e.authority, Manager: e.manager, Now: e.now, Logger: e.log})
+	e.service = enroll.New(enroll.Options{Store: db, Policy: e.policy, Authority: e.authority, Manager: e.manager, Now: time.Now, Logger: e.log})
 }
 
 // announce reads who is enrolled, and logs by what devices authenticate this manager.
@@ -216,13 +216,13 @@ func readPassword(file string) (string, error) {
 }
 
 // openAuthority opens an authority whose key is in its directory, or elsewhere.
-func openAuthority(dir string, key *remoteCAKey) (*ca.Authority, error) {
+func openAuthority(dir string, key *remotekey.Signer) (*ca.Authority, error) {
 	cert, err := bounded.File(os.Open, filepath.Join(dir, caCert), maxCAFiles)
 	if err != nil {
 		return nil, fault.WithHint(fmt.Errorf("read the authority: %w", err), "create one: longshore-fleet ca init")
 	}
 	if key != nil {
-		return ca.OpenWith(cert, key.Signer)
+		return ca.OpenWith(cert, key)
 	}
 	private, err := bounded.File(os.Open, filepath.Join(dir, caKey), maxCAFiles)
 	if errors.Is(err, fs.ErrNotExist) { // not as if there were no authority: none is made in its place

@@ -10,10 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
-	"time"
 	_ "time/tzdata" // windows in states name time zones
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -23,33 +20,22 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once what does not heed the first
-	code := run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
-
-// program is what the commands share.
-type program struct {
-	stdin          io.Reader
-	stdout, stderr io.Writer
-	now            func() time.Time
+	cmdline.Main(func(ctx context.Context) int { return run(ctx, os.Args, os.Stdin, os.Stdout, os.Stderr) })
 }
 
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
-	p := &program{stdin: stdin, stdout: printable.NewWriter(stdout), stderr: printable.NewWriter(stderr), now: time.Now}
 	app := &cmdline.Program{
 		Name:  "longshore-fleet",
 		Usage: "receive and show reports of devices",
-		Out:   p.stdout,
-		Err:   p.stderr,
+		In:    stdin,
+		Out:   printable.NewWriter(stdout),
+		Err:   printable.NewWriter(stderr),
 		Commands: []cmdline.Command{
-			p.serveCommand(), p.collectCommand(), p.tokenCommand(), p.devicesCommand(), p.joinTokenCommand(), p.caCommand(), p.backupCommand(), p.restoreCommand(), p.unitCommand(), p.completionCommand(),
-			cmdline.Version(p.stdout, outputFlag()),
+			serveCommand, collectCommand, tokenCommand, devicesCommand, joinTokenCommand, caCommand, backupCommand, restoreCommand, unitCommand, completionCommand,
+			cmdline.Version(outputFlag),
 		},
 	}
-	return cmdline.Run(ctx, app, args[1:], cmdline.Options{})
+	return app.Run(ctx, args[1:])
 }
 
 const exitCodes = "Exit codes: 0 done; 2 usage; 4 not found; 75 temporary, try again; 70 anything else."
@@ -62,29 +48,19 @@ func env(flag string) string {
 const defaultDatabase = "/var/lib/longshore-fleet/fleet.db"
 
 // databaseFlag names the database of a command that needs one.
-func databaseFlag() cmdline.Flag {
-	return cmdline.Flag{Name: "database", Usage: "SQLite `FILE` of the server", Value: defaultDatabase, Env: env("database")}
-}
+var databaseFlag = cmdline.Flag{Name: "database", Usage: "SQLite `FILE` of the server", Value: defaultDatabase, Env: env("database")}
 
 // newDatabaseFlag names the database of a command that may come before the server's first start.
-func newDatabaseFlag() cmdline.Flag {
-	f := databaseFlag()
-	f.Usage = "SQLite `FILE`, created if it is missing"
-	return f
-}
+var newDatabaseFlag = cmdline.Flag{Name: "database", Usage: "SQLite `FILE`, created if it is missing", Value: defaultDatabase, Env: env("database")}
 
 //go:embed longshore-fleet.service
 var unit string
 
-func (p *program) unitCommand() cmdline.Command {
-	return cmdline.UnitCommand(p.stdout, unit, "The unit expects the program at /usr/local/bin/longshore-fleet. Settings are LONGSHORE_FLEET_… variables in\n"+
-		"/etc/longshore/fleet.env.\n\n"+
-		"   longshore-fleet unit >/etc/systemd/system/longshore-fleet.service\n\n"+exitCodes)
-}
+var unitCommand = cmdline.UnitCommand(unit, "The unit expects the program at /usr/local/bin/longshore-fleet. Settings are LONGSHORE_FLEET_… variables in\n"+
+	"/etc/longshore/fleet.env.\n\n"+
+	"   longshore-fleet unit >/etc/systemd/system/longshore-fleet.service\n\n"+exitCodes)
 
-func (p *program) completionCommand() cmdline.Command {
-	return cmdline.ScriptCommand(p.stdout, "\n\n   longshore-fleet completion bash >/etc/bash_completion.d/longshore-fleet\n\n"+exitCodes)
-}
+var completionCommand = cmdline.ScriptCommand("\n\n   longshore-fleet completion bash >/etc/bash_completion.d/longshore-fleet\n\n" + exitCodes)
 
 // checkDatabase is the error if the database that the flags name does not exist: a command that needs its content must not create an empty one.
 func checkDatabase(c *cmdline.Context) error {
@@ -96,15 +72,15 @@ func checkDatabase(c *cmdline.Context) error {
 		"name the server's file with --database; longshore-fleet serve and longshore-fleet token create make a new one")
 }
 
-func (p *program) openExisting(c *cmdline.Context, log *slog.Logger) (*store.SQLite, error) {
+func openExistingStore(c *cmdline.Context, log *slog.Logger) (*store.SQLite, error) {
 	if err := checkDatabase(c); err != nil {
 		return nil, err
 	}
-	return p.open(c, log)
+	return openStore(c, log)
 }
 
 // open opens the database that the flags name, and creates it if it is missing.
-func (p *program) open(c *cmdline.Context, log *slog.Logger) (*store.SQLite, error) {
+func openStore(c *cmdline.Context, log *slog.Logger) (*store.SQLite, error) {
 	s, err := store.Open(c.Context, c.String("database"), log)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, fault.WithHint(fmt.Errorf("%w: %w", err, fault.ErrNotFound), "make its folder, or name another file with --database")

@@ -36,7 +36,6 @@ type mutual struct {
 	svids   *workloadapi.Source           // where source is from; nil: it is from elsewhere
 	clients *files.Kept[*status.Accepted] // nil: only enrolled devices are accepted
 	enroll  *enrollment                   // nil: devices are not enrolled here
-	now     func() time.Time
 	uri     string
 	listen  string
 	most    int
@@ -60,8 +59,8 @@ func mutualFlags() []cmdline.Flag {
 	}
 }
 
-func (p *program) mutual(c *cmdline.Context, log *slog.Logger) (*mutual, error) {
-	m := &mutual{now: p.now, uri: c.String("trust-bundle-uri"), listen: c.String("mtls-listen"), most: c.Int("max-connections"), log: log}
+func newMutual(c *cmdline.Context, log *slog.Logger) (*mutual, error) {
+	m := &mutual{uri: c.String("trust-bundle-uri"), listen: c.String("mtls-listen"), most: c.Int("max-connections"), log: log}
 	policy, settings := c.String("clients"), c.String("enroll")
 	api := workloadAddress(c)
 	f := files.Files{Cert: c.String("svid-cert"), Key: c.String("svid-key"), Bundle: c.String("trust-bundle")}
@@ -82,9 +81,9 @@ func (p *program) mutual(c *cmdline.Context, log *slog.Logger) (*mutual, error) 
 	}
 	switch {
 	case whole:
-		m.source = files.New(f, p.now, log)
+		m.source = files.New(f, time.Now, log)
 	case api != "":
-		if m.svids, err = workloadapi.New(workloadapi.Options{Address: api, Manager: true, Now: p.now, Log: log}); err != nil {
+		if m.svids, err = workloadapi.New(workloadapi.Options{Address: api, Manager: true, Now: time.Now, Log: log}); err != nil {
 			return nil, err
 		}
 		ctx, cancel := context.WithTimeout(c.Context, workloadWait)
@@ -95,7 +94,7 @@ func (p *program) mutual(c *cmdline.Context, log *slog.Logger) (*mutual, error) 
 		m.source = m.svids
 	}
 	if settings != "" {
-		if m.enroll, err = p.enrollment(c.Context, settings, m.source, c.IsSet("state"), log); err != nil {
+		if m.enroll, err = newEnrollment(c.Context, settings, m.source, c.IsSet("state"), log); err != nil {
 			return nil, err
 		}
 		m.source = m.enroll.manager
@@ -145,7 +144,7 @@ func (m *mutual) identify(other status.Identify) status.Identify {
 		if err != nil {
 			return status.Client{}, err
 		}
-		name, err := own.VerifyClient(r.TLS.PeerCertificates, m.now())
+		name, err := own.VerifyClient(r.TLS.PeerCertificates, time.Now())
 		if err != nil {
 			return status.Client{}, status.Denied(err.Error())
 		}
@@ -205,7 +204,7 @@ func (m *mutual) beside(ctx context.Context, handler http.Handler, main func(con
 		return fault.WithHint(err, "choose another address with --mtls-listen")
 	}
 	srv := server(m.routes(handler), m.log)
-	srv.TLSConfig = identity.ServerConfig(m.source, m.now)
+	srv.TLSConfig = identity.ServerConfig(m.source, time.Now)
 	if m.enroll != nil {
 		srv.TLSConfig = enroll.ServerConfig(srv.TLSConfig)
 	}

@@ -32,43 +32,41 @@ const (
 	offlineAfter   = 24 * time.Hour
 )
 
-func (p *program) serveCommand() cmdline.Command {
-	return cmdline.Command{
-		Name:  "serve",
-		Usage: "receive reports and show them; serve desired state",
-		About: "Serves the Margo management API under /api/v1, the reports as JSON under /fleet/v1, a page at /, metrics at\n" +
-			"/metrics and /healthz. Devices need tokens: longshore-fleet token create --device ID. With --state the API also\n" +
-			"serves desired state, as it was pushed to the registry; it is stored on disk, and served while the registry is unavailable.\n\n" +
-			"   longshore-fleet serve --listen :8440 --tls-cert fleet.crt --tls-key fleet.key\n" +
-			"   longshore-fleet serve --database ./fleet.db                  # for a test: plain HTTP on 127.0.0.1:8440\n" +
-			"   longshore-fleet serve --database ./fleet.db --state harbor.acme.example/plant/state\n" +
-			"   longshore-fleet serve --mtls-listen :8443 --svid-cert main.crt --svid-key main.key --trust-bundle bundle.json --clients clients.yaml\n" +
-			"   longshore-fleet serve --mtls-listen :8443 --workload-api unix:///run/spire/agent.sock --clients clients.yaml\n" +
-			"   longshore-fleet serve --mtls-listen :8443 --enroll enroll.yaml\n\n" + exitCodes,
-		Flags: append(append([]cmdline.Flag{
-			{Name: "listen", Usage: "`ADDRESS` to listen on", Value: "127.0.0.1:8440", Env: env("listen")},
-			newDatabaseFlag(),
-			{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes", Env: env("tls-cert")},
-			{Name: "tls-key", Usage: "`FILE` with its private key (PEM)", Env: env("tls-key")},
-			{Name: "plain-http", Value: false, Usage: "allow plain HTTP on an address that is not loopback: tokens are sent in clear", Env: env("plain-http")},
-			{Name: "viewer-password-file", Usage: "`FILE` with the password for the page, /fleet/v1 and /metrics (any user name); required on an address that is not loopback", Env: env("viewer-password-file")},
-			{Name: "report-keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub: viewers may hand in reports that devices have signed (longshore import --reports --endpoint)", Env: env("report-keys")},
-			{Name: "anonymous-viewers", Value: false, Usage: "show the fleet to everyone who can reach the address, without a password", Env: env("anonymous-viewers")},
-			{Name: "state", Value: []string(nil), Usage: "serve desired state from the states in `HOST/PATH`; may be repeated", Env: env("state")},
-			{Name: "state-cache", Usage: "`DIR` for what is served, on disk; default: states beside the database", Env: env("state-cache")},
-			{Name: "state-interval", Usage: "`TIME` between two requests to the registry for a device's state", Value: stateInterval, Env: env("state-interval")},
-			{Name: "offline-after", Usage: "`TIME` without reports until a device without a report interval is offline; other devices are offline after three intervals; 0: never", Value: offlineAfter, Env: env("offline-after")},
-			{Name: "max-deployments", Usage: "`NUMBER` of stored deployments of one device", Value: store.DefaultQuota().Deployments, Env: env("max-deployments")},
-			{Name: "max-children", Usage: "`NUMBER` of devices behind one gateway; an eighth behind each of those", Value: store.DefaultQuota().Children, Env: env("max-children")},
-			{Name: "max-bytes", Usage: "`BYTES` stored for a gateway, or a device without one, with all devices behind it; an eighth for each of those", Value: int64(store.DefaultQuota().Bytes), Env: env("max-bytes")},
-		}, mutualFlags()...), registryFlags("registry-plain-http")...),
-		Run: p.serve,
-	}
+var serveCommand = cmdline.Command{
+	Name:  "serve",
+	Usage: "receive reports and show them; serve desired state",
+	About: "Serves the Margo management API under /api/v1, the reports as JSON under /fleet/v1, a page at /, metrics at\n" +
+		"/metrics and /healthz. Devices need tokens: longshore-fleet token create --device ID. With --state the API also\n" +
+		"serves desired state, as it was pushed to the registry; it is stored on disk, and served while the registry is unavailable.\n\n" +
+		"   longshore-fleet serve --listen :8440 --tls-cert fleet.crt --tls-key fleet.key\n" +
+		"   longshore-fleet serve --database ./fleet.db                  # for a test: plain HTTP on 127.0.0.1:8440\n" +
+		"   longshore-fleet serve --database ./fleet.db --state harbor.acme.example/plant/state\n" +
+		"   longshore-fleet serve --mtls-listen :8443 --svid-cert main.crt --svid-key main.key --trust-bundle bundle.json --clients clients.yaml\n" +
+		"   longshore-fleet serve --mtls-listen :8443 --workload-api unix:///run/spire/agent.sock --clients clients.yaml\n" +
+		"   longshore-fleet serve --mtls-listen :8443 --enroll enroll.yaml\n\n" + exitCodes,
+	Flags: append(append([]cmdline.Flag{
+		{Name: "listen", Usage: "`ADDRESS` to listen on", Value: "127.0.0.1:8440", Env: env("listen")},
+		newDatabaseFlag,
+		{Name: "tls-cert", Usage: "`FILE` with the certificate chain (PEM); read again when it changes", Env: env("tls-cert")},
+		{Name: "tls-key", Usage: "`FILE` with its private key (PEM)", Env: env("tls-key")},
+		{Name: "plain-http", Value: false, Usage: "allow plain HTTP on an address that is not loopback: tokens are sent in clear", Env: env("plain-http")},
+		{Name: "viewer-password-file", Usage: "`FILE` with the password for the page, /fleet/v1 and /metrics (any user name); required on an address that is not loopback", Env: env("viewer-password-file")},
+		{Name: "report-keys", Usage: "`DIR` with the devices' public keys, DEVICE-TAG.pub: viewers may hand in reports that devices have signed (longshore import --reports --endpoint)", Env: env("report-keys")},
+		{Name: "anonymous-viewers", Value: false, Usage: "show the fleet to everyone who can reach the address, without a password", Env: env("anonymous-viewers")},
+		{Name: "state", Value: []string(nil), Usage: "serve desired state from the states in `HOST/PATH`; may be repeated", Env: env("state")},
+		{Name: "state-cache", Usage: "`DIR` for what is served, on disk; default: states beside the database", Env: env("state-cache")},
+		{Name: "state-interval", Usage: "`TIME` between two requests to the registry for a device's state", Value: stateInterval, Env: env("state-interval")},
+		{Name: "offline-after", Usage: "`TIME` without reports until a device without a report interval is offline; other devices are offline after three intervals; 0: never", Value: offlineAfter, Env: env("offline-after")},
+		{Name: "max-deployments", Usage: "`NUMBER` of stored deployments of one device", Value: store.DefaultQuota().Deployments, Env: env("max-deployments")},
+		{Name: "max-children", Usage: "`NUMBER` of devices behind one gateway; an eighth behind each of those", Value: store.DefaultQuota().Children, Env: env("max-children")},
+		{Name: "max-bytes", Usage: "`BYTES` stored for a gateway, or a device without one, with all devices behind it; an eighth for each of those", Value: int64(store.DefaultQuota().Bytes), Env: env("max-bytes")},
+	}, mutualFlags()...), registryFlags("registry-plain-http")...),
+	Run: runServer,
 }
 
-func (p *program) serve(c *cmdline.Context) (err error) {
-	log := slog.New(slog.NewTextHandler(p.stderr, nil))
-	certificate, err := p.transport(c, log)
+func runServer(c *cmdline.Context) (err error) {
+	log := slog.New(slog.NewTextHandler(c.Err, nil))
+	certificate, err := transport(c, log)
 	if err != nil {
 		return err
 	}
@@ -76,18 +74,18 @@ func (p *program) serve(c *cmdline.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	mutual, err := p.mutual(c, log)
+	mutual, err := newMutual(c, log)
 	if err != nil {
 		return err
 	}
 	if mutual.enroll != nil {
-		defer mutual.enroll.key.close()
+		defer closeCAKey(mutual.enroll.key)
 	}
 	quota, err := quotaOf(c)
 	if err != nil {
 		return err
 	}
-	db, err := p.open(c, log)
+	db, err := openStore(c, log)
 	if err != nil {
 		return err
 	}
@@ -96,22 +94,22 @@ func (p *program) serve(c *cmdline.Context) (err error) {
 	if mutual.enroll != nil {
 		mutual.enroll.open(db)
 	}
-	hub := web.NewHub(p.now)
-	states, err := p.states(c, db, log)
+	hub := web.NewHub(time.Now)
+	states, err := newStates(c, db, log)
 	if err != nil {
 		return err
 	}
 	defer states.close()
 	started := time.Now() // with its monotonic clock
-	viewer := &status.Viewer{View: db, Now: p.now, Up: func() time.Duration { return time.Since(started) }, OfflineAfter: c.Duration("offline-after"), Logger: log}
-	handler, err := p.handler(db, hub, viewer, admit, states, mutual)
+	viewer := &status.Viewer{View: db, Now: time.Now, Up: func() time.Duration { return time.Since(started) }, OfflineAfter: c.Duration("offline-after"), Logger: log}
+	handler, err := handler(db, hub, viewer, admit, states, mutual)
 	if err != nil {
 		return err
 	}
 	if dir := c.String("report-keys"); dir != "" {
 		mux := http.NewServeMux()
 		mux.Handle("/", handler)
-		o := status.Options{Store: db, Now: p.now, Logger: log, Changed: hub.Notify}
+		o := status.Options{Store: db, Now: time.Now, Logger: log, Changed: hub.Notify}
 		mux.Handle("POST "+status.PathCarried, admit(status.NewGate().Wrap(status.CarriedReports(o, reportKeys(dir).verify))))
 		handler = mux
 	}
@@ -133,7 +131,7 @@ func (p *program) serve(c *cmdline.Context) (err error) {
 }
 
 // transport decides how the connection is protected. Plain HTTP beyond this machine has to be asked for.
-func (p *program) transport(c *cmdline.Context, log *slog.Logger) (*tls.Config, error) {
+func transport(c *cmdline.Context, log *slog.Logger) (*tls.Config, error) {
 	cert, key := c.String("tls-cert"), c.String("tls-key")
 	switch {
 	case (cert == "") != (key == ""):
@@ -148,7 +146,7 @@ func (p *program) transport(c *cmdline.Context, log *slog.Logger) (*tls.Config, 
 }
 
 // handler puts the endpoint together.
-func (p *program) handler(db *store.SQLite, hub *web.Hub, viewer *status.Viewer, admit func(http.Handler) http.Handler, states *states, mutual *mutual) (http.Handler, error) {
+func handler(db *store.SQLite, hub *web.Hub, viewer *status.Viewer, admit func(http.Handler) http.Handler, states *states, mutual *mutual) (http.Handler, error) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	gate := status.NewGate()
@@ -157,7 +155,7 @@ func (p *program) handler(db *store.SQLite, hub *web.Hub, viewer *status.Viewer,
 		return nil, err
 	}
 	mux := http.NewServeMux()
-	o := status.Options{Store: db, Now: p.now, Logger: viewer.Logger, Changed: hub.Notify, Metrics: reg}
+	o := status.Options{Store: db, Now: time.Now, Logger: viewer.Logger, Changed: hub.Notify, Metrics: reg}
 	states.serve(&o)
 	o.Identify = mutual.identify(o.Identify)
 	mux.Handle("/api/v1/", status.API(o))

@@ -36,8 +36,8 @@ type states struct {
 	view   *desired.View
 }
 
-func (p *program) states(c *cmdline.Context, db *store.SQLite, log *slog.Logger) (*states, error) {
-	s := &states{tokens: status.NewTokenCache(db, p.now)}
+func newStates(c *cmdline.Context, db *store.SQLite, log *slog.Logger) (*states, error) {
+	s := &states{tokens: status.NewTokenCache(db, time.Now)}
 	from, dir := c.StringSlice("state"), c.String("state-cache")
 	switch {
 	case len(from) == 0 && dir != "":
@@ -52,7 +52,7 @@ func (p *program) states(c *cmdline.Context, db *store.SQLite, log *slog.Logger)
 		return nil, err
 	}
 	s.client = client
-	s.o = desired.Options{Manifests: db, Every: c.Duration("state-interval"), Now: p.now, Logger: log}
+	s.o = desired.Options{Manifests: db, Every: c.Duration("state-interval"), Now: time.Now, Logger: log}
 	for _, name := range from {
 		repo, err := openStates(c.Context, client, name)
 		if err != nil {

@@ -20,75 +20,72 @@ import (
 	"github.com/longshore-dev/longshore/fleet/store"
 )
 
-func (p *program) tokenCommand() cmdline.Command {
-	device := func(usage string) cmdline.Flag {
-		return cmdline.Flag{Name: "device", Usage: usage, Env: env("device")}
-	}
-	return cmdline.Command{
-		Name:  "token",
-		Usage: "create, list and revoke tokens of devices",
-		About: "With a token a device can report, and a gateway also for the devices behind it. A token is for one device, unless it is created\n" +
-			"with --shared: then each of its devices can speak for the others. A token is printed once; only its hash is stored.\n" +
-			"The server does not have to be stopped.",
-		Commands: []cmdline.Command{
-			{
-				Name: "create", Usage: "create tokens for devices and print them once", Args: "[ID ...]",
-				About: "With --device or --shared, stdout has only the token. For several devices it has one line each: ID, space, token. All tokens\n" +
-					"are created, or none.\n\n" +
-					"   longshore-fleet token create --device press-07 > press-07.token\n" +
-					"   longshore-fleet token create --device gateway-1        # covers gateway-1/… too\n" +
-					"   longshore-fleet token create -o json press-07 press-08\n" +
-					"   longshore-fleet token create --devices devices.txt > tokens.txt\n" +
-					"   longshore-fleet token create --shared press-07 press-08 > line-a.token\n\n" + exitCodes,
-				Flags: []cmdline.Flag{
-					device("`ID` of the device"), newDatabaseFlag(), outputFlag(),
-					{Name: "devices", Usage: "`FILE` with an id on each line, or - for stdin; empty lines and those that begin with # are skipped", Env: env("devices")},
-					{Name: "shared", Value: false, Usage: "one token for all these devices, of which each can speak for the others", Env: env("shared")},
-				},
-				Run: p.withNewStore(p.createTokens),
-			},
-			{
-				Name: "list", Usage: "list tokens without their text",
-				About: "   longshore-fleet token list\n   longshore-fleet token list --device press-07 -o json\n\n" + exitCodes,
-				Flags: []cmdline.Flag{
-					device("only of the device `ID`"), databaseFlag(),
-					outputFlag(),
-				},
-				Run: p.withStore(p.listTokens),
-			},
-			{
-				Name: "revoke", Usage: "revoke a token at once, or all tokens of a device", Args: "[TOKEN-ID ...]",
-				About: "A token of several devices is revoked for all of them.\n\n" +
-					"   longshore-fleet token revoke 4fzjq2x…            # an id from token list\n   longshore-fleet token revoke --device press-07\n\n" + exitCodes,
-				Flags: []cmdline.Flag{device("all tokens of the device `ID`"), databaseFlag()},
-				Run:   p.withStore(p.revokeTokens),
-			},
-		},
-	}
+func deviceFlag(usage string) cmdline.Flag {
+	return cmdline.Flag{Name: "device", Usage: usage, Env: env("device")}
 }
 
-func outputFlag() cmdline.Flag {
-	return cmdline.OutputFlag(env("output"))
+var tokenCommand = cmdline.Command{
+	Name:  "token",
+	Usage: "create, list and revoke tokens of devices",
+	About: "With a token a device can report, and a gateway also for the devices behind it. A token is for one device, unless it is created\n" +
+		"with --shared: then each of its devices can speak for the others. A token is printed once; only its hash is stored.\n" +
+		"The server does not have to be stopped.",
+	Commands: []cmdline.Command{
+		{
+			Name: "create", Usage: "create tokens for devices and print them once", Args: "[ID ...]",
+			About: "With --device or --shared, stdout has only the token. For several devices it has one line each: ID, space, token. All tokens\n" +
+				"are created, or none.\n\n" +
+				"   longshore-fleet token create --device press-07 > press-07.token\n" +
+				"   longshore-fleet token create --device gateway-1        # covers gateway-1/… too\n" +
+				"   longshore-fleet token create -o json press-07 press-08\n" +
+				"   longshore-fleet token create --devices devices.txt > tokens.txt\n" +
+				"   longshore-fleet token create --shared press-07 press-08 > line-a.token\n\n" + exitCodes,
+			Flags: []cmdline.Flag{
+				deviceFlag("`ID` of the device"), newDatabaseFlag, outputFlag,
+				{Name: "devices", Usage: "`FILE` with an id on each line, or - for stdin; empty lines and those that begin with # are skipped", Env: env("devices")},
+				{Name: "shared", Value: false, Usage: "one token for all these devices, of which each can speak for the others", Env: env("shared")},
+			},
+			Run: withNewStore(createTokens),
+		},
+		{
+			Name: "list", Usage: "list tokens without their text",
+			About: "   longshore-fleet token list\n   longshore-fleet token list --device press-07 -o json\n\n" + exitCodes,
+			Flags: []cmdline.Flag{
+				deviceFlag("only of the device `ID`"), databaseFlag,
+				outputFlag,
+			},
+			Run: withStore(listTokens),
+		},
+		{
+			Name: "revoke", Usage: "revoke a token at once, or all tokens of a device", Args: "[TOKEN-ID ...]",
+			About: "A token of several devices is revoked for all of them.\n\n" +
+				"   longshore-fleet token revoke 4fzjq2x…            # an id from token list\n   longshore-fleet token revoke --device press-07\n\n" + exitCodes,
+			Flags: []cmdline.Flag{deviceFlag("all tokens of the device `ID`"), databaseFlag},
+			Run:   withStore(revokeTokens),
+		},
+	},
 }
+
+var outputFlag = cmdline.OutputFlag(env("output"))
 
 // withStore is the action of a command on a database that exists.
-func (p *program) withStore(do func(*cmdline.Context, *store.SQLite) error) func(*cmdline.Context) error {
-	return p.onStore(do, p.openExisting)
+func withStore(do func(*cmdline.Context, *store.SQLite) error) func(*cmdline.Context) error {
+	return onStore(do, openExistingStore)
 }
 
 // withNewStore is the action of a command that creates the database if it is missing.
-func (p *program) withNewStore(do func(*cmdline.Context, *store.SQLite) error) func(*cmdline.Context) error {
-	return p.onStore(do, p.open)
+func withNewStore(do func(*cmdline.Context, *store.SQLite) error) func(*cmdline.Context) error {
+	return onStore(do, openStore)
 }
 
-func (p *program) onStore(do func(*cmdline.Context, *store.SQLite) error, open func(*cmdline.Context, *slog.Logger) (*store.SQLite, error)) func(*cmdline.Context) error {
+func onStore(do func(*cmdline.Context, *store.SQLite) error, open func(*cmdline.Context, *slog.Logger) (*store.SQLite, error)) func(*cmdline.Context) error {
 	return func(c *cmdline.Context) (err error) {
 		if id := c.String("device"); id != "" {
 			if _, err := artifacts.ParseDeviceID(id); err != nil {
 				return err
 			}
 		}
-		db, err := open(c, slog.New(slog.NewTextHandler(p.stderr, nil)))
+		db, err := open(c, slog.New(slog.NewTextHandler(c.Err, nil)))
 		if err != nil {
 			return err
 		}
@@ -132,8 +129,8 @@ func (t tokenInfo) names() string {
 	return strings.Join(all, ",")
 }
 
-func (p *program) createTokens(c *cmdline.Context, db *store.SQLite) error {
-	devices, err := p.devicesOf(c)
+func createTokens(c *cmdline.Context, db *store.SQLite) error {
+	devices, err := devicesOf(c)
 	if err != nil {
 		return err
 	}
@@ -145,7 +142,7 @@ func (p *program) createTokens(c *cmdline.Context, db *store.SQLite) error {
 	}
 	tokens, infos := make([]store.Token, 0, len(groups)), make([]tokenInfo, 0, len(groups))
 	for _, of := range groups {
-		text, t, err := status.Mint(p.now(), of...)
+		text, t, err := status.Mint(time.Now(), of...)
 		if err != nil {
 			return err
 		}
@@ -155,9 +152,9 @@ func (p *program) createTokens(c *cmdline.Context, db *store.SQLite) error {
 		return err
 	}
 	for _, t := range infos {
-		fmt.Fprintf(p.stderr, "token %s for %s; it is not shown again\n", t.ID, t.names())
+		fmt.Fprintf(c.Err, "token %s for %s; it is not shown again\n", t.ID, t.names())
 	}
-	return cmdline.Show(c, p.stdout, infos, func(w io.Writer) {
+	return c.Show(infos, func(w io.Writer) {
 		for _, t := range infos {
 			line := t.Token
 			if c.String("device") == "" && t.Device != "" {
@@ -174,7 +171,7 @@ const (
 )
 
 // devicesOf are the devices that a command line names: by --device, as arguments, or in the file of --devices.
-func (p *program) devicesOf(c *cmdline.Context) (out []artifacts.DeviceID, err error) {
+func devicesOf(c *cmdline.Context) (out []artifacts.DeviceID, err error) {
 	one, file := c.String("device"), c.String("devices")
 	given := 0
 	for _, is := range []bool{one != "", file != "", len(c.Args) > 0} {
@@ -194,7 +191,7 @@ func (p *program) devicesOf(c *cmdline.Context) (out []artifacts.DeviceID, err e
 		if file == "-" {
 			file = stdin
 		}
-		text, err := p.readDevices(file)
+		text, err := readDevices(c, file)
 		if err != nil {
 			return nil, err
 		}
@@ -227,29 +224,29 @@ func (p *program) devicesOf(c *cmdline.Context) (out []artifacts.DeviceID, err e
 // stdin stands for a file in messages.
 const stdin = "standard input"
 
-func (p *program) readDevices(file string) ([]byte, error) {
+func readDevices(c *cmdline.Context, file string) ([]byte, error) {
 	if file == stdin {
-		return bounded.Read(p.stdin, maxDevices)
+		return bounded.Read(c.In, maxDevices)
 	}
 	return bounded.File(os.Open, file, maxDevices)
 }
 
-func (p *program) listTokens(c *cmdline.Context, db *store.SQLite) error {
+func listTokens(c *cmdline.Context, db *store.SQLite) error {
 	all, err := db.ListTokens(c.Context, c.String("device"))
 	if err != nil {
 		return err
 	}
-	return list(p, c, all, func(t store.Token) tokenInfo { return tokenInfoOf(t, "") }, "ID\tDEVICE\tCREATED\tREVOKED",
+	return list(c, all, func(t store.Token) tokenInfo { return tokenInfoOf(t, "") }, "ID\tDEVICE\tCREATED\tREVOKED",
 		func(t tokenInfo) []string { return []string{t.ID, t.names(), date(t.Created), date(t.Revoked)} })
 }
 
 // list prints all, as text in a table with the columns of a head.
-func list[T, Info any](p *program, c *cmdline.Context, all []T, describe func(T) Info, head string, columns func(Info) []string) error {
+func list[T, Info any](c *cmdline.Context, all []T, describe func(T) Info, head string, columns func(Info) []string) error {
 	infos := make([]Info, 0, len(all))
 	for _, one := range all {
 		infos = append(infos, describe(one))
 	}
-	return cmdline.Show(c, p.stdout, infos, func(w io.Writer) {
+	return c.Show(infos, func(w io.Writer) {
 		t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 		fmt.Fprintln(t, head)
 		for _, i := range infos {
@@ -259,7 +256,7 @@ func list[T, Info any](p *program, c *cmdline.Context, all []T, describe func(T)
 	})
 }
 
-func (p *program) revokeTokens(c *cmdline.Context, db *store.SQLite) error {
+func revokeTokens(c *cmdline.Context, db *store.SQLite) error {
 	ids := c.Args
 	device := c.String("device")
 	if (device == "") == (len(ids) == 0) {
@@ -280,10 +277,10 @@ func (p *program) revokeTokens(c *cmdline.Context, db *store.SQLite) error {
 		}
 	}
 	for _, id := range ids {
-		if err := db.RevokeToken(c.Context, id, p.now()); err != nil {
+		if err := db.RevokeToken(c.Context, id, time.Now()); err != nil {
 			return err
 		}
-		fmt.Fprintf(p.stderr, "revoked %s\n", id)
+		fmt.Fprintf(c.Err, "revoked %s\n", id)
 	}
 	return nil
 }

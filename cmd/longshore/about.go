@@ -31,7 +31,8 @@ var completionCommand = command{
 		"_longshore in a directory of fpath. fish: install it in ~/.config/fish/completions. Devices, groups and labels are completed from the fleet in the current directory or the " +
 		"one that the command names, tags from the registry; values that take too long to look up are left out.",
 	examples: []string{"bash > /etc/bash_completion.d/longshore", "zsh > ~/.longshore-completion.zsh"},
-	run: func(c *call, args []string) error {
-		return cmdline.WriteScript(c.stdout, "longshore", args)
+	offer:    cmdline.OfferShells,
+	run: func(c *call, _ []string) error {
+		return cmdline.WriteScript(c.flags)
 	},
 }

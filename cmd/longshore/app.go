@@ -18,11 +18,13 @@ import (
 // app is the tree of commands.
 func (p *program) app() *cmdline.Program {
 	return &cmdline.Program{
-		Name:  "longshore",
-		Usage: "publish signed releases for devices to a container registry",
-		About: "A release goes from a Compose project to a device in three steps:\n\n   longshore key generate release\n   longshore component push DIRECTORY HOST/PATH:VERSION\n   longshore state push --device ID --key release.key --component HOST/PATH:VERSION HOST/STATES\n\n" + outcome.Help,
-		Out:   p.stdout,
-		Err:   p.stderr,
+		Name:   "longshore",
+		Usage:  "publish signed releases for devices to a container registry",
+		About:  "A release goes from a Compose project to a device in three steps:\n\n   longshore key generate release\n   longshore component push DIRECTORY HOST/PATH:VERSION\n   longshore state push --device ID --key release.key --component HOST/PATH:VERSION HOST/STATES\n\n" + outcome.Help,
+		Out:    p.stdout,
+		Err:    p.stderr,
+		Getenv: p.getenv,
+		Debug:  &p.debug,
 		Commands: p.described("",
 			loginCommand,
 			logoutCommand,
@@ -58,8 +60,9 @@ type command struct {
 	name, args, usage, about string
 	examples                 []string
 	flags                    []cmdline.Flag
-	min, max                 int      // arguments; max < 0: any number
-	formats                  []string // of the output; nil: text, json, yaml
+	min, max                 int           // arguments; max < 0: any number
+	formats                  []string      // of the output; nil: text, json, yaml
+	offer                    cmdline.Offer // nil: tags
 	run                      func(c *call, args []string) error
 	commands                 []command // of a group
 }
@@ -90,16 +93,22 @@ func (p *program) leaf(full string, d command) cmdline.Command {
 		about += "\n  longshore " + full + " " + e
 	}
 	c := cmdline.Command{
-		Name: d.name, Usage: d.usage, Args: d.args, About: about + "\n\n" + outcome.Help,
-		Flags: slices.Concat(d.flags, outputFlags(d.outputs())),
+		Name: d.name, Usage: d.usage, Args: d.args, About: about + "\n\n" + outcome.Help, Offer: d.offer,
+		Flags: slices.Concat(d.flags, outputFlags(d.formats)),
 		Run: func(f *cmdline.Context) error {
 			c := &call{program: p, flags: f}
 			defer c.end()
 			return ofCommand(full, c.run(full, d))
 		},
 	}
+	if c.Offer == nil {
+		c.Offer = p.offerTags
+	}
 	for i := range c.Flags {
 		f := &c.Flags[i]
+		if f.Offer == nil && f.OneOf == nil {
+			f.Offer = p.offerTags
+		}
 		f.Env = cmp.Or(f.Env, variable(f.Name))
 		f.Once = f.Name == "component" || f.Name == "device"
 		if f.Value == time.Duration(0) {
@@ -121,22 +130,12 @@ func (d command) uses(flag string) bool {
 	return slices.ContainsFunc(d.flags, func(f cmdline.Flag) bool { return f.Name == flag })
 }
 
-// outputs are the formats of the command's result.
-func (d command) outputs() []string {
-	if d.formats != nil {
-		return d.formats
-	}
-	return outputFormats
-}
-
-// alternatives writes words with "or" before the last.
-func alternatives(all []string) string {
-	return strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
-}
-
 func outputFlags(formats []string) []cmdline.Flag {
+	if formats == nil {
+		formats = outputFormats
+	}
 	return []cmdline.Flag{
-		{Name: "output", Alias: "o", Value: "text", OneOf: formats, Usage: "`FORMAT` of the result: " + alternatives(formats)},
+		{Name: "output", Alias: "o", Value: "text", OneOf: formats, Usage: "`FORMAT` of the result: " + cmdline.Either(formats)},
 		{Name: "quiet", Value: false, Alias: "q", Usage: "print only the main value of the result, such as its digest, or nothing"},
 		{Name: "debug", Value: false, Usage: "print requests and their results on stderr"},
 	}

@@ -32,7 +32,7 @@ var attestCommand = command{
 	},
 	flags: slices.Concat([]cmdline.Flag{
 		{Name: "predicate", Usage: "`FILE` with the predicate, - is stdin"},
-		{Name: "type", Usage: "predicate `TYPE`: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
+		{Name: "type", Usage: "predicate `TYPE`: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI", Offer: offerPredicates},
 		claimFlag,
 	}, keyFlags, keylessFlags, registryFlags), // the format is the artifact's
 	run: (*call).attest,

@@ -18,42 +18,21 @@ func publicKeyFlag(usage string) cmdline.Flag {
 	return cmdline.Flag{Name: "key", Value: []string(nil), Env: "LONGSHORE_PUBLIC_KEY", Usage: usage}
 }
 
-// offer completes values of flags, and tags.
-func (p *program) offer(ctx context.Context, c *cmdline.Completion, flag, begin string) ([]string, bool) {
-	x := &completion{c, p}
-	if known, done := x.values(flag, begin); done {
-		return known, true
-	}
-	if ref, ok := tagBegun(begin); ok {
-		return x.tags(ctx, begin, ref), true
-	}
-	return nil, false
+// offerPredicates completes a type of predicates.
+func offerPredicates(context.Context, *cmdline.Completion, string) []string {
+	return sign.PredicateNames()
 }
 
-// completion completes the values of flags.
-type completion struct {
-	*cmdline.Completion
-	p *program
-}
-
-// values returns the completions of a flag's value; done is false if the flag is not known here.
-func (x *completion) values(flag, begin string) (out []string, done bool) {
-	switch flag {
-	case "--attestation", "--type":
-		return sign.PredicateNames(), true
-	case "--device", "-d":
-		for _, d := range x.devices() {
-			out = append(out, string(d.ID))
-		}
-		return out, true
-	case "--select":
-		return x.selectors(begin), true
+// offerDevices completes the id of a device.
+func offerDevices(_ context.Context, x *cmdline.Completion, _ string) (out []string) {
+	for _, d := range devicesBeside(x) {
+		out = append(out, string(d.ID))
 	}
-	return nil, false
+	return out
 }
 
-// devices are those of the fleet that the command line names, or of the one in the current directory.
-func (x *completion) devices() []*fleet.Device {
+// devicesBeside are those of the fleet that the command line names, or of the one in the current directory.
+func devicesBeside(x *cmdline.Completion) []*fleet.Device {
 	dir := "."
 	if slices.Contains(x.Path, "fleet") {
 		if args := x.Arguments(); len(args) > 0 {
@@ -67,11 +46,11 @@ func (x *completion) devices() []*fleet.Device {
 	return f.Devices
 }
 
-// selectors are the completions of the last condition of a selector: devices, groups and labels.
-func (x *completion) selectors(begin string) []string {
+// offerSelectors completes the last condition of a selector: devices, groups and labels.
+func offerSelectors(_ context.Context, x *cmdline.Completion, begin string) []string {
 	before := begin[:strings.LastIndex(begin, ",")+1]
 	found := map[string]bool{}
-	for _, d := range x.devices() {
+	for _, d := range devicesBeside(x) {
 		found["device="+string(d.ID)] = true
 		for _, g := range d.Groups {
 			found["group="+g.Name] = true
@@ -97,16 +76,17 @@ func tagBegun(word string) (ref registry.Reference, ok bool) {
 	return ref, err == nil && ref.Scheme == registry.SchemeOCI && ref.Tag == ""
 }
 
-// tags lists the tags of a repository, with the credentials of the flags and of the environment.
-func (x *completion) tags(ctx context.Context, begin string, ref registry.Reference) (out []string) {
-	if x.Command == nil || slices.Contains(x.Words, "--password-stdin") {
+// offerTags completes a tag, with the credentials of the flags and of the environment.
+func (p *program) offerTags(ctx context.Context, x *cmdline.Completion, begin string) (out []string) {
+	ref, ok := tagBegun(begin)
+	if !ok || slices.Contains(x.Words, "--password-stdin") {
 		return nil // stdin belongs to the shell
 	}
-	f := x.Context(ctx, x.p.getenv)
+	f := x.Context(ctx, p.getenv)
 	if f == nil {
 		return nil
 	}
-	c := &call{program: x.p, flags: f}
+	c := &call{program: p, flags: f}
 	defer c.end()
 	ctx, cancel := context.WithTimeout(ctx, c.completeWait)
 	defer cancel()

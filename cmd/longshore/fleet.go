@@ -190,7 +190,7 @@ var fleetInitCommand = command{
 		{Name: "registry", Usage: "`HOST/PATH` of all repositories of the fleet"},
 		{Name: "component", Usage: "`REPOSITORY:VERSION` of a Compose component to deploy on every device"},
 		{Name: "package", Usage: "`REPOSITORY:VERSION` of an application package to deploy on every device"},
-		{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device; may be repeated"},
+		{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device; may be repeated", Offer: offerDevices},
 	},
 	run: (*call).fleetInit,
 }

@@ -53,7 +53,7 @@ var parallelFlag = cmdline.Flag{Name: "parallel", Value: 48, Usage: "`NUMBER` of
 
 var skipUnfitFlag = cmdline.Flag{Name: "skip-unfit", Value: false, Usage: "skip devices that cannot get their deployments, instead of ending with exit code 6"}
 
-var selectFlag = cmdline.Flag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; default: all"}
+var selectFlag = cmdline.Flag{Name: "select", Usage: "`SELECTOR` of devices, as in fleet.yaml: site=graz, device=press-*; default: all", Offer: offerSelectors}
 
 // planFlags are the flags of all commands that plan.
 var planFlags = slices.Concat([]cmdline.Flag{

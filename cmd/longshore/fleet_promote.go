@@ -35,7 +35,7 @@ var fleetPromoteCommand = command{
 	},
 	flags: slices.Concat([]cmdline.Flag{
 		{Name: "application", Value: []string(nil), Usage: "`NAME` of an application to promote; may be repeated; default: all that both fleets have"},
-		{Name: "select", Usage: "`SELECTOR` of devices of FROM that count, as in fleet.yaml; default: all"},
+		{Name: "select", Usage: "`SELECTOR` of devices of FROM that count, as in fleet.yaml; default: all", Offer: offerSelectors},
 		{Name: "verify-key", Value: []string(nil), Usage: "public key `FILE` that must have signed the published states of FROM; may be repeated"},
 		{Name: "policy", Usage: "trust.yaml `FILE` that must accept their signatures"},
 		{Name: "dry-run", Value: false, Usage: "print what would be promoted, without copying or writing"},

@@ -33,7 +33,7 @@ const (
 	maxHistory    = 1000 // generations that are read at most
 )
 
-var deviceFlag = cmdline.Flag{Name: "device", Alias: "d", Usage: "`ID` of the device"}
+var deviceFlag = cmdline.Flag{Name: "device", Alias: "d", Usage: "`ID` of the device", Offer: offerDevices}
 
 // stateOf returns the repository of states, and the device of --device.
 func (c *call) stateOf(arg string) (registry.Reference, artifacts.DeviceID, error) {

@@ -9,8 +9,6 @@ import (
 	"context"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 	_ "time/tzdata" // windows of time are read as the agent reads them
 
@@ -22,11 +20,9 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once what does not heed the first
-	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.LookupEnv)
-	stop()
-	os.Exit(code)
+	cmdline.Main(func(ctx context.Context) int {
+		return run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr, os.LookupEnv)
+	})
 }
 
 // run runs one command line and returns the exit code.
@@ -37,7 +33,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 func (p *program) run(ctx context.Context, args []string) int {
 	logrus.SetOutput(io.Discard) // compose-go logs variables without a value there; our own message has file and line
 	p.args, p.interrupted = args, ctx.Done()
-	return cmdline.Run(ctx, p.app(), args, cmdline.Options{Getenv: p.getenv, Offer: p.offer, Debug: &p.debug})
+	return p.app().Run(ctx, args)
 }
 
 // program is the process that commands run in.

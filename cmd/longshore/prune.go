@@ -46,7 +46,7 @@ var statePruneCommand = command{
 		"another one, its devices keep all generations instead. " + retentionText,
 	examples: []string{"--keep 20 --dry-run harbor.acme.example/plant/state", "--keep 20 --younger-than 90d --verify-key release.pub --device press-07 harbor.acme.example/plant/state"},
 	flags: slices.Concat([]cmdline.Flag{
-		{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device; may be repeated; default: all"},
+		{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device; may be repeated; default: all", Offer: offerDevices},
 		{Name: "fleet", Value: []string(nil), Usage: "`NAME` of your fleet; rollouts of other fleets need no signature by a --verify-key, and their devices keep all generations; may be repeated"},
 	}, pruneFlags, registryFlags),
 	run: (*call).statePrune,

@@ -28,9 +28,9 @@ var siteFlags = slices.Concat(siteDeviceFlags, []cmdline.Flag{
 
 // siteDeviceFlags choose devices of a site.
 var siteDeviceFlags = []cmdline.Flag{
-	{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated"},
+	{Name: "device", Value: []string(nil), Alias: "d", Usage: "`ID` of a device at the site; default: every device with a state in the repository; may be repeated", Offer: offerDevices},
 	{Name: "fleet", Usage: "`DIRECTORY` of a fleet: only its devices with states in the repository; excludes --device"},
-	{Name: "select", Usage: "`SELECTOR` of devices of --fleet, as in fleet.yaml: group=graz-line-a, site=graz; default: all"},
+	{Name: "select", Usage: "`SELECTOR` of devices of --fleet, as in fleet.yaml: group=graz-line-a, site=graz; default: all", Offer: offerSelectors},
 }
 
 var hostPathsFlag = cmdline.Flag{Name: "host-paths", Value: false, Usage: "copy HOST/PATH to DESTINATION/HOST/PATH; default: to DESTINATION/PATH, for every HOST"}

@@ -48,7 +48,7 @@ var verifyCommand = command{
 		publicKeyFlag("public key `FILE`; may be repeated, one signature is enough"),
 		{Name: "policy", Usage: "trust.yaml `FILE` to verify with instead of keys"},
 		{Name: "annotation", Value: []string(nil), Alias: "a", Usage: "`KEY=VALUE` annotation that must be signed with the digest; may be repeated"},
-		{Name: "attestation", Usage: "predicate `TYPE` of an attestation that must be signed: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI"},
+		{Name: "attestation", Usage: "predicate `TYPE` of an attestation that must be signed: " + strings.Join(sign.PredicateNames(), ", ") + " or a URI", Offer: offerPredicates},
 		{Name: "show-predicate", Value: false, Usage: "with --attestation, print only the predicate"},
 	}, deviceReportFlags, auditFlags, identityFlags, registryFlags),
 	run: (*call).verify,

@@ -18,7 +18,7 @@ import (
 func main() {
 	signal.Ignore(syscall.SIGPIPE) // a reader that goes away must not keep us from cleaning up
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	code := cmdline.Run(ctx, app(), os.Args[1:], cmdline.Options{})
+	code := app().Run(ctx, os.Args[1:])
 	stop()
 	os.Exit(min(code, 1)) // as the help of conform says
 }

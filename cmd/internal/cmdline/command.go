@@ -11,15 +11,19 @@ import (
 // Program is a program of several commands.
 type Program struct {
 	Name, Usage, About string
+	In                 io.Reader
 	Out, Err           io.Writer // of [printable.NewWriter]
 	Commands           []Command
+	Getenv             func(string) string // nil: os.Getenv
+	Debug              *bool               // set by a command that was started with --debug: all causes of an error are told; nil: never
 }
 
 // Command is a command that does one thing, or a group of commands.
 type Command struct {
 	Name, Args, Usage, About string // Args "": it takes no arguments
 	Flags                    []Flag
-	Verbatim                 bool // what is behind the first argument is another program's command line
+	Offer                    Offer // completes arguments
+	Verbatim                 bool  // what is behind the first argument is another program's command line
 	Run                      func(c *Context) error
 	Commands                 []Command // of a group, which has nothing but these
 }

@@ -22,13 +22,12 @@ type Completion struct {
 	at int // of Words, where its own begin
 }
 
-// Offer tells what a word may become that is the value of a flag, or an argument when flag is "": begin is what there is of it.
-// done tells that it is known what belongs there; then nothing else is offered, and the shell offers files when out is empty.
-type Offer func(ctx context.Context, x *Completion, flag, begin string) (out []string, done bool)
+// Offer tells what the value of a flag or an argument may become; begin is what there is of it. The shell offers files where that is nothing.
+type Offer func(ctx context.Context, x *Completion, begin string) []string
 
-// Complete writes what the last word may become, one a line: commands, flags, formats of the output, and what offer knows, which
-// is asked first. Where files belong it writes nothing, and the shell offers them; nor does it where something cannot be found out.
-func Complete(ctx context.Context, p *Program, words []string, offer Offer) {
+// offer writes what the last word may become, one a line: commands, flags, and what flags and commands offer. Where files belong it writes
+// nothing, and the shell offers them; nor does it where something cannot be found out.
+func (p *Program) offer(ctx context.Context, words []string) {
 	x := &Completion{}
 	if len(words) > 0 {
 		x.Last, x.Words = words[len(words)-1], words[:len(words)-1]
@@ -40,36 +39,36 @@ func Complete(ctx context.Context, p *Program, words []string, offer Offer) {
 			x.Path = append(x.Path, next.Name)
 		}
 	}
-	for _, one := range x.offers(ctx, commands, offer) {
+	for _, one := range x.offers(ctx, commands) {
 		fmt.Fprintln(p.Out, one)
 	}
 }
 
-func (x *Completion) offers(ctx context.Context, commands []Command, offer Offer) (out []string) {
+// offers are what the last word may become.
+func (x *Completion) offers(ctx context.Context, commands []Command) (out []string) {
 	flag, begin := x.flag()
-	if offer != nil {
-		if known, done := offer(ctx, x, flag, begin); done {
-			return x.beginning(begin, known)
-		}
-	}
 	switch {
+	case x.Command == nil && strings.HasPrefix(x.Last, "-"):
+		return nil
 	case flag != "":
-		if f := x.Command.Flag(flag); f != nil {
-			return x.beginning(begin, f.OneOf)
+		f := x.Command.Flag(flag)
+		if f != nil && f.Offer != nil {
+			out = f.Offer(ctx, x, begin)
+		} else if f != nil {
+			out = f.OneOf
 		}
-		return nil // files, or what is not known
-	case slices.Equal(x.Path, []string{"completion"}) && !strings.HasPrefix(x.Last, "-"):
-		out = Shells()
-	case strings.HasPrefix(x.Last, "-") && x.Command != nil:
+	case strings.HasPrefix(x.Last, "-"):
 		for _, f := range x.Command.Flags {
 			out = append(out, "--"+f.Name)
 		}
-	case !strings.HasPrefix(x.Last, "-"):
+	case x.Command != nil && x.Command.Offer != nil:
+		out = x.Command.Offer(ctx, x, begin)
+	default:
 		for _, c := range commands {
 			out = append(out, c.Name)
 		}
 	}
-	return x.beginning(x.Last, out)
+	return x.beginning(begin, out)
 }
 
 // flag is the flag of which the last word is, or has, the value, and what there is of it.
@@ -117,13 +116,13 @@ func (x *Completion) Arguments() (out []string) {
 
 // Context is that of the command if it ran with what is typed so far; nil: it would not.
 func (x *Completion) Context(ctx context.Context, getenv func(string) string) *Context {
-	c := &Context{Context: ctx, Command: strings.Join(x.Path, " "), flags: pflag.NewFlagSet("", pflag.ContinueOnError)}
+	c := &Context{Program: &Program{Getenv: getenv}, Context: ctx, Command: strings.Join(x.Path, " "), flags: pflag.NewFlagSet("", pflag.ContinueOnError)}
 	define(c.flags, x.Command.Flags)
 	words := slices.Clone(x.Words)
 	if len(words) > 0 && x.TakesValue(words[len(words)-1]) {
 		words = append(words, x.Last)
 	}
-	if c.flags.Parse(words) != nil || c.complete(x.Command.Flags, getenv) != nil {
+	if c.flags.Parse(words) != nil || c.complete(x.Command.Flags) != nil {
 		return nil
 	}
 	return c

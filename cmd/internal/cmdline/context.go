@@ -2,7 +2,6 @@ package cmdline
 
 import (
 	"context"
-	"io"
 	"slices"
 	"strings"
 	"time"
@@ -14,20 +13,19 @@ import (
 
 // Context is one run of a command: what was typed, and where its result goes.
 type Context struct {
+	*Program
 	Context context.Context
-	Program string // its name
 	Command string // its whole name: "state push"
 	Args    []string
-	Out     io.Writer
 	flags   *pflag.FlagSet
 }
 
 // complete sets flags that were not given from their variables, and checks the values of those that have a list of them. An empty variable is as
 // none.
-func (c *Context) complete(flags []Flag, getenv func(string) string) error {
+func (c *Context) complete(flags []Flag) error {
 	for _, f := range flags {
 		from := "--" + f.Name
-		if value := getenv(f.Env); f.Env != "" && value != "" && !c.IsSet(f.Name) {
+		if value := c.Getenv(f.Env); f.Env != "" && value != "" && !c.IsSet(f.Name) {
 			from = f.Env
 			if err := c.fromVariable(&f, value); err != nil {
 				return outcome.Usagef(c.Command, "%s: %s=%q: %s", c.Command, f.Env, value, wrongValue(c.flags.Lookup(f.Name), err))
@@ -35,8 +33,7 @@ func (c *Context) complete(flags []Flag, getenv func(string) string) error {
 		}
 		v := c.String(f.Name)
 		if usual, _ := f.Value.(string); f.OneOf != nil && v != usual && !slices.Contains(f.OneOf, v) {
-			last := len(f.OneOf) - 1
-			return outcome.Usagef(c.Command, "%s: %s: %q is not %s or %s", c.Command, from, v, strings.Join(f.OneOf[:last], ", "), f.OneOf[last])
+			return outcome.Usagef(c.Command, "%s: %s: %q is not %s", c.Command, from, v, Either(f.OneOf))
 		}
 	}
 	return nil

@@ -23,6 +23,12 @@ type Flag struct {
 	Category    string   // of the help
 	Once        bool     // two different values are an error; otherwise the last counts, so that a script may end its line with "$@"
 	OneOf       []string // its values, beside the default
+	Offer       Offer    // completes its value; nil: with those of OneOf
+}
+
+// Either writes words with "or" before the last.
+func Either(all []string) string {
+	return strings.Join(all[:len(all)-1], ", ") + " or " + all[len(all)-1]
 }
 
 // TakesValue reports whether a value follows the flag.

@@ -11,7 +11,7 @@ import (
 
 // help writes what a command does, its commands, and its flags by category.
 func (c *Context) help(d *Command) {
-	out, path := c.Out, strings.TrimSpace(c.Program+" "+c.Command)
+	out, path := c.Out, strings.TrimSpace(c.Name+" "+c.Command)
 	fmt.Fprintf(out, "%s - %s\n\nUsage:\n  %s\n", path, d.Usage, strings.TrimSpace(path+" "+d.synopsis()))
 	if d.About != "" {
 		fmt.Fprintf(out, "\n%s\n", strings.TrimSpace(d.About))

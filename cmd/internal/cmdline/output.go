@@ -11,17 +11,17 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/printable"
 )
 
-// OutputFlag is the flag -o of a command that prints its result with [Show].
+// OutputFlag is the flag -o of a command that prints its result with [Context.Show].
 func OutputFlag(variable string) Flag {
 	return Flag{Name: "output", Alias: "o", Usage: "`FORMAT` of the output: text, json or yaml", Value: "text", Env: variable, OneOf: []string{"text", "json", "yaml"}}
 }
 
 // Show writes v in the format of -o; text writes it for people.
-func Show(c *Context, w io.Writer, v any, text func(io.Writer)) error {
+func (c *Context) Show(v any, text func(io.Writer)) error {
 	if format := c.String("output"); format != "text" {
-		return Encode(w, format, v)
+		return Encode(c.Out, format, v)
 	}
-	text(w)
+	text(c.Out)
 	return nil // the writer's own errors show when it is flushed
 }
 

@@ -3,8 +3,10 @@ package cmdline
 import (
 	"context"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/pflag"
 
@@ -13,30 +15,32 @@ import (
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-// Options are what our programs do not have in common.
-type Options struct {
-	Getenv func(string) string // nil: os.Getenv
-	Offer  Offer               // nil: only commands, flags and formats are completed
-	Debug  *bool               // set by a command that was started with --debug: all causes of an error are told; nil: never
+// Main runs a program until it ends or is interrupted, and ends the process with its exit code.
+func Main(run func(ctx context.Context) int) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second Ctrl-C ends at once what does not heed the first
+	code := run(ctx)
+	stop()
+	os.Exit(code)
 }
 
 // Run runs one command line, which is without the program's name, and returns the exit code.
-func Run(ctx context.Context, p *Program, args []string, o Options) int {
-	if o.Getenv == nil {
-		o.Getenv = os.Getenv
+func (p *Program) Run(ctx context.Context, args []string) int {
+	if p.Getenv == nil {
+		p.Getenv = os.Getenv
 	}
 	if len(args) > 0 && args[0] == CompleteCommand {
-		Complete(ctx, p, args[1:], o.Offer)
+		p.offer(ctx, args[1:])
 		_ = printable.Flush(p.Out) // the shell shows no errors
 		return outcome.OK
 	}
-	err := p.run(ctx, args, o.Getenv)
+	err := p.run(ctx, args)
 	if last := printable.Flush(p.Out); err == nil {
 		err = last
 	}
 	if err != nil {
 		outcome.Tell(p.Err, p.Name, err)
-		if o.Debug != nil && *o.Debug {
+		if p.Debug != nil && *p.Debug {
 			outcome.TellCauses(p.Err, err)
 		}
 	}
@@ -45,12 +49,12 @@ func Run(ctx context.Context, p *Program, args []string, o Options) int {
 }
 
 // run finds the command, before whose words flags may stand, reads its flags, and runs it or shows its help.
-func (p *Program) run(ctx context.Context, args []string, getenv func(string) string) error {
+func (p *Program) run(ctx context.Context, args []string) error {
 	if len(args) > 0 && (args[0] == "--version" || args[0] == "-v") {
 		args = append([]string{"version"}, args[1:]...)
 	}
 	d, flags, help := &Command{Name: p.Name, Usage: p.Usage, About: p.About, Commands: p.Commands}, []string{}, false
-	x := &Context{Context: ctx, Program: p.Name, Out: p.Out, flags: pflag.NewFlagSet("", pflag.ContinueOnError)}
+	x := &Context{Program: p, Context: ctx, flags: pflag.NewFlagSet("", pflag.ContinueOnError)}
 	for len(args) > 0 && d.Commands != nil {
 		word := args[0]
 		args = args[1:]
@@ -85,7 +89,7 @@ func (p *Program) run(ctx context.Context, args []string, getenv func(string) st
 	case d.Args == "" && len(x.Args) > 0:
 		return outcome.Usagef(x.Command, "%s takes no argument, got %q", x.Command, x.Args[0])
 	}
-	if err := x.complete(d.Flags, getenv); err != nil {
+	if err := x.complete(d.Flags); err != nil {
 		return err
 	}
 	return d.Run(x)

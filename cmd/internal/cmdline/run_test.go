@@ -47,7 +47,7 @@ func TestRepeatedFlag(t *testing.T) {
 					Run: func(c *cmdline.Context) error { got = c.StringSlice("set"); return nil },
 				}},
 			}
-			if code := cmdline.Run(t.Context(), app, append([]string{"push"}, tc.args...), cmdline.Options{}); code != outcome.OK {
+			if code := app.Run(t.Context(), append([]string{"push"}, tc.args...)); code != outcome.OK {
 				t.Fatalf("exit code %d: %s", code, errs.String())
 			}
 			if diff := cmp.Diff(tc.want, got); diff != "" {
@@ -71,7 +71,7 @@ func TestFlagGivenTwice(t *testing.T) {
 				Run: func(*cmdline.Context) error { return nil },
 			}},
 		}
-		if code := cmdline.Run(t.Context(), app, strings.Fields(line), cmdline.Options{}); code != want || (code != outcome.OK) != strings.Contains(errs.String(), `"press-08": it takes one value, and "press-07"`) {
+		if code := app.Run(t.Context(), strings.Fields(line)); code != want || (code != outcome.OK) != strings.Contains(errs.String(), `"press-08": it takes one value, and "press-07"`) {
 			t.Errorf("%s: exit code %d, want %d\n%s", line, code, want, errs.String())
 		}
 	}
@@ -96,7 +96,7 @@ func TestValueLikeHelp(t *testing.T) {
 			Name: "program", Out: printable.NewWriter(&out), Err: printable.NewWriter(&errs),
 			Commands: []cmdline.Command{reject, {Name: "changes", Commands: []cmdline.Command{reject}}},
 		}
-		if cmdline.Run(t.Context(), app, strings.Fields(line), cmdline.Options{}); !strings.Contains(out.String()+errs.String(), want) {
+		if app.Run(t.Context(), strings.Fields(line)); !strings.Contains(out.String()+errs.String(), want) {
 			t.Errorf("%s: %s%s, want %q", line, &out, &errs, want)
 		}
 	}
@@ -135,7 +135,7 @@ func TestVariables(t *testing.T) {
 				},
 			}},
 		}
-		if cmdline.Run(t.Context(), app, strings.Fields(tc.line), cmdline.Options{}); !strings.Contains(out.String()+errs.String(), tc.want) {
+		if app.Run(t.Context(), strings.Fields(tc.line)); !strings.Contains(out.String()+errs.String(), tc.want) {
 			t.Errorf("%s with %q: %s%s, want %s", tc.line, tc.variable, &out, &errs, tc.want)
 		}
 	}
@@ -219,7 +219,7 @@ func TestLines(t *testing.T) {
 		for i, a := range args {
 			args[i] = strings.ReplaceAll(a, "EMPTY", "")
 		}
-		if cmdline.Run(t.Context(), program(&out, &errs), args, cmdline.Options{}); !strings.Contains(out.String()+errs.String(), tc.want) {
+		if program(&out, &errs).Run(t.Context(), args); !strings.Contains(out.String()+errs.String(), tc.want) {
 			t.Errorf("%s:\n%s%s\nwant %s", tc.line, &out, &errs, tc.want)
 		}
 	}
@@ -233,15 +233,21 @@ func FuzzLines(f *testing.F) {
 	f.Add("__complete state push -")
 	f.Add("__complete --key sign x")
 	f.Add("__complete sign -- ")
-	offer := func(ctx context.Context, x *cmdline.Completion, _, _ string) ([]string, bool) {
-		if x.Command != nil {
-			x.Context(ctx, os.Getenv)
-		}
-		return x.Arguments(), false
+	f.Add("__complete --key=x")
+	offer := func(ctx context.Context, x *cmdline.Completion, _ string) []string {
+		x.Context(ctx, os.Getenv)
+		return x.Arguments()
 	}
 	f.Fuzz(func(t *testing.T, line string) {
 		var out, errs bytes.Buffer
-		code := cmdline.Run(t.Context(), program(&out, &errs), strings.Fields(line), cmdline.Options{Offer: offer})
+		p := program(&out, &errs)
+		for i := range p.Commands {
+			p.Commands[i].Offer = offer
+			for j := range p.Commands[i].Flags {
+				p.Commands[i].Flags[j].Offer = offer
+			}
+		}
+		code := p.Run(t.Context(), strings.Fields(line))
 		if code != outcome.OK && code != outcome.Misused || (code != outcome.OK) != (errs.Len() > 0) {
 			t.Errorf("%q: exit code %d, errors %q", line, code, &errs)
 		}
@@ -260,7 +266,7 @@ func TestDurationFlag(t *testing.T) {
 				Run: func(c *cmdline.Context) error { _, err := fmt.Fprint(c.Out, c.Duration("for")); return err },
 			}},
 		}
-		if cmdline.Run(t.Context(), app, strings.Fields(line), cmdline.Options{}); !strings.Contains(out.String()+errs.String(), want) {
+		if app.Run(t.Context(), strings.Fields(line)); !strings.Contains(out.String()+errs.String(), want) {
 			t.Errorf("%s: %s%s", line, &out, &errs)
 		}
 	}

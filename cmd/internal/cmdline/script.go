@@ -1,15 +1,17 @@
 package cmdline
 
 import (
+	"context"
 	"fmt"
-	"io"
 	"strings"
 
 	"github.com/longshore-dev/longshore/cmd/internal/outcome"
 )
 
-// Shells are those that [WriteScript] has a script for.
-func Shells() []string { return []string{"bash", "fish", "zsh"} }
+// OfferShells completes the argument of the command "completion".
+func OfferShells(context.Context, *Completion, string) []string {
+	return []string{"bash", "fish", "zsh"}
+}
 
 // The scripts ask the program itself, so that they need not be installed again when it learns something. PROGRAM and FUNCTION
 // stand for its name.
@@ -54,25 +56,26 @@ complete -c PROGRAM -a '(__FUNCTION)'
 )
 
 // ScriptCommand is the command "completion" of a program, which prints the script. about ends its description.
-func ScriptCommand(w io.Writer, about string) Command {
+func ScriptCommand(about string) Command {
 	return Command{
 		Name:  "completion",
 		Usage: "print a shell completion script",
 		Args:  "bash|zsh|fish",
 		About: "bash: source it, or install it in /etc/bash_completion.d. zsh: source it after compinit, or install it as _\n" +
 			"and the program's name in a directory of fpath. fish: install it in ~/.config/fish/completions." + about,
-		Run: func(c *Context) error { return WriteScript(w, c.Program, c.Args) },
+		Offer: OfferShells,
+		Run:   WriteScript,
 	}
 }
 
-// WriteScript writes the completion script of a program for the one shell that args names; anything else is a [outcome.Usage].
-func WriteScript(w io.Writer, program string, args []string) error {
-	shell := strings.Join(args, " ")
+// WriteScript writes the completion script of a program for the one shell that the arguments name; anything else is a [outcome.Usage].
+func WriteScript(c *Context) error {
+	shell := strings.Join(c.Args, " ")
 	script, ok := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[shell]
 	if !ok {
 		return outcome.Usagef("completion", "completion: %q is not bash, zsh or fish", shell)
 	}
-	script = strings.NewReplacer("PROGRAM", program, "FUNCTION", strings.ReplaceAll(program, "-", "_")).Replace(script)
-	_, err := fmt.Fprint(w, script)
+	script = strings.NewReplacer("PROGRAM", c.Name, "FUNCTION", strings.ReplaceAll(c.Name, "-", "_")).Replace(script)
+	_, err := fmt.Fprint(c.Out, script)
 	return err
 }
