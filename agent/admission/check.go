@@ -31,7 +31,6 @@ func Check(m Machine, projects []*workload.Project) workload.Conflicts {
 	return c.found
 }
 
-// check collects conflicts.
 type check struct {
 	m     Machine
 	found workload.Conflicts

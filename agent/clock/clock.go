@@ -27,7 +27,6 @@ import (
 // Kind is the source of a proof.
 type Kind string
 
-// Kinds of proofs.
 const (
 	Build     Kind = "build"     // this program was built then
 	Signature Kind = "signature" // the time of a verified signature that was requested

@@ -133,7 +133,6 @@ func (c Code) Attack() bool {
 	return false
 }
 
-// Doc explains a code.
 type Doc struct {
 	Code    Code
 	Check   int    // number of the check, 1 to 9; 0: not one of them

@@ -85,7 +85,6 @@ func All() []Doc {
 	}
 }
 
-// Explain explains a code.
 func Explain(c Code) Doc {
 	for _, d := range All() {
 		if d.Code == c {

@@ -5,6 +5,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -167,7 +168,6 @@ type Metrics struct {
 	Listen string // "host:port"; "": nowhere
 }
 
-// Defaults of a device.
 const (
 	DefaultPath     = "/etc/longshore/agent.yaml"
 	DefaultDataDir  = "/var/lib/longshore"
@@ -277,15 +277,7 @@ func (r reader) sections(root *strict.Node, c *Config) {
 	n = root.Get("network")
 	c.Network = Network{Pool: netip.MustParsePrefix("10.210.0.0/16"), Table: text(n.Get("table"), "longshore")}
 	if p := n.Get("pool"); p != nil {
-		pool, err := netip.ParsePrefix(p.Text())
-		switch {
-		case err != nil:
-			p.HintFaultf("write it like 10.210.0.0/16", "not an address range")
-		case !pool.Addr().Is4() || pool.Bits() > 20 || pool.Bits() < 8:
-			p.Faultf("must be an IPv4 range between /8 and /20")
-		default:
-			c.Network.Pool = pool.Masked()
-		}
+		c.Network.Pool = cmp.Or(subnet(p, "10.210.0.0/16", 20), c.Network.Pool)
 	}
 	c.Network.CNI = CNI{
 		ConfDir: r.path(n.Get("cni").Get("confDir"), "/etc/cni/net.d"),
@@ -412,15 +404,7 @@ func shared(n *strict.Node) []Shared {
 			item.Faultf("%q is there twice", s.Name)
 		}
 		if sub := item.Get("subnet"); sub != nil {
-			p, err := netip.ParsePrefix(sub.Text())
-			switch {
-			case err != nil:
-				sub.HintFaultf("write it like 172.30.0.0/24", "not an address range")
-			case !p.Addr().Is4() || p.Bits() > 29 || p.Bits() < 8:
-				sub.Faultf("must be an IPv4 range between /8 and /29")
-			default:
-				s.Subnet = p.Masked()
-			}
+			s.Subnet = subnet(sub, "172.30.0.0/24", 29)
 			for _, o := range out {
 				if o.Subnet.IsValid() && o.Subnet.Overlaps(s.Subnet) {
 					sub.Faultf("overlaps %s of %q", o.Subnet, o.Name)
@@ -431,6 +415,20 @@ func shared(n *strict.Node) []Shared {
 		out = append(out, s)
 	}
 	return out
+}
+
+// subnet reads a range of IPv4 addresses; zero: it is none. longest is the length of the longest prefix.
+func subnet(n *strict.Node, example string, longest int) netip.Prefix {
+	p, err := netip.ParsePrefix(n.Text())
+	switch {
+	case err != nil:
+		n.HintFaultf("write it like "+example, "not an address range")
+	case !p.Addr().Is4() || p.Bits() > longest || p.Bits() < 8:
+		n.Faultf("must be an IPv4 range between /8 and /%d", longest)
+	default:
+		return p.Masked()
+	}
+	return netip.Prefix{}
 }
 
 func metrics(n *strict.Node) (m Metrics) {

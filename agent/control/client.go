@@ -29,7 +29,6 @@ const (
 	maxProblem = 64 << 10 // of an answer that says no
 )
 
-// Client asks a running agent.
 type Client struct {
 	path string
 	http *http.Client
@@ -46,7 +45,6 @@ func NewClient(path string) *Client {
 	}}}
 }
 
-// Status asks how the device is.
 func (c *Client) Status(ctx context.Context) (*status.Status, error) {
 	return ask[*status.Status](ctx, c, http.MethodGet, "/v1/status", nil)
 }
@@ -112,7 +110,6 @@ func (c *Client) RollBack(ctx context.Context, r Rollback) (status.Hold, error) 
 	return ask[status.Hold](ctx, c, http.MethodPost, "/v1/rollback", r)
 }
 
-// Release ends a hold.
 func (c *Client) Release(ctx context.Context) (status.Hold, error) {
 	return ask[status.Hold](ctx, c, http.MethodDelete, "/v1/hold", nil)
 }

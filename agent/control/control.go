@@ -38,6 +38,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -299,22 +300,28 @@ func refuse(w http.ResponseWriter, err error) {
 	reply(w, statusOf(err), problem{Error: err.Error(), Hint: fault.Hint(err)})
 }
 
+// kinds are the status codes of errors, those that an error is first. What an answer of a status means is the first of its kinds.
+var kinds = []struct {
+	status int
+	kind   error
+}{
+	{http.StatusNotFound, fault.ErrNotFound},
+	{http.StatusBadRequest, fault.ErrInvalid},
+	{http.StatusBadRequest, fault.ErrTooLarge},
+	{http.StatusConflict, fault.ErrConflict},
+	{http.StatusForbidden, fault.ErrDenied},
+	{http.StatusUnprocessableEntity, fault.ErrRejected},
+	{http.StatusNotImplemented, fault.ErrUnsupported},
+	{http.StatusServiceUnavailable, fault.ErrTemporary},
+	{http.StatusServiceUnavailable, context.Canceled},
+	{http.StatusServiceUnavailable, context.DeadlineExceeded},
+}
+
 func statusOf(err error) int {
-	switch {
-	case errors.Is(err, fault.ErrNotFound):
-		return http.StatusNotFound
-	case errors.Is(err, fault.ErrInvalid), errors.Is(err, fault.ErrTooLarge):
-		return http.StatusBadRequest
-	case errors.Is(err, fault.ErrConflict):
-		return http.StatusConflict
-	case errors.Is(err, fault.ErrDenied):
-		return http.StatusForbidden
-	case errors.Is(err, fault.ErrRejected):
-		return http.StatusUnprocessableEntity
-	case errors.Is(err, fault.ErrUnsupported):
-		return http.StatusNotImplemented
-	case errors.Is(err, fault.ErrTemporary), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		return http.StatusServiceUnavailable
+	for _, x := range kinds {
+		if errors.Is(err, x.kind) {
+			return x.status
+		}
 	}
 	return http.StatusInternalServerError
 }
@@ -322,19 +329,10 @@ func statusOf(err error) int {
 // asError is what an answer of that status means.
 func (p problem) asError() error {
 	kind := fault.ErrTemporary
-	switch p.Status {
-	case http.StatusNotFound:
-		kind = fault.ErrNotFound
-	case http.StatusBadRequest:
-		kind = fault.ErrInvalid
-	case http.StatusConflict:
-		kind = fault.ErrConflict
-	case http.StatusForbidden:
-		kind = fault.ErrDenied
-	case http.StatusUnprocessableEntity:
-		kind = fault.ErrRejected
-	case http.StatusNotImplemented:
-		kind = fault.ErrUnsupported
+	for _, x := range slices.Backward(kinds) {
+		if x.status == p.Status {
+			kind = x.kind
+		}
 	}
 	return fault.WithHint(&answerError{p.Error, kind}, p.Hint)
 }

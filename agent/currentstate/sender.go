@@ -54,7 +54,6 @@ type Sender struct {
 	shown status.CurrentReport
 }
 
-// New makes a sender.
 func New(o Options) *Sender { return &Sender{o: o, wake: make(chan struct{}, 1)} }
 
 // Wake tells the sender that there may be something new. It does not wait.

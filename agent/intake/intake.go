@@ -50,6 +50,7 @@ type self struct {
 // New asks neither the network nor the disk.
 func New(o Options) (*Intake, error) {
 	in := &Intake{o: o, times: o.Times}
+	in.translations.turn()
 	encoded, err := o.Capabilities.Encode()
 	if err != nil {
 		return nil, fmt.Errorf("option Capabilities: %w", err)

@@ -17,7 +17,6 @@ type Times struct {
 	unsaved atomic.Bool // clock knows what the store does not
 }
 
-// NewTimes proves nothing yet.
 func NewTimes(c *clock.Clock) *Times { return &Times{clock: c} }
 
 // Recall takes up what earlier runs have proven.

@@ -1,6 +1,7 @@
 package intake
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -35,9 +36,6 @@ func (t *translations) load(ctx context.Context, archive digest.Digest, o compos
 			return p, nil
 		}
 		t.mu.Lock()
-		if t.this == nil {
-			t.this = map[digest.Digest]*workload.Project{}
-		}
 		t.this[key] = p
 		t.mu.Unlock()
 	}
@@ -49,14 +47,8 @@ func (t *translations) load(ctx context.Context, archive digest.Digest, o compos
 func (t *translations) find(key digest.Digest) *workload.Project {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if p := t.this[key]; p != nil {
-		return p
-	}
-	p := t.last[key]
+	p := cmp.Or(t.this[key], t.last[key])
 	if p != nil {
-		if t.this == nil {
-			t.this = map[digest.Digest]*workload.Project{}
-		}
 		t.this[key] = p
 	}
 	return p
@@ -66,7 +58,7 @@ func (t *translations) find(key digest.Digest) *workload.Project {
 func (t *translations) turn() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.last, t.this = t.this, nil
+	t.last, t.this = t.this, map[digest.Digest]*workload.Project{}
 }
 
 // translationOf names all that a project is made of, but the generation.

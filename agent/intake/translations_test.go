@@ -14,6 +14,7 @@ import (
 
 func TestTranslations(t *testing.T) {
 	var kept translations
+	kept.turn()
 	reads := 0
 	image := workload.Image{Repository: "registry.example/web", Digest: digest.FromString("web")}
 	load := func(archive string, o compose.Options) (*workload.Project, error) {

@@ -48,38 +48,35 @@ func (p *Progress) End() {
 
 // Began notes an attempt at an image.
 func (p *Progress) Began(name string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.each != nil {
-		x := p.each[name]
-		x.at, x.ended = p.Now(), false
-		p.each[name] = x
-	}
+	p.edit(name, func(x *image) { x.at, x.ended = p.Now(), false })
 }
 
 // Image notes how many bytes of an image are here; total 0: not known yet.
 func (p *Progress) Image(name string, done, total int64) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.each != nil {
-		p.loaded += uint64(max(0, done-p.each[name].done))
-		p.each[name] = image{done: done, total: total, at: p.Now()}
-	}
+	p.edit(name, func(x *image) {
+		p.loaded += uint64(max(0, done-x.done))
+		*x = image{done: done, total: total, at: p.Now()}
+	})
 }
 
 // Ended notes the end of an attempt at an image.
 func (p *Progress) Ended(name string, well bool) {
+	p.edit(name, func(x *image) {
+		if x.ended = true; well {
+			p.now.Ready++
+			p.now.NextTry = time.Time{}
+		}
+	})
+}
+
+// edit changes what is known of an image while images are pulled.
+func (p *Progress) edit(name string, f func(*image)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.now == nil {
-		return
-	}
-	x := p.each[name]
-	x.ended = true
-	p.each[name] = x
-	if well {
-		p.now.Ready++
-		p.now.NextTry = time.Time{}
+	if p.each != nil {
+		x := p.each[name]
+		f(&x)
+		p.each[name] = x
 	}
 }
 

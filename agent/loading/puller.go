@@ -16,7 +16,6 @@ import (
 
 const maxPause = 5 * time.Minute // between attempts, unless the registry asks for a longer one
 
-// Puller pulls images.
 type Puller struct {
 	Pull     func(ctx context.Context, image workload.Image, progress func(done, total int64)) (workload.ImageInfo, error)
 	Parallel int  // images at a time
@@ -114,28 +113,29 @@ func (p *Puller) each(ctx context.Context, images []workload.Image, parallel int
 // trouble names why an image cannot be pulled. What may pass by itself in a moment is not reported as a failure.
 func trouble(err error, try int) plan.Trouble {
 	t := plan.Trouble{Code: codes.ImagePull, Message: err.Error(), Permanent: try >= 3, FailsUpdate: try >= 3}
-	switch {
-	case errors.Is(err, syscall.ENOSPC):
-		t.Code, t.Permanent, t.FailsUpdate = codes.DiskFull, true, false
-		var full interface{ Short() int64 }
-		if errors.As(err, &full) {
-			t.Short = full.Short()
+	for _, x := range []struct {
+		kind                   error
+		code                   codes.Code
+		permanent, failsUpdate bool
+	}{
+		{syscall.ENOSPC, codes.DiskFull, true, false},
+		{fault.ErrConfig, codes.Config, true, false},
+		{fault.ErrTemporary, codes.SourceUnreachable, false, false},
+		{fault.ErrNotFound, codes.ImageMissing, true, false},
+		{fault.ErrDigestMismatch, codes.ImageDigest, true, false}, // by its sender: a proxy that spoils a layer once must not spoil the revision for ever
+		{fault.ErrUnfit, codes.ImagePlatform, true, true},
+		{fault.ErrUnsupported, codes.ImagePlatform, true, true},
+		{fault.ErrUnauthenticated, codes.SourceUnauthenticated, true, false},
+		{fault.ErrDenied, codes.SourceDenied, true, false},
+	} {
+		if errors.Is(err, x.kind) {
+			t.Code, t.Permanent, t.FailsUpdate = x.code, x.permanent, x.failsUpdate
+			break
 		}
-	case errors.Is(err, fault.ErrConfig):
-		t.Code, t.Permanent, t.FailsUpdate = codes.Config, true, false
-	case errors.Is(err, fault.ErrTemporary):
-		t.Code, t.Permanent, t.FailsUpdate = codes.SourceUnreachable, false, false
-	case errors.Is(err, fault.ErrNotFound):
-		t.Code, t.Permanent, t.FailsUpdate = codes.ImageMissing, true, false
-	case errors.Is(err, fault.ErrDigestMismatch):
-		// The sender is wrong, not the image: a proxy that spoils a layer once must not spoil the revision for ever.
-		t.Code, t.Permanent, t.FailsUpdate = codes.ImageDigest, true, false
-	case errors.Is(err, fault.ErrUnfit), errors.Is(err, fault.ErrUnsupported):
-		t.Code, t.Permanent, t.FailsUpdate = codes.ImagePlatform, true, true
-	case errors.Is(err, fault.ErrUnauthenticated):
-		t.Code, t.Permanent, t.FailsUpdate = codes.SourceUnauthenticated, true, false
-	case errors.Is(err, fault.ErrDenied):
-		t.Code, t.Permanent, t.FailsUpdate = codes.SourceDenied, true, false
+	}
+	var full interface{ Short() int64 }
+	if t.Code == codes.DiskFull && errors.As(err, &full) {
+		t.Short = full.Short()
 	}
 	return t
 }

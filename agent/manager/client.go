@@ -28,7 +28,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// Limits.
 const (
 	maxToken   = 64 << 10 // bytes of a token file
 	maxCA      = 4 << 20  // bytes of a CA file
@@ -157,7 +156,6 @@ func readToken(file string) (string, error) {
 	return token, nil
 }
 
-// Close lets go of idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
 // Name is what the trust policy calls the manager: "margo+https://host[:port][/prefix]".

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -86,20 +87,14 @@ func (c *Client) judge(r refusal) error {
 
 // final reports whether a status code speaks about the report itself.
 func final(status int) bool {
-	switch status {
-	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusConflict:
-		return true
-	}
-	return false
+	return slices.Contains([]int{
+		http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnsupportedMediaType, http.StatusUnprocessableEntity, http.StatusConflict,
+	}, status)
 }
 
 // registered reports whether the API may answer a report with a type of problem.
 func registered(kind string) bool {
-	switch kind {
-	case "about:blank", margo.ProblemBase + "invalid-request", margo.ProblemBase + "semantic-error":
-		return true
-	}
-	return false
+	return slices.Contains([]string{"about:blank", margo.ProblemBase + "invalid-request", margo.ProblemBase + "semantic-error"}, kind)
 }
 
 // escapeDevice keeps the slashes of a child device's id, which the path has too.

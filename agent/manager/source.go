@@ -59,7 +59,6 @@ func (s *Source) Repository() string {
 	return s.client.Name()
 }
 
-// EachResolve implements [intake.Source].
 func (s *Source) EachResolve(ctx context.Context, repository, tag string, enough func(ocispec.Descriptor) bool) error {
 	if repository != s.Repository() {
 		return s.Registry.EachResolve(ctx, repository, tag, enough)
@@ -73,18 +72,6 @@ func (s *Source) EachResolve(ctx context.Context, repository, tag string, enough
 		return nil
 	}
 	return s.signed(ctx, tag, d, enough)
-}
-
-// Resolve implements [intake.Source].
-func (s *Source) Resolve(ctx context.Context, repository, tag string) (d ocispec.Descriptor, err error) {
-	if repository != s.Repository() {
-		return s.Registry.Resolve(ctx, repository, tag)
-	}
-	err = s.EachResolve(ctx, repository, tag, func(found ocispec.Descriptor) bool {
-		d = found
-		return true
-	})
-	return d, err
 }
 
 // current asks the manager which State Manifest is the current one: its name, by its ETag, which whoever reads it has to hold
@@ -134,7 +121,6 @@ func (s *Source) manifest(ctx context.Context, d digest.Digest) ([]byte, error) 
 	return s.body, nil
 }
 
-// Manifest implements [intake.Source].
 func (s *Source) Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
 	if repository != s.client.Name() {
 		return s.Registry.Manifest(ctx, repository, d)

@@ -23,7 +23,6 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// ContentType is that of the text.
 const ContentType = "text/plain; version=0.0.4; charset=utf-8"
 
 // askLimit bounds how long the runtime may take to measure containers; scrapers wait 10 s.

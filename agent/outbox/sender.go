@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,7 +69,6 @@ type held struct {
 	err      error
 }
 
-// New makes a sender.
 func New(o Options) *Sender { return &Sender{o: o, wake: make(chan struct{}, 1)} }
 
 // Wake tells the sender that there may be something new in the outbox. It does not wait.
@@ -277,15 +277,8 @@ func (s *Sender) hold(sequence uint64, err error) {
 
 // answered notes that the endpoint was reached and objects to this report, for now.
 func answered(err error) bool {
-	if !errors.Is(err, fault.ErrTemporary) {
-		return false
-	}
-	for _, target := range []error{fault.ErrNotFound, fault.ErrUnauthenticated, fault.ErrDenied, fault.ErrInvalid} {
-		if errors.Is(err, target) {
-			return true
-		}
-	}
-	return false
+	about := []error{fault.ErrNotFound, fault.ErrUnauthenticated, fault.ErrDenied, fault.ErrInvalid}
+	return errors.Is(err, fault.ErrTemporary) && slices.ContainsFunc(about, func(kind error) bool { return errors.Is(err, kind) })
 }
 
 func (s *Sender) note(err error, next time.Time) {

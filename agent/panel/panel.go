@@ -72,7 +72,6 @@ type page struct {
 	login    sync.Mutex // one PIN is compared at a time: those who guess cannot do so at once, nor use every processor
 }
 
-// New makes the handler.
 func New(o Options) (http.Handler, error) {
 	if o.Messages == nil {
 		var err error

@@ -18,10 +18,8 @@ type Registry struct {
 
 var _ currentstate.Publisher = Registry{}
 
-// Name implements [currentstate.Publisher].
 func (r Registry) Name() string { return r.Reference }
 
-// Publish implements [currentstate.Publisher].
 func (r Registry) Publish(ctx context.Context, c *artifacts.CurrentState) error {
 	statement, err := c.Encode()
 	if err != nil {

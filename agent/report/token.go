@@ -74,7 +74,6 @@ func useToken[T any](at token.URI, do func(*token.Token, crypto.Signer, error) (
 // Public implements crypto.Signer: an *ecdsa.PublicKey on P-256.
 func (k *tokenKey) Public() crypto.PublicKey { return k.public }
 
-// Sign implements crypto.Signer.
 func (k *tokenKey) Sign(_ io.Reader, digest []byte, o crypto.SignerOpts) ([]byte, error) {
 	return useToken(k.at, func(_ *token.Token, key crypto.Signer, err error) ([]byte, error) {
 		if err != nil {

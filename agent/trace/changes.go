@@ -22,7 +22,6 @@ const (
 	maxText  = 256    // bytes of an attribute
 )
 
-// Names of spans.
 const (
 	spanChange   = "change"
 	spanCheck    = "check"

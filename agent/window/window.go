@@ -10,7 +10,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
 
-// Openings are windows.
 type Openings interface {
 	Always() bool // they are never closed
 	Strings() []string

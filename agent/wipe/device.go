@@ -35,9 +35,6 @@ func Begun(dataDir string) bool {
 
 // Forget ends a wipe that has begun: the device gets a new configuration, which the rest of a wipe must not delete.
 func Forget(dataDir string) error {
-	if !Begun(dataDir) {
-		return nil
-	}
 	return files(filepath.Join(dataDir, marker))
 }
 
