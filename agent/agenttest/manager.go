@@ -83,15 +83,14 @@ func (w *World) serve(t *testing.T, s *artifacts.Artifact) digest.Digest {
 		}
 	}
 	if w.SignedIn != "" {
-		return digestOf(w.Manager.SetBytes(string(Device), manifest, bundle, all...))
+		return digest.Digest(w.Manager.SetBytes(string(Device), manifest, bundle, all...))
 	}
-	return digestOf(w.Manager.Set(string(Device), x.Generation, all...))
+	return digest.Digest(w.Manager.Set(string(Device), x.Generation, all...))
 }
 
 // direct calls the manager, as far as [Registry.Fail] and [Registry.Change] let it: "manager GET /api/v1/deployments".
 type direct struct{ w *World }
 
-// RoundTrip implements [http.RoundTripper].
 func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err := r.Context().Err(); err != nil {
 		return nil, err
@@ -118,8 +117,6 @@ func (d direct) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	return res, nil
 }
-
-func digestOf(text string) digest.Digest { return digest.Digest(text) }
 
 // Client is the device's connection to the manager.
 func (w *World) Client() *manager.Client { return w.client }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/intake"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -52,7 +54,7 @@ func (w *World) deployed(t *testing.T, apps ...App) []foreign.Deployment {
 // named has the manager name a State Manifest of any text.
 func named(t *testing.T, w *World, text string) {
 	t.Helper()
-	w.Verifier.Sign(digestOf(w.Manager.SetBytes(string(Device), []byte(text), nil)))
+	w.Verifier.Sign(digest.Digest(w.Manager.SetBytes(string(Device), []byte(text), nil)))
 }
 
 // managerChecks are what a device does not take from a manager: checks 1 to 7.
@@ -62,7 +64,7 @@ func managerChecks() []refusal {
 	}
 	set := func(t *testing.T, w *World, version uint64, apps ...App) {
 		t.Helper()
-		w.Verifier.Sign(digestOf(w.Manager.Set(string(Device), version, w.deployed(t, apps...)...)))
+		w.Verifier.Sign(digest.Digest(w.Manager.Set(string(Device), version, w.deployed(t, apps...)...)))
 	}
 	return []refusal{
 		{codes.SourceUnreachable, "manager away", func(_ *testing.T, w *World) {
@@ -97,7 +99,7 @@ func managerChecks() []refusal {
 		}},
 		{codes.StateDigest, "ETag of another State Manifest", func(t *testing.T, w *World) {
 			text := `{"manifestVersion":6,"bundle":null,"deployments":[]}`
-			w.Verifier.Sign(digestOf("sha256:" + strings.Repeat("a", 64)))
+			w.Verifier.Sign(digest.Digest("sha256:" + strings.Repeat("a", 64)))
 			asked(t, w, 200, text, "Content-Type", foreign.TypeManifest, "ETag", `"sha256:`+strings.Repeat("a", 64)+`"`)
 		}},
 		{codes.StateUnsupported, "ETag that is no digest", func(t *testing.T, w *World) {

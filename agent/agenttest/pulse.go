@@ -24,11 +24,7 @@ type Pulse struct {
 }
 
 // Require sets whose statements the policy asks for; none: it asks for none.
-func (p *Pulse) Require(signers ...string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.signers = signers
-}
+func (p *Pulse) Require(signers ...string) { set(&p.mu, &p.signers, signers) }
 
 // Renew makes a statement about a state, in place of the one before.
 func (p *Pulse) Renew(d digest.Digest, by string, issued time.Time, life time.Duration) {
@@ -48,11 +44,7 @@ func (p *Pulse) Withhold(d digest.Digest) {
 }
 
 // Fail sets the answer to every question; nil: all is well.
-func (p *Pulse) Fail(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.fail = err
-}
+func (p *Pulse) Fail(err error) { set(&p.mu, &p.fail, err) }
 
 // Asked is how often statements were looked for since it was last called.
 func (p *Pulse) Asked() int {
@@ -63,7 +55,6 @@ func (p *Pulse) Asked() int {
 	return n
 }
 
-// Freshness implements [intake.Fresher].
 func (p *Pulse) Freshness(ctx context.Context, repository string, d ocispec.Descriptor, _ string, _ uint64) (intake.Freshness, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -33,7 +33,6 @@ type Registry struct {
 	change   func(request string, data []byte) []byte
 }
 
-// NewRegistry makes an empty one.
 func NewRegistry() *Registry {
 	return &Registry{tags: map[string]ocispec.Descriptor{}, mirror: map[string]ocispec.Descriptor{}, content: map[string][]byte{}}
 }
@@ -67,17 +66,15 @@ func (r *Registry) Mirror(repository, tag string, d ocispec.Descriptor) {
 
 // Fail sets what happens to requests ("resolve host/repo:tag", "mirror host/repo:tag", "manifest host/repo@sha256:…", "blob …"): an error is the
 // answer. nil: all is well.
-func (r *Registry) Fail(f func(request string) error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.fail = f
-}
+func (r *Registry) Fail(f func(request string) error) { set(&r.mu, &r.fail, f) }
 
 // Change sets what becomes of the bytes of an answer. nil: nothing.
-func (r *Registry) Change(f func(request string, data []byte) []byte) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.change = f
+func (r *Registry) Change(f func(request string, data []byte) []byte) { set(&r.mu, &r.change, f) }
+
+func set[T any](mu *sync.Mutex, to *T, value T) {
+	mu.Lock()
+	defer mu.Unlock()
+	*to = value
 }
 
 // Requests returns the requests since it was last called.
@@ -97,7 +94,6 @@ func (r *Registry) request(what string) error {
 	return nil
 }
 
-// Resolve implements [intake.Source].
 func (r *Registry) Resolve(ctx context.Context, repository, tag string) (d ocispec.Descriptor, err error) {
 	err = r.EachResolve(ctx, repository, tag, func(named ocispec.Descriptor) bool {
 		d = named
@@ -106,7 +102,6 @@ func (r *Registry) Resolve(ctx context.Context, repository, tag string) (d ocisp
 	return d, err
 }
 
-// EachResolve implements [intake.Source].
 func (r *Registry) EachResolve(ctx context.Context, repository, tag string, enough func(ocispec.Descriptor) bool) error {
 	if d, ok := r.mirrored(ctx, repository, tag); ok && enough(d) {
 		return nil
@@ -142,13 +137,11 @@ func (r *Registry) resolve(ctx context.Context, repository, tag string) (ocispec
 	return ocispec.Descriptor{MediaType: d.MediaType, Digest: d.Digest, Size: d.Size}, nil
 }
 
-// Manifest implements [intake.Source].
 func (r *Registry) Manifest(ctx context.Context, repository string, d digest.Digest) (ocispec.Descriptor, []byte, error) {
 	data, err := r.get(ctx, "manifest "+repository+"@"+d.String(), repository, d)
 	return ocispec.Descriptor{MediaType: ocispec.MediaTypeImageManifest, Digest: d, Size: int64(len(data))}, data, err
 }
 
-// Blob implements [intake.Source].
 func (r *Registry) Blob(ctx context.Context, repository string, d ocispec.Descriptor, limit int64) ([]byte, error) {
 	if d.Size > limit {
 		return nil, fmt.Errorf("blob %s: %w", d.Digest, fault.ErrTooLarge)
@@ -192,12 +185,9 @@ func (v *Verifier) Sign(d digest.Digest) {
 
 // Rule replaces the verdict; nil: states must be signed, nothing else.
 func (v *Verifier) Rule(f func(kind intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error)) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.rule = f
+	set(&v.mu, &v.rule, f)
 }
 
-// Verify implements [intake.Verifier].
 func (v *Verifier) Verify(ctx context.Context, kind intake.Kind, repository string, d ocispec.Descriptor) (intake.Verdict, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -221,7 +211,6 @@ type Content struct {
 	staged map[digest.Digest]bool // of data
 }
 
-// NewContent makes an empty one.
 func NewContent() *Content {
 	return &Content{data: map[digest.Digest][]byte{}, staged: map[digest.Digest]bool{}}
 }
@@ -237,7 +226,6 @@ func (c *Content) Reopen() *Content {
 	return c
 }
 
-// Get implements [intake.Content].
 func (c *Content) Get(ctx context.Context, d digest.Digest) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -248,7 +236,6 @@ func (c *Content) Get(ctx context.Context, d digest.Digest) ([]byte, error) {
 	return slices.Clone(data), ctx.Err()
 }
 
-// Stage implements [intake.Content].
 func (c *Content) Stage(ctx context.Context, d ocispec.Descriptor, data []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -264,12 +251,10 @@ func (c *Content) Stage(ctx context.Context, d ocispec.Descriptor, data []byte) 
 	return nil
 }
 
-// StageSpare implements [intake.Content].
 func (c *Content) StageSpare(ctx context.Context, d ocispec.Descriptor, data []byte) error {
 	return c.Stage(ctx, d, data)
 }
 
-// Sync implements [intake.Content].
 func (c *Content) Sync(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,7 +265,6 @@ func (c *Content) Sync(ctx context.Context) error {
 	return nil
 }
 
-// Retain implements [intake.Content].
 func (c *Content) Retain(ctx context.Context, keep []digest.Digest) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,7 +272,6 @@ func (c *Content) Retain(ctx context.Context, keep []digest.Digest) error {
 	return ctx.Err()
 }
 
-// Yield implements [intake.Content].
 func (c *Content) Yield(do func() error) error { return do() }
 
 // Len is how many blobs are kept.
@@ -325,13 +308,8 @@ func (f *Fleet) Forget() {
 }
 
 // Fail sets the answer to reports; nil: all are taken.
-func (f *Fleet) Fail(g func(store.Report) error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.fail = g
-}
+func (f *Fleet) Fail(g func(store.Report) error) { set(&f.mu, &f.fail, g) }
 
-// Deliver implements [outbox.Reporter].
 func (f *Fleet) Deliver(ctx context.Context, r store.Report) (created bool, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

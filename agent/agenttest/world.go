@@ -143,7 +143,6 @@ func (w *World) Options(t *testing.T) agent.Options {
 	return o
 }
 
-// Running is an agent that runs.
 type Running struct {
 	*agent.Agent
 	store  *store.Store
@@ -216,7 +215,6 @@ type App struct {
 	Type       string // "": compose
 }
 
-// Comp is a component of an app.
 type Comp struct {
 	Name     string
 	Version  string // "": 1.0.0

@@ -6,7 +6,6 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// Space returns Disks.
 func (m *Memory) Space(ctx context.Context) ([]workload.Space, error) {
 	if m.Disks == nil {
 		return nil, ctx.Err()
@@ -14,7 +13,6 @@ func (m *Memory) Space(ctx context.Context) ([]workload.Space, error) {
 	return m.Disks(), ctx.Err()
 }
 
-// Footprint returns Taken.
 func (m *Memory) Footprint(ctx context.Context, project string) (int64, error) {
 	if m.Taken == nil {
 		return 0, ctx.Err()

@@ -52,7 +52,7 @@ type Memory struct {
 
 	mu       sync.Mutex
 	images   map[string]bool
-	projects map[string]*memoryProject
+	projects map[string]*workload.Project // nil: not prepared
 	objects  map[string]*memoryContainer
 	volumes  map[string]string // "project/volume" -> what was written into it
 	owners   map[string]workload.StoredVolume
@@ -61,18 +61,15 @@ type Memory struct {
 	calls    []string
 }
 
-type memoryProject struct{ spec workload.Project }
-
 type memoryContainer struct {
 	workload.Observation
 	service workload.Service
 	output  bytes.Buffer
 }
 
-// NewMemory makes an empty runtime.
 func NewMemory() *Memory {
 	return &Memory{
-		images: map[string]bool{}, projects: map[string]*memoryProject{}, objects: map[string]*memoryContainer{},
+		images: map[string]bool{}, projects: map[string]*workload.Project{}, objects: map[string]*memoryContainer{},
 		volumes: map[string]string{}, owners: map[string]workload.StoredVolume{}, watchers: map[chan workload.Event]bool{}, pid: 100,
 	}
 }
@@ -138,7 +135,7 @@ func (m *Memory) Reboot() {
 		c.Status, c.PID, c.Run, c.End, c.ExitCode, c.StartedAt, c.ExitedAt, c.Began = workload.Created, 0, "", "", 0, time.Time{}, time.Time{}, 0
 	}
 	for p := range m.projects {
-		m.projects[p] = &memoryProject{}
+		m.projects[p] = nil
 	}
 }
 
@@ -156,9 +153,17 @@ func (m *Memory) now() time.Time {
 	return m.Now()
 }
 
+// enter locks, unless ctx has ended.
+func (m *Memory) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	return nil
+}
+
 func (m *Memory) note(verb, what string) { m.calls = append(m.calls, verb+" "+what) }
 
-// Pull makes an image present.
 func (m *Memory) Pull(ctx context.Context, image workload.Image, progress func(done, total int64)) (workload.ImageInfo, error) {
 	var info workload.ImageInfo
 	if err := ctx.Err(); err != nil {
@@ -187,7 +192,6 @@ func (m *Memory) Pull(ctx context.Context, image workload.Image, progress func(d
 	return info, nil
 }
 
-// Observe lists what is there.
 func (m *Memory) Observe(ctx context.Context) (workload.Observed, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -199,14 +203,12 @@ func (m *Memory) Observe(ctx context.Context) (workload.Observed, error) {
 	return o, ctx.Err()
 }
 
-// Prepare makes a project's volumes.
 func (m *Memory) Prepare(ctx context.Context, p *workload.Project) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return err
 	}
-	m.projects[p.Name] = &memoryProject{spec: *p}
+	defer m.mu.Unlock()
+	m.projects[p.Name] = p
 	for _, v := range p.Volumes {
 		if _, ok := m.volumes[p.Name+"/"+v.Name]; !ok {
 			m.volumes[p.Name+"/"+v.Name] = ""
@@ -219,7 +221,6 @@ func (m *Memory) Prepare(ctx context.Context, p *workload.Project) error {
 	return nil
 }
 
-// Admit asks Admitting.
 func (m *Memory) Admit(ctx context.Context, projects []*workload.Project) error {
 	if m.Admitting != nil {
 		if err := m.Admitting(projects); err != nil {
@@ -229,20 +230,18 @@ func (m *Memory) Admit(ctx context.Context, projects []*workload.Project) error 
 	return ctx.Err()
 }
 
-// Create makes a container.
 func (m *Memory) Create(ctx context.Context, p *workload.Project, c workload.Container) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return err
 	}
+	defer m.mu.Unlock()
 	if _, ok := m.objects[c.ID]; ok {
 		return nil
 	}
 	if !m.images[c.Service.Image.Name()] {
 		return fmt.Errorf("create %s: image %s: %w: %w", c.ID, c.Service.Image.Name(), workload.ErrImageGone, fault.ErrNotFound)
 	}
-	if pr := m.projects[p.Name]; pr == nil || pr.spec.Name == "" {
+	if m.projects[p.Name] == nil {
 		return fmt.Errorf("create %s: project %s is not prepared: %w", c.ID, p.Name, fault.ErrInvalid)
 	}
 	m.objects[c.ID] = &memoryContainer{
@@ -262,17 +261,15 @@ func (m *Memory) PrepareStart(ctx context.Context, _ *workload.Project, _ worklo
 	return ctx.Err()
 }
 
-// Start runs a container.
 func (m *Memory) Start(ctx context.Context, _ *workload.Project, unit workload.Container) error {
 	id := unit.ID
 	if err := m.starting(ctx, id); err != nil {
 		return fmt.Errorf("start %s: %w", id, err)
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return err
 	}
+	defer m.mu.Unlock()
 	c, ok := m.objects[id]
 	if !ok {
 		return fmt.Errorf("start %s: %w", id, fault.ErrNotFound)
@@ -335,11 +332,10 @@ func (m *Memory) send(e workload.Event) {
 
 // Activate makes a container a backend of its service.
 func (m *Memory) Activate(ctx context.Context, project, service, id string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return err
 	}
+	defer m.mu.Unlock()
 	c, ok := m.objects[id]
 	if !ok || c.Project != project || c.Service != service {
 		return fmt.Errorf("activate container of service %s of %s: %s: %w", service, project, id, fault.ErrNotFound)
@@ -359,11 +355,10 @@ func (m *Memory) Activate(ctx context.Context, project, service, id string) erro
 
 // Deactivate removes a container from the backends of its service; the last one stays.
 func (m *Memory) Deactivate(ctx context.Context, id string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return err
 	}
+	defer m.mu.Unlock()
 	c, ok := m.objects[id]
 	if !ok || !c.Active {
 		return nil
@@ -386,18 +381,16 @@ func (m *Memory) hasBackend(c *memoryContainer) bool {
 	return false
 }
 
-// Stop ends a container's process.
 func (m *Memory) Stop(ctx context.Context, id string) error {
 	if m.Stopping > 0 {
 		if err := delay.For(ctx, m.Stopping); err != nil {
 			return err
 		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return err
 	}
+	defer m.mu.Unlock()
 	if c, ok := m.objects[id]; ok && (c.Status == workload.Running || c.Status == workload.Paused) {
 		m.exit(c, 143)
 		m.note("stop", id)
@@ -405,13 +398,11 @@ func (m *Memory) Stop(ctx context.Context, id string) error {
 	return nil
 }
 
-// Remove deletes a container.
 func (m *Memory) Remove(ctx context.Context, id string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return err
 	}
+	defer m.mu.Unlock()
 	if c, ok := m.objects[id]; ok {
 		delete(m.objects, id)
 		for _, o := range slices.Sorted(maps.Keys(m.objects)) { // as the networks do it: another one becomes the backend
@@ -426,11 +417,10 @@ func (m *Memory) Remove(ctx context.Context, id string) error {
 
 // Teardown forgets a project. Volumes stay.
 func (m *Memory) Teardown(ctx context.Context, project string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return err
 	}
+	defer m.mu.Unlock()
 	for _, c := range m.objects {
 		if c.Project == project {
 			return fmt.Errorf("take down %s: container %s is there: %w", project, c.ID, fault.ErrConflict)
@@ -441,15 +431,18 @@ func (m *Memory) Teardown(ctx context.Context, project string) error {
 	return nil
 }
 
-// Probe asks once.
-func (m *Memory) Probe(ctx context.Context, id string, p workload.Probe) error {
+func (m *Memory) look(id string) (o workload.Observation, ok bool) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	c, ok := m.objects[id]
-	var o workload.Observation
 	if ok {
 		o = c.Observation
 	}
-	m.mu.Unlock()
+	return o, ok
+}
+
+func (m *Memory) Probe(ctx context.Context, id string, p workload.Probe) error {
+	o, ok := m.look(id)
 	switch {
 	case !ok:
 		return fmt.Errorf("probe %s: %w", id, fault.ErrNotFound)
@@ -463,13 +456,7 @@ func (m *Memory) Probe(ctx context.Context, id string, p workload.Probe) error {
 
 // Exec answers in running containers with exit code 0, and prints nothing.
 func (m *Memory) Exec(ctx context.Context, id string, e agent.ExecOptions) (int, error) {
-	m.mu.Lock()
-	c, ok := m.objects[id]
-	var o workload.Observation
-	if ok {
-		o = c.Observation
-	}
-	m.mu.Unlock()
+	o, ok := m.look(id)
 	switch {
 	case !ok:
 		return 0, fmt.Errorf("exec in %s: %w", id, fault.ErrNotFound)
@@ -512,7 +499,6 @@ func (m *Memory) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsa
 	return out, logs, ctx.Err()
 }
 
-// Logs opens what a container wrote.
 func (m *Memory) Logs(ctx context.Context, id string, o workload.LogOptions) (io.ReadCloser, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -545,13 +531,11 @@ func (m *Memory) Logs(ctx context.Context, id string, o workload.LogOptions) (io
 	}{io.MultiReader(text, r), r}, nil
 }
 
-// Collect drops images.
 func (m *Memory) Collect(ctx context.Context, keep []workload.Image) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := ctx.Err(); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return err
 	}
+	defer m.mu.Unlock()
 	wanted := map[string]bool{}
 	for _, k := range keep {
 		wanted[k.Name()] = true

@@ -46,7 +46,6 @@ func (m *Memory) VolumeSize(ctx context.Context, project, name string) (int64, e
 	return int64(len(m.volumes[project+"/"+name])), ctx.Err()
 }
 
-// TakeVolume forgets a volume.
 func (m *Memory) TakeVolume(ctx context.Context, project, name string) (free func(context.Context) error, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
