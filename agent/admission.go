@@ -16,14 +16,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Admitter knows what would conflict on this device, before anything is stopped.
-type Admitter interface {
-	// Admit holds all projects that the device is to run against each other and against the machine as it is now. What this
-	// agent runs already is no conflict: it will make room. What cannot run is in [workload.Conflicts]; any other error
-	// says nothing about a project, and Admit is called again.
-	Admit(ctx context.Context, projects []*workload.Project) error
-}
-
 const (
 	admitLimit = time.Minute // of one question
 	admitEvery = time.Minute // until what was turned down is asked about again: the machine may have changed
@@ -36,10 +28,6 @@ type admission struct {
 	held   map[digest.Digest]plan.Trouble // by deployment digest
 	busy   bool
 	at     time.Time // when to ask again; zero: at once, if there is anything to ask
-}
-
-func newAdmission() admission {
-	return admission{passed: map[digest.Digest]bool{}, held: map[digest.Digest]plan.Trouble{}}
 }
 
 // admits reports whether a deployment may be made.
@@ -69,8 +57,7 @@ func (l *loop) startAdmission(now time.Time) bool {
 	seen, open, news := plan.ByID(l.sight.seen), false, false
 	var projects []*workload.Project
 	owned := map[digest.Digest]bool{}
-	for i := range l.targetDesired.Deployments {
-		d := &l.targetDesired.Deployments[i]
+	for d := range l.targetDesired.All() {
 		_, bad := l.bad[d.Digest]
 		if _, held := m.held[d.Digest]; !held && !m.passed[d.Digest] && plan.Complete(d, seen) {
 			m.passed[d.Digest], news = true, true
@@ -81,14 +68,14 @@ func (l *loop) startAdmission(now time.Time) bool {
 			d = g.Deployment
 		}
 		owned[d.Digest] = true
-		for j := range d.Components {
-			projects = append(projects, d.Components[j].Project)
+		for c := range d.All() {
+			projects = append(projects, c.Project)
 		}
 	}
 	for id := range l.gate.waits {
 		if g := l.good[id]; g.Deployment != nil && l.targetDesired.Deployment(id) == nil { // it is removed later
-			for j := range g.Deployment.Components {
-				projects = append(projects, g.Deployment.Components[j].Project)
+			for c := range g.Deployment.All() {
+				projects = append(projects, c.Project)
 			}
 		}
 	}
@@ -102,28 +89,15 @@ func (l *loop) startAdmission(now time.Time) bool {
 		return false
 	}
 	m.busy = true
-	of, done := l.targetDesired, make(chan error, 1)
-	l.background(func() {
-		ctx, cancel := context.WithTimeout(l.ctx, admitLimit)
-		defer cancel()
-		done <- l.o.Runtime.Admit(ctx, projects)
-	})
-	patience := time.NewTimer(observeWait)
-	defer patience.Stop()
-	select {
-	case err := <-done:
-		l.finishAdmission(of, owned, err)
-		return true
-	case <-patience.C:
+	of, err := l.targetDesired, error(nil)
+	finish := func(l *loop) { l.finishAdmission(of, owned, err) }
+	if !l.briefly(admitLimit, func(ctx context.Context) { err = l.o.Runtime.Admit(ctx, projects) }, finish) {
+		return false
 	}
-	l.background(func() {
-		err := <-done
-		l.send(func(l *loop) { l.finishAdmission(of, owned, err) })
-	})
-	return false
+	finish(l)
+	return true
 }
 
-// finishAdmission takes in an answer.
 func (l *loop) finishAdmission(of *plan.Desired, owned map[digest.Digest]bool, err error) {
 	m, now := &l.admission, l.o.Now()
 	m.busy, m.at = false, time.Time{}
@@ -137,8 +111,7 @@ func (l *loop) finishAdmission(of *plan.Desired, owned map[digest.Digest]bool, e
 		return
 	}
 	held := map[digest.Digest]plan.Trouble{}
-	for i := range of.Deployments {
-		d := &of.Deployments[i]
+	for d := range of.All() {
 		cs := found.Of(d.ID)
 		if len(cs) == 0 || m.passed[d.Digest] || !owned[d.Digest] {
 			continue

@@ -91,7 +91,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		l.run()
 	}
 	cancel()
-	l.wait()
+	l.wg.Wait()
 	return err
 }
 

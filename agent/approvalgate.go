@@ -18,11 +18,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// LockReader reads a file at the top of a named volume. fault.ErrNotFound: there is none.
-type LockReader interface {
-	ReadVolumeFile(ctx context.Context, project string, v workload.Volume, name string, limit int64) (data []byte, modified time.Time, err error)
-}
-
 const (
 	lockLimit = 30 * time.Second
 	ownerAway = time.Minute // without a container, until a component has left its lock behind: one that is replaced is away for a moment
@@ -74,9 +69,7 @@ func (l *loop) countWaits(now time.Time) {
 func (l *loop) saveWaits() {
 	g := &l.gate
 	g.kept = g.counted
-	if err := l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.RetainChanges(keys(g.records)), setChanges(tx, slices.Collect(maps.Values(g.records))))
-	}); err != nil {
+	if err := l.o.Store.Update(func(tx *store.Tx) error { return tx.SetChanges(g.records) }); err != nil {
 		l.log.Warn("cannot save how long changes have waited", "err", err)
 	}
 }
@@ -107,7 +100,7 @@ func (l *loop) gateChanges(now time.Time) {
 	f := l.facts(now)
 	if !f.Gated() {
 		g.changes, g.at = nil, time.Time{}
-		l.keepChanges(now, approval.TrustOnly(g.records), nil) // the same change may come again, and wait then
+		l.keepChanges(now, approval.TrustOnly(g.records)) // the same change may come again, and wait then
 		if len(g.waits) > 0 {
 			g.waits = nil
 			l.rebuild()
@@ -123,7 +116,7 @@ func (l *loop) gateChanges(now time.Time) {
 		delete(g.looked, id)
 		g.lockAt, g.reread = now, g.reading
 	}
-	if !l.keepChanges(now, d.Records, d.Fresh, d.Automatic...) { // nothing begins
+	if !l.keepChanges(now, d.Records, d.Automatic...) { // nothing begins
 		return
 	}
 	g.changes = d.Changes
@@ -135,12 +128,11 @@ func (l *loop) gateChanges(now time.Time) {
 	g.built = l.rebuilt
 }
 
-// keepChanges remembers exactly these records, of which some are fresh, and that some changes were approved automatically; false: they could not be
-// saved.
-func (l *loop) keepChanges(now time.Time, records map[digest.Digest]store.Change, fresh []store.Change, automatic ...plan.Change) bool {
-	if len(fresh) > 0 || len(records) != len(l.gate.records) {
+// keepChanges remembers exactly these records, and that some changes were approved automatically; false: they could not be saved.
+func (l *loop) keepChanges(now time.Time, records map[digest.Digest]store.Change, automatic ...plan.Change) bool {
+	if !maps.Equal(records, l.gate.records) {
 		err := l.o.Store.Update(func(tx *store.Tx) error {
-			errs := []error{tx.RetainChanges(keys(records)), setChanges(tx, fresh)}
+			errs := []error{tx.SetChanges(records)}
 			for _, c := range automatic {
 				d := *records[c.ID].Decision
 				errs = append(errs, keepDecided(tx, decisionEvent(c, d), d), l.capabilities(tx, now))
@@ -159,22 +151,6 @@ func (l *loop) keepChanges(now time.Time, records map[digest.Digest]store.Change
 		l.tellDecision(c, *records[c.ID].Decision)
 	}
 	return true
-}
-
-func setChanges(tx *store.Tx, all []store.Change) error {
-	var errs []error
-	for _, r := range all {
-		errs = append(errs, tx.SetChange(r))
-	}
-	return errors.Join(errs...)
-}
-
-func keys(m map[digest.Digest]store.Change) map[digest.Digest]bool {
-	out := map[digest.Digest]bool{}
-	for k := range m {
-		out[k] = true
-	}
-	return out
 }
 
 // tellChanges reports which changes begin to wait, and for what.
@@ -234,10 +210,8 @@ func (l *loop) readLocks(now time.Time) {
 	})
 	g.reading, g.lockAt = true, now.Add(approval.LockEvery)
 	known := g.future
-	l.background(func() {
+	l.within(lockLimit, func(ctx context.Context) {
 		future := map[string]futureLock{}
-		ctx, cancel := context.WithTimeout(l.ctx, lockLimit)
-		defer cancel()
 		found, ignored := map[string][]approval.Lock{}, map[ignoredLock]bool{}
 		for _, p := range places {
 			data, modified, err := l.o.Runtime.ReadVolumeFile(ctx, p.project, p.volume, approval.LockFile, approval.MaxLock)
@@ -339,11 +313,10 @@ func (l *loop) changeTable() []status.Change {
 	return out
 }
 
-// changeStatus shows a change.
 func (l *loop) changeStatus(c plan.Change) status.Change {
 	r := l.gate.records[c.ID]
 	out := status.Change{
-		ID: c.ID, Deployment: c.Name, DeploymentID: c.Deployment, Kinds: c.Kinds, Components: []status.ComponentChange{}, Images: []status.ImageChange{}, Restarts: c.Restarted, Containers: c.Containers,
+		ID: c.ID, Deployment: c.Name, DeploymentID: c.Deployment, Kinds: c.Kinds, Components: append([]status.ComponentChange{}, c.Components...), Images: []status.ImageChange{}, Restarts: c.Restarted, Containers: c.Containers,
 		Since: r.Since, Begun: r.Begun, Decision: r.Decision, Trust: r.Trust,
 	}
 	if r.Trust != nil {
@@ -355,9 +328,6 @@ func (l *loop) changeStatus(c plan.Change) status.Change {
 			out.Generation = s.Generation
 			break
 		}
-	}
-	for _, x := range c.Components {
-		out.Components = append(out.Components, status.ComponentChange{Component: x.Name, From: x.From, To: x.To})
 	}
 	for _, x := range c.Images {
 		y := status.ImageChange{Component: x.Component, Service: x.Service, To: x.To.Name(), ToTag: x.To.Tag, Bytes: x.To.Size}
@@ -372,7 +342,7 @@ func (l *loop) changeStatus(c plan.Change) status.Change {
 	}
 	if r.Begun.IsZero() {
 		if w := l.facts(l.o.Now()).Wait(c, r); w != nil && w.Code != "" {
-			out.Waiting = &status.Waiting{Code: w.Code, Message: w.Message, Until: w.Until}
+			out.Waiting = w
 		}
 	}
 	return out

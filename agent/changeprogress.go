@@ -87,7 +87,6 @@ func (l *loop) beginning(p *store.Progress) *store.Attempts {
 	return &store.Attempts{State: p.Digest, Boot: l.o.BootID}
 }
 
-// saveProgress saves where the change stands.
 func (l *loop) saveProgress(tx *store.Tx, p *store.Progress) error {
 	if a := l.beginning(p); a != nil {
 		if err := tx.SetAttempts(*a); err != nil {

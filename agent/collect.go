@@ -46,11 +46,7 @@ func (l *loop) makeRoom() {
 	l.log.Warn("the disk is full: removing images that are not needed any more")
 	w := l.needed()
 	w.only = true
-	for _, d := range []*plan.Desired{l.targetResolved, l.acceptedResolved} {
-		if d != nil {
-			w.images = append(w.images, d.Images()...)
-		}
-	}
+	w.images = slices.Concat(w.images, l.targetResolved.Images(), l.acceptedResolved.Images())
 	l.collectInBackground(w, func(err error) {
 		if err == nil {
 			l.pull.nudge()
@@ -62,9 +58,7 @@ func (l *loop) makeRoom() {
 // collectInBackground collects garbage beside the loop. Checks wait for it.
 func (l *loop) collectInBackground(w retained, then func(error)) {
 	l.poll.collecting = true
-	l.background(func() {
-		ctx, cancel := context.WithTimeout(l.ctx, collectLimit)
-		defer cancel()
+	l.within(collectLimit, func(ctx context.Context) {
 		err := l.collectGarbage(ctx, w)
 		l.send(func(l *loop) {
 			l.poll.collecting = false

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -23,21 +24,11 @@ func (a *Agent) makeCurrentState(ctx context.Context, last *artifacts.CurrentSta
 		made *artifacts.CurrentState
 		err  error
 	}
-	reply := make(chan answer, 1)
-	select {
-	case a.inbox <- func(l *loop) {
+	r, err := await(ctx, a, func(l *loop, reply chan<- answer) {
 		made, err := l.currentState(last, due)
 		reply <- answer{made, err}
-	}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	select {
-	case r := <-reply:
-		return r.made, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+	})
+	return r.made, cmp.Or(err, r.err)
 }
 
 // currentState makes the device's current state and gives it the next numbers, on the disk before anybody else sees them. nil: it is

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -74,13 +75,15 @@ func (l *loop) decide(d DecisionRequest) (status.Change, error) {
 		until = d.Until
 	}
 	r.Decision = &store.Decision{Verdict: d.Verdict, By: d.By, Via: d.Via, Reason: status.Cut(d.Reason, status.MaxMessage), At: now, Until: until}
+	records := maps.Clone(l.gate.records)
+	records[c.ID] = r
 	err = l.o.Store.Update(func(tx *store.Tx) error {
-		return errors.Join(tx.SetChange(r), keepDecided(tx, decisionEvent(c, *r.Decision), *r.Decision), l.capabilities(tx, now))
+		return errors.Join(tx.SetChanges(records), keepDecided(tx, decisionEvent(c, *r.Decision), *r.Decision), l.capabilities(tx, now))
 	})
 	if err != nil {
 		return status.Change{}, fmt.Errorf("save the decision on %s: %w", c.Name, err)
 	}
-	l.gate.records[c.ID], l.gate.built = r, -1
+	l.gate.records, l.gate.built = records, -1
 	if r.Trust != nil {
 		l.trust.next = now
 	}

@@ -38,9 +38,7 @@ func (l *loop) lookAtDisks(now time.Time) {
 		return
 	}
 	l.disks.busy, l.disks.at = true, now.Add(cmp.Or(l.o.LookEvery, diskEvery))
-	l.background(func() {
-		ctx, cancel := context.WithTimeout(l.ctx, diskLimit)
-		defer cancel()
+	l.within(diskLimit, func(ctx context.Context) {
 		spaces, err := l.o.Runtime.Space(ctx)
 		l.send(func(l *loop) {
 			l.disks.busy = false
@@ -100,9 +98,7 @@ func (l *loop) removeEarly(now time.Time) {
 	}
 	l.disks.weighs = true
 	next := l.acceptedResolved.Digest
-	l.background(func() {
-		ctx, cancel := context.WithTimeout(l.ctx, diskLimit)
-		defer cancel()
+	l.within(diskLimit, func(ctx context.Context) {
 		var sum int64
 		for _, d := range leaving {
 			for _, c := range d.Components {
@@ -127,9 +123,6 @@ func (l *loop) removeEarly(now time.Time) {
 
 func (l *loop) remove(all []plan.Deployment, gives int64) {
 	var names []string
-	if l.disks.removedFirst == nil {
-		l.disks.removedFirst = map[string]bool{}
-	}
 	for _, d := range all {
 		l.disks.removedFirst[d.ID] = true
 		names = append(names, d.Name)
@@ -146,9 +139,6 @@ func (l *loop) remove(all []plan.Deployment, gives int64) {
 func (l *loop) recallEarly() {
 	for _, d := range l.leaving() {
 		if s, ok := l.told.statuses[d.ID]; !ok || s.State == margo.StateRemoving {
-			if l.disks.removedFirst == nil {
-				l.disks.removedFirst = map[string]bool{}
-			}
 			l.disks.removedFirst[d.ID] = true
 		}
 	}

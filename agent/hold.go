@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -110,7 +111,7 @@ func (l *loop) manualRollback(r RollbackRequest, v verified) (status.Hold, error
 	}
 	if l.o.Trust != nil {
 		if x := l.o.Trust.Revoked(evidence(s, desired)); len(x) > 0 {
-			return fail(fault.ErrRejected, "choose another generation, or publish a new one", "generation %d: the trust policy has revoked %s", s.Generation, cmpRevoked(x[0].Digest, x[0].Key))
+			return fail(fault.ErrRejected, "choose another generation, or publish a new one", "generation %d: the trust policy has revoked %s", s.Generation, cmp.Or(x[0].Digest.String(), "key "+x[0].Key.String()))
 		}
 	}
 	hold := &store.Hold{Generation: s.Generation, State: s.Digest, Over: l.accepted.Digest, By: r.By, Via: r.Via, Reason: status.Cut(r.Reason, status.MaxMessage), At: l.o.Now()}
@@ -121,7 +122,7 @@ func (l *loop) manualRollback(r RollbackRequest, v verified) (status.Hold, error
 	told := status.Event{Kind: status.EventHold, Generation: s.Generation, Digest: s.Digest, Code: codes.Held, Message: "rolled back by " + r.By + reasonText(r.Reason)}
 	err = l.o.Store.Update(func(tx *store.Tx) error {
 		return errors.Join(
-			tx.SetHold(hold), tx.SetState(store.Target, *s), tx.SetAgain(again), tx.ReplaceGood(goodRecords(l.good)), tx.RetainChanges(keys(records)), keepDecided(tx, told, store.Decision{Verdict: store.RolledBack, By: r.By, Via: r.Via, Reason: hold.Reason, At: hold.At}),
+			tx.SetHold(hold), tx.SetState(store.Target, *s), tx.SetAgain(again), tx.ReplaceGood(goodRecords(l.good)), tx.SetChanges(records), keepDecided(tx, told, store.Decision{Verdict: store.RolledBack, By: r.By, Via: r.Via, Reason: hold.Reason, At: hold.At}),
 			l.capabilities(tx, hold.At),
 		)
 	})
@@ -175,25 +176,21 @@ func (l *loop) earlier(generation uint64) (*store.State, error) {
 		"it can go back to generation "+strings.Join(numbers, ", "))
 }
 
-// evidence is what a state was accepted by, and all that it brings.
+// evidence is what a state was accepted by, and all that it brings, as far as it can be read.
 func evidence(s *store.State, d *plan.Desired) (keys, content []digest.Digest) {
 	for _, x := range s.Signers {
 		if !slices.Contains(keys, x.Key) {
 			keys = append(keys, x.Key)
 		}
 	}
-	content = append([]digest.Digest{s.Digest}, d.Blobs...)
+	content = []digest.Digest{s.Digest}
+	if d != nil {
+		content = append(content, d.Blobs...)
+	}
 	for _, img := range d.Images() {
 		content = append(content, img.Digest)
 	}
 	return keys, content
-}
-
-func cmpRevoked(content, key digest.Digest) string {
-	if content != "" {
-		return content.String()
-	}
-	return "key " + key.String()
 }
 
 func (l *loop) release(by, via string) (status.Hold, error) {

@@ -22,8 +22,8 @@ func (l *loop) readLastLogs() {
 			continue
 		}
 		l.reading[id] = true
-		l.background(func() {
-			text := l.lastLog(id)
+		l.within(logLimit, func(ctx context.Context) {
+			text := l.lastLog(ctx, id)
 			l.send(func(l *loop) {
 				delete(l.reading, id)
 				s, ok := l.sup.Containers[id]
@@ -38,9 +38,7 @@ func (l *loop) readLastLogs() {
 }
 
 // lastLog is what a container wrote last, as a part of a message; "": nothing that can be had.
-func (l *loop) lastLog(id string) string {
-	ctx, cancel := context.WithTimeout(l.ctx, logLimit)
-	defer cancel()
+func (l *loop) lastLog(ctx context.Context, id string) string {
 	r, err := l.o.Runtime.Logs(ctx, id, workload.LogOptions{Tail: plan.LogLines})
 	if err != nil {
 		return ""

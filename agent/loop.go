@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -71,9 +72,12 @@ type loop struct {
 
 func newLoop(ctx context.Context, a *Agent) *loop {
 	l := &loop{
-		Agent: a, ctx: ctx, log: a.o.Logger, p: plan.NewPolicy(a.o.RestartMax, a.o.StepRetryMax, a.o.Probation), sup: plan.NewSupervision(),
-		revisions: newRevisions(), sight: sight{look: true}, steps: newSteps(), probers: map[string]prober{}, reading: map[string]bool{}, repairs: repairs{now: make(chan struct{}, 1)},
-		told: told{statuses: map[string]store.Status{}}, admission: newAdmission(), device: a.o.Capabilities, garbage: true,
+		Agent: a, ctx: ctx, log: a.o.Logger, p: plan.Policy{Monitor: a.o.Probation, LastLog: true}, sup: plan.NewSupervision(),
+		revisions: revisions{map[string]plan.GoodRevision{}, map[digest.Digest]store.Bad{}, map[string]workload.ImageInfo{}, map[string]string{}},
+		sight:     sight{look: true}, steps: steps{slots: make(chan struct{}, stepsAtOnce), long: map[string]context.CancelFunc{}},
+		probers: map[string]prober{}, reading: map[string]bool{}, repairs: repairs{now: make(chan struct{}, 1)}, told: told{statuses: map[string]store.Status{}},
+		admission: admission{passed: map[digest.Digest]bool{}, held: map[digest.Digest]plan.Trouble{}},
+		disks:     disks{removedFirst: map[string]bool{}}, device: a.o.Capabilities, garbage: true,
 		gate: gate{records: map[digest.Digest]store.Change{}, built: -1, counted: a.clock.Elapsed(), kept: a.clock.Elapsed()},
 	}
 	l.pull.progress, l.refill.progress = &a.progress, &a.refilling
@@ -92,6 +96,37 @@ func ring(c chan<- struct{}) {
 // background runs f beside the loop; Run waits for it.
 func (l *loop) background(f func()) { l.wg.Go(f) }
 
+// within runs f beside the loop, for limit at most.
+func (l *loop) within(limit time.Duration, f func(context.Context)) {
+	l.background(func() {
+		ctx, cancel := context.WithTimeout(l.ctx, limit)
+		defer cancel()
+		f(ctx)
+	})
+}
+
+// briefly is within, and waits a moment for the end of f; true: it has ended. Else the loop runs later after it. The loop must not wait for longer:
+// what asks the agent waits for the loop.
+func (l *loop) briefly(limit time.Duration, f func(context.Context), later func(*loop)) bool {
+	done := make(chan struct{})
+	l.within(limit, func(ctx context.Context) {
+		defer close(done)
+		f(ctx)
+	})
+	patience := time.NewTimer(observeWait)
+	defer patience.Stop()
+	select {
+	case <-done:
+		return true
+	case <-patience.C:
+	}
+	l.background(func() {
+		<-done
+		l.send(later)
+	})
+	return false
+}
+
 // send brings a result to the loop, unless the agent is stopping.
 func (l *loop) send(f func(*loop)) {
 	select {
@@ -99,8 +134,6 @@ func (l *loop) send(f func(*loop)) {
 	case <-l.ctx.Done():
 	}
 }
-
-func (l *loop) wait() { l.wg.Wait() }
 
 // boot reads the saved state: no network.
 func (l *loop) boot() error {
@@ -181,30 +214,27 @@ func (l *loop) readSaved() error {
 
 // read reads what the loop keeps of the store in memory.
 func (l *loop) read(tx *store.Tx) error {
-	var errs [10]error
-	l.accepted, errs[0] = tx.State(store.Accepted)
-	l.target, errs[1] = tx.State(store.Target)
-	l.committed, errs[2] = tx.State(store.Committed)
-	l.lastGood, errs[3] = tx.State(store.LastGood)
-	l.refused, errs[4] = tx.Refused()
-	statuses, err := tx.Statuses()
-	errs[5] = err
+	var errs []error
+	for _, m := range slices.Sorted(maps.Keys(l.marks())) {
+		errs = append(errs, into(func() (*store.State, error) { return tx.State(m) }, l.marks()[m]))
+	}
+	var statuses []store.Status
+	var changes []store.Change
+	errs = append(errs, into(tx.Refused, &l.refused), into(tx.Statuses, &statuses), into(tx.Fresh, &l.fresh), l.recallSecurity(tx), l.recallDecided(tx),
+		into(tx.Lost, &l.replaced), into(tx.Hold, &l.hold), into(tx.Progress, &l.progressed), into(tx.Attempts, &l.attempts), into(tx.Changes, &changes))
 	for _, s := range statuses {
 		l.told.statuses[s.DeploymentID] = s
 	}
-	l.fresh, errs[6] = tx.Fresh()
-	errs[7] = errors.Join(l.recallSecurity(tx), l.recallDecided(tx))
-	l.replaced, errs[8] = tx.Lost()
-	l.hold, err = tx.Hold()
-	errs[8] = errors.Join(errs[8], err)
-	l.progressed, errs[9] = tx.Progress()
-	l.attempts, err = tx.Attempts()
-	errs[9] = errors.Join(errs[9], err)
-	changes, err := tx.Changes()
 	for _, c := range changes {
 		l.gate.records[c.ID] = c
 	}
-	return errors.Join(errors.Join(errs[:]...), err)
+	return errors.Join(errs...)
+}
+
+// into keeps what read returns.
+func into[T any](read func() (T, error), to *T) (err error) {
+	*to, err = read()
+	return err
 }
 
 // run is the loop.

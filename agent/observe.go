@@ -34,8 +34,8 @@ type sight struct {
 // lookout is a look at the runtime that is in progress.
 type lookout struct {
 	begun time.Time
-	ended int           // [loop.steps.ended] then
-	done  chan struct{} // closed when seen and err are set
+	ended int  // [loop.steps.ended] then
+	over  bool // seen and err are set
 	seen  workload.Observed
 	err   error
 }
@@ -60,9 +60,7 @@ func (l *loop) observe(now time.Time) bool {
 		return l.lookNow(now)
 	}
 	x := l.sight.looking
-	select {
-	case <-x.done:
-	default:
+	if !x.over {
 		if l.sight.blind == nil && now.Sub(x.begun) >= observeLimit+observeWait {
 			l.unseen(now, fmt.Errorf("no answer for %v: %w", observeLimit, fault.ErrTemporary))
 		}
@@ -75,28 +73,15 @@ func (l *loop) observe(now time.Time) bool {
 	return l.looked(now, x)
 }
 
-// lookNow asks the runtime and waits for a moment. The loop must not wait for longer: what asks the agent waits for the loop.
+// lookNow asks the runtime and waits for a moment.
 func (l *loop) lookNow(now time.Time) bool {
-	x := &lookout{begun: now, ended: l.steps.ended, done: make(chan struct{})}
+	x := &lookout{begun: now, ended: l.steps.ended}
 	l.sight.look = false // what happens from now on asks for another look
-	l.background(func() {
-		defer close(x.done)
-		ctx, cancel := context.WithTimeout(l.ctx, observeLimit)
-		defer cancel()
-		x.seen, x.err = l.o.Runtime.Observe(ctx)
-	})
-	patience := time.NewTimer(observeWait)
-	defer patience.Stop()
-	select {
-	case <-x.done:
+	look := func(ctx context.Context) { x.seen, x.err = l.o.Runtime.Observe(ctx) }
+	if l.briefly(observeLimit, look, func(*loop) { x.over = true }) { // else the next pass finds it
 		return l.looked(now, x)
-	case <-patience.C:
 	}
 	l.sight.looking = x
-	l.background(func() {
-		<-x.done
-		l.send(func(*loop) {}) // the next pass finds it
-	})
 	return false
 }
 

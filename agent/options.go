@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"time"
@@ -17,12 +18,7 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/schedule"
 )
 
-// Defaults of [Options].
-const (
-	DefaultInterval = time.Minute
-	DefaultJitter   = 0.2
-	minInterval     = time.Second
-)
+const minInterval = time.Second
 
 // Options make an [Agent]. The caller opens and closes everything in it; it must outlive [Agent.Run].
 type Options struct {
@@ -39,8 +35,8 @@ type Options struct {
 	Machine  func() margo.DeviceCapabilities
 	Platform string // "linux/arm64": which images fit
 
-	Interval      time.Duration // between checks, on average; 0: [DefaultInterval]; at least 1 s
-	Jitter        float64       // how much of Interval a check comes earlier or later by chance, half of it each; below 0: none; 0: [DefaultJitter]
+	Interval      time.Duration // between checks, on average; at least 1 s
+	Jitter        float64       // how much of Interval a check comes earlier or later by chance, half of it each
 	Phase         time.Duration // where in Interval checks are, counted from Monday, 00:00 UTC; Interval stands for its begin; 0: by Device
 	TrustInterval time.Duration // between questions for the next trust policy; 0: [DefaultTrustInterval]
 	// ReportInterval is how often the fleet endpoint hears the device at least, whole seconds, and the interval it reports to the
@@ -49,11 +45,8 @@ type Options struct {
 	FullInterval   time.Duration // after which the endpoint gets everything once more although nothing changed; 0: never
 	Weakened       []string      // what the configuration gives up, in plain words; shown in every status
 	RequirePins    bool          // refuse components and images that are named by a tag only
-	RestartMax     time.Duration // longest pause between restarts of a container; 0: 1 min
-	StepRetryMax   time.Duration // longest pause between attempts at a step that fails; 0: 1 min
 	Probation      time.Duration // a new container that fails this soon after it was up has failed an update; 0: 5 s
 	MaxBoots       int           // boots of the device while an update is not complete, after which it is taken back; 0: [DefaultMaxBoots]
-	ParallelPulls  int           // images pulled at a time; 0: 2
 	LookEvery      time.Duration // between two looks at the device without an event; 0: 2 min for containers, 1 min for networks, capabilities and disks
 
 	Approvals   approval.Policy  // changes that somebody at the device has to approve; zero: none
@@ -106,33 +99,11 @@ func (o *Options) check() error {
 	if d := o.Store.Device(); d != string(o.Device) {
 		return fmt.Errorf("agent: store of device %q for device %q: %w", d, o.Device, fault.ErrConflict)
 	}
-	if o.Interval != 0 && o.Interval < minInterval {
+	if o.Interval < minInterval {
 		return fmt.Errorf("agent: interval %v is below %v: %w", o.Interval, minInterval, fault.ErrInvalid)
 	}
-	if o.Tag == "" {
-		o.Tag = o.Device.Tag()
-	}
-	if o.Interval == 0 {
-		o.Interval = DefaultInterval
-	}
-	if o.Jitter == 0 {
-		o.Jitter = DefaultJitter
-	}
-	if o.RestartMax <= 0 {
-		o.RestartMax = time.Minute
-	}
-	if o.StepRetryMax <= 0 {
-		o.StepRetryMax = time.Minute
-	}
-	if o.Probation <= 0 {
-		o.Probation = 5 * time.Second
-	}
-	if o.MaxBoots <= 0 {
-		o.MaxBoots = DefaultMaxBoots
-	}
-	if o.ParallelPulls <= 0 {
-		o.ParallelPulls = 2
-	}
+	o.Tag = cmp.Or(o.Tag, o.Device.Tag())
+	o.Probation, o.MaxBoots = cmp.Or(o.Probation, 5*time.Second), cmp.Or(o.MaxBoots, DefaultMaxBoots)
 	if o.Fingerprint == nil {
 		o.Fingerprint = func() string { return "" }
 	}

@@ -16,7 +16,6 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts/fault"
-	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
 const (
@@ -80,7 +79,6 @@ func (p *poll) due(l *loop) time.Time {
 	return l.windowTimes.First(l.o.PollWindows, p.next)
 }
 
-// start begins a check that is due.
 func (p *poll) start(l *loop, now time.Time) {
 	if at := p.due(l); at.IsZero() || now.Before(at) {
 		return
@@ -211,7 +209,7 @@ func (l *loop) verifiedAgain(now time.Time, r intake.Result) error {
 	if r.Again == nil {
 		return nil
 	}
-	marks := map[store.Mark]**store.State{store.Accepted: &l.accepted, store.Target: &l.target, store.Committed: &l.committed, store.LastGood: &l.lastGood}
+	marks := l.marks()
 	maps.DeleteFunc(marks, func(_ store.Mark, s **store.State) bool { return *s == nil || (*s).Digest != r.Again.Digest })
 	err := l.o.Store.Update(func(tx *store.Tx) error {
 		var errs []error
@@ -308,7 +306,7 @@ func untilPhase(now time.Time, interval, phase time.Duration) time.Duration {
 
 // jittered is d, a little longer or shorter.
 func (l *loop) jittered(d time.Duration) time.Duration {
-	return time.Duration(float64(d) * (1 - max(l.o.Jitter, 0)*(0.5-l.o.Random())))
+	return time.Duration(float64(d) * (1 - l.o.Jitter*(0.5-l.o.Random())))
 }
 
 // late is when a check that runs has taken so long that status says so; zero: none runs, or it was said.
@@ -378,9 +376,14 @@ func (l *loop) outcome(w waiter) (status.SyncResult, bool) {
 		}
 		return r, true
 	}
-	broken := func(name string, e *margo.StatusError) (status.SyncResult, bool) {
-		r.Outcome, r.Code, r.Message, r.Hint = status.SyncFailed, codes.Code(e.Code), name+": "+e.Message, l.hint(codes.Code(e.Code), "", name)
-		return r, true
+	broken := func(of *plan.Desired) bool { // nil: of all that is reported
+		for _, s := range status.ByName(l.told.statuses) {
+			if e := plan.OverallError(s); e != nil && (of == nil || of.Deployment(s.DeploymentID) != nil) {
+				r.Outcome, r.Code, r.Message, r.Hint = status.SyncFailed, codes.Code(e.Code), s.Name+": "+e.Message, l.hint(codes.Code(e.Code), "", s.Name)
+				return true
+			}
+		}
+		return false
 	}
 	switch err := l.poll.problem; {
 	case err != nil:
@@ -396,10 +399,8 @@ func (l *loop) outcome(w waiter) (status.SyncResult, bool) {
 	if l.held() {
 		return failed(status.SyncFailed, codes.Held, l.heldText(), "")
 	}
-	for _, s := range status.ByName(l.told.statuses) {
-		if e := plan.OverallError(s); e != nil && len(l.gate.waits) > 0 {
-			return broken(s.Name, e)
-		}
+	if len(l.gate.waits) > 0 && broken(nil) {
+		return r, true
 	}
 	if id, w, ok := l.waitsFor(); ok {
 		return failed(status.SyncWaiting, w.Code, status.NameOf(l.told.statuses, id)+": "+w.Message, "")
@@ -409,17 +410,8 @@ func (l *loop) outcome(w waiter) (status.SyncResult, bool) {
 		if w.before != l.committed.Digest {
 			r.Outcome = status.SyncInstalled
 		}
-		for _, s := range status.ByName(l.told.statuses) {
-			if e := plan.OverallError(s); e != nil {
-				return broken(s.Name, e)
-			}
-		}
+		broken(nil)
 		return r, true
 	}
-	for _, s := range status.ByName(l.told.statuses) {
-		if e := plan.OverallError(s); e != nil && (l.acceptedResolved == nil || l.acceptedResolved.Deployment(s.DeploymentID) != nil) {
-			return broken(s.Name, e)
-		}
-	}
-	return r, false
+	return r, broken(l.acceptedResolved)
 }

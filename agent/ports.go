@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"io"
+	"time"
 
 	"github.com/longshore-dev/longshore/agent/workload"
 )
@@ -11,28 +12,12 @@ import (
 // It never touches an object that does not carry the labels of this device. Calls come from several goroutines at once,
 // but never two about the same container, and Prepare and Teardown of a project never beside each other.
 type Runtime interface {
-	Images
-	Projects
-	Containers
-	Observer
-	Admitter
-	DiskObserver
-	VolumeKeeper
-	LockReader
-	Executor
-}
-
-// Images keeps the images of this device.
-type Images interface {
 	// Pull makes an image's content and its unpacked layers present and durable, and returns what its configuration says.
 	// progress may be nil.
 	Pull(ctx context.Context, image workload.Image, progress func(done, total int64)) (workload.ImageInfo, error)
 	// Collect drops images and unpacked layers that are not in keep.
 	Collect(ctx context.Context, keep []workload.Image) error
-}
 
-// Projects makes what containers share.
-type Projects interface {
 	// Prepare makes a project's networks, volumes and addresses, whatever containers exist.
 	Prepare(ctx context.Context, p *workload.Project) error
 	// Activate lets a service's address and ports lead to container id in place of the other container of its replica, for
@@ -42,10 +27,7 @@ type Projects interface {
 	Deactivate(ctx context.Context, id string) error
 	// Teardown deletes what a project without containers still owns. Volumes stay.
 	Teardown(ctx context.Context, project string) error
-}
 
-// Containers changes containers, and asks them.
-type Containers interface {
 	// Create makes a container, not started. The project must be prepared, the image pulled. [workload.ErrImageGone]: one that it needs
 	// is not here any more.
 	Create(ctx context.Context, p *workload.Project, c workload.Container) error
@@ -60,10 +42,15 @@ type Containers interface {
 	Remove(ctx context.Context, id string) error
 	// Probe asks once. A nil error is healthy; ctx bounds it.
 	Probe(ctx context.Context, id string, p workload.Probe) error
-}
+	// Exec runs a process in a running container and returns its exit code (128 and the signal's number when a signal
+	// ended it) once it has ended and all of its output is written. When ctx ends, the process is killed. fault.ErrNotFound:
+	// no such container; fault.ErrConflict: it does not run; fault.ErrInvalid: there is no such program or user in it.
+	Exec(ctx context.Context, id string, o ExecOptions) (exit int, err error)
 
-// Observer reads what is there and what happens.
-type Observer interface {
+	// Admit holds all projects that the device is to run against each other and against the machine as it is now, before anything is stopped.
+	// What this agent runs already is no conflict: it will make room. What cannot run is in [workload.Conflicts]; any other error
+	// says nothing about a project, and Admit is called again.
+	Admit(ctx context.Context, projects []*workload.Project) error
 	// Observe lists what is there, fresh from the runtime.
 	Observe(ctx context.Context) (workload.Observed, error)
 	// Events sends changes until ctx ends. The channel is closed then, and after a lost connection once EventLost
@@ -73,12 +60,19 @@ type Observer interface {
 	Usage(ctx context.Context) ([]workload.Usage, []workload.LogUsage, error)
 	// Logs opens the output of a container. Follow ends with ctx.
 	Logs(ctx context.Context, id string, o workload.LogOptions) (io.ReadCloser, error)
-}
 
-// DiskObserver knows how much room its file systems have.
-type DiskObserver interface {
 	// Space is how much room there is where images and the output of containers go, each file system once.
 	Space(ctx context.Context) ([]workload.Space, error)
 	// Footprint is how many bytes the removal of a project gives back: its containers' layers and output. Volumes stay.
 	Footprint(ctx context.Context, project string) (int64, error)
+
+	// StoredVolumes lists the named volumes that have data, also those that no project uses any more. The project of a volume that projects share
+	// by its name is "".
+	StoredVolumes(ctx context.Context) ([]workload.StoredVolume, error)
+	// VolumeSize is how many bytes of the disk a volume takes.
+	VolumeSize(ctx context.Context, project, name string) (int64, error)
+	// TakeVolume takes a volume away, at once. free then deletes its data, which may take long. fault.ErrNotFound: there is none.
+	TakeVolume(ctx context.Context, project, name string) (free func(context.Context) error, err error)
+	// ReadVolumeFile reads a file at the top of a named volume. fault.ErrNotFound: there is none.
+	ReadVolumeFile(ctx context.Context, project string, v workload.Volume, name string, limit int64) (data []byte, modified time.Time, err error)
 }

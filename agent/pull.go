@@ -14,6 +14,8 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 )
 
+const parallelPulls = 2 // images at a time
+
 // pulling brings images, beside everything else. The loop has two: one for the accepted generation, one for images of the
 // target that were lost, so that what runs does not wait for a slow update. It is part of the loop.
 type pulling struct {
@@ -73,7 +75,7 @@ func (p *pulling) start(l *loop, want *plan.Desired) {
 	p.digest, p.cancel, p.kick = want.Digest, cancel, make(chan struct{}, 1)
 	p.images, p.rebuilt, p.ready = nameAll(want), l.rebuilt, ""
 	puller := loading.Puller{
-		Pull: l.o.Runtime.Pull, Parallel: l.o.ParallelPulls, Patient: p != &l.pull, Progress: p.progress, Now: l.o.Now, Kick: p.kick,
+		Pull: l.o.Runtime.Pull, Parallel: parallelPulls, Patient: p != &l.pull, Progress: p.progress, Now: l.o.Now, Kick: p.kick,
 		Tell: func(a loading.Attempt) { l.send(func(l *loop) { l.pullTried(p, want, a) }) },
 	}
 	l.background(func() {
@@ -181,8 +183,8 @@ func (l *loop) refilled() {
 func (l *loop) rejectsUpdate() bool {
 	var a plan.Assessment
 	q := l.assessmentInput(l.o.Now())
-	for i := range l.acceptedResolved.Deployments {
-		q.RecordFailedPull(&a, &l.acceptedResolved.Deployments[i])
+	for d := range l.acceptedResolved.All() {
+		q.RecordFailedPull(&a, d)
 	}
 	return len(a.Bad) > 0
 }

@@ -8,8 +8,6 @@ import (
 	"github.com/longshore-dev/longshore/agent/status"
 )
 
-var _ status.EventSink = (*Agent)(nil)
-
 // Containers lists the containers that the device needs or has, in order of deployments, components and services.
 func (a *Agent) Containers() []status.Container {
 	if t := a.tables.Load(); t != nil {
@@ -41,9 +39,6 @@ func (a *Agent) Logs(ctx context.Context, r status.LogRequest) (io.ReadCloser, e
 func (a *Agent) Events(ctx context.Context, r status.EventRequest, tell func(status.Event) error) error {
 	return a.events.Follow(ctx, a.done, r, tell)
 }
-
-// Emit adds an event to those that the agent emits. Its time and number are set here.
-func (a *Agent) Emit(e status.Event) { a.events.Emit(e) }
 
 // Counts returns what the agent has counted since it started.
 func (a *Agent) Counts() status.Counts {

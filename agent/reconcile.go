@@ -16,12 +16,7 @@ type Repairer interface {
 	// Repair checks and repairs, and returns a phrase for each repaired thing. A nil error: everything is right now. Doing it
 	// again is no error.
 	Repair(ctx context.Context) (repaired []string, err error)
-}
-
-// Watcher is a Repairer that notices at once when something may be broken.
-type Watcher interface {
-	Repairer
-	// Watch sends at each such moment until ctx ends. Several may be one send; the channel is closed in the end.
+	// Watch sends at each moment when something may be broken, until ctx ends. Several may be one send; the channel is closed in the end.
 	Watch(ctx context.Context) (<-chan struct{}, error)
 }
 
@@ -33,7 +28,7 @@ type repairs struct {
 }
 
 const (
-	repairEvery = time.Minute // for what a Watcher does not notice: each look takes some 10 ms where there are 20 containers
+	repairEvery = time.Minute // for what Watch does not notice: each look takes some 10 ms where there are 20 containers
 	repairLimit = time.Minute // of one call
 
 	maxRepaired = 5 // repairs that one event lists
@@ -45,12 +40,9 @@ func (l *loop) reconcile() {
 	if l.o.Repairer == nil {
 		return
 	}
-	var broken <-chan struct{}
-	if w, ok := l.o.Repairer.(Watcher); ok {
-		var err error
-		if broken, err = w.Watch(l.ctx); err != nil && l.ctx.Err() == nil {
-			l.log.Warn("what breaks beside the runtime is noticed only now and then", "every", repairEvery, "err", err)
-		}
+	broken, err := l.o.Repairer.Watch(l.ctx)
+	if err != nil && l.ctx.Err() == nil {
+		l.log.Warn("what breaks beside the runtime is noticed only now and then", "every", repairEvery, "err", err)
 	}
 	for l.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(l.ctx, repairLimit)

@@ -21,27 +21,18 @@ type revisions struct {
 	restarting map[string]string             // as saved, of [plan.Supervision].Restarting
 }
 
-func newRevisions() revisions {
-	return revisions{map[string]plan.GoodRevision{}, map[digest.Digest]store.Bad{}, map[string]workload.ImageInfo{}, map[string]string{}}
-}
-
 // recall reads what was remembered of revisions and restarts: no network.
 func (l *loop) recall() error {
 	var good []store.Good
+	var bad []store.Bad
 	err := l.o.Store.View(func(tx *store.Tx) error {
-		var err1, err3, err4, err5 error
-		good, err1 = tx.Good()
-		bad, err2 := tx.Bad()
-		l.restarting, err3 = tx.Again()
-		l.sup.FailedBefore, err4 = tx.Ailing()
-		l.images, err5 = tx.Images()
-		for _, b := range bad {
-			l.bad[b.Digest] = b
-		}
-		return errors.Join(err1, err2, err3, err4, err5)
+		return errors.Join(into(tx.Good, &good), into(tx.Bad, &bad), into(tx.Again, &l.restarting), into(tx.Ailing, &l.sup.FailedBefore), into(tx.Images, &l.images))
 	})
 	if err != nil {
 		return err
+	}
+	for _, b := range bad {
+		l.bad[b.Digest] = b
 	}
 	l.sup.Restarting = maps.Clone(l.restarting)
 	for _, g := range good {
@@ -68,8 +59,7 @@ func (l *loop) goodRecord(now time.Time, d *plan.Deployment) store.Good {
 // goodOf is which revisions are good once somebody has chosen a state that ran before. One that failed since then stays replaced.
 func (l *loop) goodOf(now time.Time, d *plan.Desired) map[string]plan.GoodRevision {
 	out := map[string]plan.GoodRevision{}
-	for i := range d.Deployments {
-		x := &d.Deployments[i]
+	for x := range d.All() {
 		g, ok := l.good[x.ID]
 		if _, bad := l.bad[x.Digest]; !bad {
 			g, ok = plan.GoodRevision{Record: l.goodRecord(now, x), Deployment: x}, true
@@ -81,10 +71,10 @@ func (l *loop) goodOf(now time.Time, d *plan.Desired) map[string]plan.GoodRevisi
 	return out
 }
 
-func goodRecords(all map[string]plan.GoodRevision) []store.Good {
-	var out []store.Good
-	for _, g := range all {
-		out = append(out, g.Record)
+func goodRecords(all map[string]plan.GoodRevision) map[string]store.Good {
+	out := map[string]store.Good{}
+	for id, g := range all {
+		out[id] = g.Record
 	}
 	return out
 }
@@ -184,10 +174,8 @@ func (l *loop) setRestarting(runs map[string]string) {
 func digests(ds ...*plan.Desired) map[digest.Digest]bool {
 	out := map[digest.Digest]bool{}
 	for _, d := range ds {
-		if d != nil {
-			for i := range d.Deployments {
-				out[d.Deployments[i].Digest] = true
-			}
+		for x := range d.All() {
+			out[x.Digest] = true
 		}
 	}
 	return out

@@ -81,7 +81,7 @@ func (l *loop) capabilitiesBody(tx *store.Tx, transitions *artifacts.CurrentTran
 		w := l.gate.waits[id]
 		x.Waiting = append(x.Waiting, artifacts.CurrentWait{Deployment: id, Name: status.NameOf(l.told.statuses, id), Code: string(w.Code), Message: w.Message, Until: w.Until})
 	}
-	if w := l.trustWaits(); w != nil {
+	if w, _ := l.trustWaits(); w != nil {
 		x.Waiting = append(x.Waiting, artifacts.CurrentWait{Deployment: status.TrustPolicyName, Name: status.TrustPolicyName, Code: string(w.Code), Message: w.Message, Until: w.Until})
 	}
 	if r := l.refused; r != nil {
@@ -98,9 +98,7 @@ func (l *loop) capabilitiesBody(tx *store.Tx, transitions *artifacts.CurrentTran
 	if err != nil {
 		return nil, err
 	}
-	for _, s := range security[max(0, len(security)-maxReported):] {
-		x.Security = append(x.Security, status.NewSecurityEvent(s))
-	}
+	x.Security = security[max(0, len(security)-maxReported):]
 	if x.Decisions, err = reportedDecisions(tx); err != nil {
 		return nil, err
 	}
@@ -389,7 +387,7 @@ func (l *loop) accept(now time.Time, r intake.Result) error {
 				return status.Same(l.told.statuses[s.DeploymentID], s)
 			}), a.Removed),
 			l.saveProgress(tx, l.progressed),
-			setChanges(tx, begun),
+			tx.SetChanges(l.gate.records),
 			l.capabilities(tx, now),
 		)
 	})

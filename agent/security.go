@@ -15,7 +15,7 @@ import (
 type securityEvent struct {
 	store.Security
 	all    []store.Security
-	counts map[string]uint64
+	counts map[codes.Code]uint64
 	told   bool
 }
 
@@ -25,7 +25,7 @@ const maxUnsavedSecurity = 64
 // newSecurityEvent is one of now, as the device believes it to be: its own clock may have forgotten everything, and what comes first or
 // last, and is kept, must not depend on that.
 func (l *loop) newSecurityEvent(code codes.Code, d digest.Digest, generation uint64, message string) *securityEvent {
-	return &securityEvent{Security: store.Security{Code: string(code), Digest: d, Generation: generation, Message: status.Cut(message, status.MaxMessage), Last: l.clock.Now().UTC()}}
+	return &securityEvent{Security: store.Security{Code: code, Digest: d, Generation: generation, Message: status.Cut(message, status.MaxMessage), Last: l.clock.Now().UTC()}}
 }
 
 // save keeps it; nil keeps nothing.
@@ -43,7 +43,6 @@ func (x *securityEvent) save(tx *store.Tx) (err error) {
 	return err
 }
 
-// emitSecurity emits what was saved.
 func (l *loop) emitSecurity(x *securityEvent) {
 	if x == nil {
 		return
@@ -58,7 +57,7 @@ func (l *loop) announceSecurity(x *securityEvent) {
 		return
 	}
 	x.told = true
-	l.events.Emit(status.Event{Kind: status.EventSecurity, Code: codes.Code(x.Code), Generation: x.Generation, Digest: x.Digest, Message: x.Message})
+	l.events.Emit(status.Event{Kind: status.EventSecurity, Code: x.Code, Generation: x.Generation, Digest: x.Digest, Message: x.Message})
 	l.log.Warn("this may be an attack", "code", x.Code, "generation", x.Generation, "digest", x.Digest, "err", x.Message)
 }
 
@@ -101,11 +100,8 @@ func (l *loop) retrySecurity(now time.Time) {
 }
 
 // setSecurity takes over the security events that are kept.
-func (l *loop) setSecurity(all []store.Security, counts map[string]uint64) {
-	l.security = make([]status.SecurityEvent, len(all))
-	for i, s := range all {
-		l.security[i] = status.NewSecurityEvent(s)
-	}
+func (l *loop) setSecurity(all []store.Security, counts map[codes.Code]uint64) {
+	l.security = append([]store.Security{}, all...)
 	l.events.SetSecurity(counts)
 }
 
@@ -139,7 +135,7 @@ func (l *loop) recallSecurity(tx *store.Tx) error {
 	l.setSecurity(all, counts)
 	for _, s := range all {
 		l.events.Recall(status.Event{
-			Time: s.Last, Kind: status.EventSecurity, Code: codes.Code(s.Code), Generation: s.Generation, Digest: s.Digest, Message: s.Message, Count: s.Count,
+			Time: s.Last, Kind: status.EventSecurity, Code: s.Code, Generation: s.Generation, Digest: s.Digest, Message: s.Message, Count: s.Count,
 		})
 	}
 	return nil

@@ -31,10 +31,6 @@ type steps struct {
 	wake  time.Time                     // from the last plan
 }
 
-func newSteps() steps {
-	return steps{slots: make(chan struct{}, stepsAtOnce), long: map[string]context.CancelFunc{}}
-}
-
 // step does one step and brings the result to the loop.
 func (l *loop) step(ctx context.Context, st plan.Step) {
 	begun := l.o.Now()
@@ -59,7 +55,7 @@ func (l *loop) step(ctx context.Context, st plan.Step) {
 		if st.Verb == plan.Stop {
 			l.reported(st.Container) // it may have ended all the same
 		}
-		r := l.sup.Fail(l.o.Now(), st, err, l.p)
+		r := l.sup.Fail(l.o.Now(), st, err)
 		if errors.Is(err, workload.ErrImageGone) {
 			l.refill.again()
 		}
@@ -105,7 +101,7 @@ func (l *loop) begin(st plan.Step) {
 // giveUp ends the starts of containers that are not wanted any more.
 func (l *loop) giveUp() {
 	for id, cancel := range l.steps.long {
-		if _, _, c := l.targetResolved.Container(id); c == nil {
+		if !l.needs(id) {
 			cancel()
 		}
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/store"
@@ -16,6 +17,11 @@ type states struct {
 	acceptedDesired, acceptedResolved     *plan.Desired // nil once the accepted state is the target
 	rebuilt                               int           // how often the resolved ones were made
 	refused                               *store.Refused
+}
+
+// marks are those that the store has, by the marks that it has them under.
+func (s *states) marks() map[store.Mark]**store.State {
+	return map[store.Mark]**store.State{store.Accepted: &s.accepted, store.Target: &s.target, store.Committed: &s.committed, store.LastGood: &s.lastGood}
 }
 
 // rebuild makes the resolved target and accepted states anew after anything that they follow from has changed.
@@ -57,19 +63,9 @@ func (l *loop) known(applied bool) plan.Memory {
 // forget drops what is known of images that nothing wants any more.
 func (l *loop) forget() {
 	wanted := map[string]bool{}
-	for _, d := range []*plan.Desired{l.targetDesired, l.acceptedDesired} {
-		if d != nil {
-			for _, img := range d.Images() {
-				wanted[img.Name()] = true
-			}
-		}
-	}
-	for _, g := range l.good {
-		if g.Deployment != nil {
-			for _, img := range g.Deployment.Images() {
-				wanted[img.Name()] = true
-			}
-		}
+	_, _, good, _ := l.keep()
+	for _, img := range slices.Concat(l.targetDesired.Images(), l.acceptedDesired.Images(), good) {
+		wanted[img.Name()] = true
 	}
 	maps.DeleteFunc(l.images, func(name string, _ workload.ImageInfo) bool { return !wanted[name] })
 }

@@ -180,8 +180,8 @@ func (l *loop) trustProblems(now time.Time, s *status.Status, add func(code code
 	if t.Expired {
 		add(codes.TrustExpired, fmt.Sprintf("trust policy version %d expired %s", t.Version, t.Expires.UTC().Format(time.RFC3339)), "decides by it all the same", "", t.Expires)
 	}
-	if w := l.trustWaits(); w != nil {
-		add(w.Code, w.Message, fmt.Sprintf("decides by version %d; what the new one revokes counts already", t.Version), "", w.since)
+	if w, since := l.trustWaits(); w != nil {
+		add(w.Code, w.Message, fmt.Sprintf("decides by version %d; what the new one revokes counts already", t.Version), "", since)
 	}
 	if t.Note != "" {
 		add(codes.TrustUnused, t.Note, fmt.Sprintf("decides by version %d", t.Version), "", time.Time{})
@@ -206,20 +206,7 @@ func (l *loop) revoked() []store.Revocation {
 	if l.o.Trust == nil || l.target == nil {
 		return nil
 	}
-	var keys []digest.Digest
-	for _, s := range l.target.Signers {
-		if !slices.Contains(keys, s.Key) {
-			keys = append(keys, s.Key)
-		}
-	}
-	content := []digest.Digest{l.target.Digest}
-	if l.targetResolved != nil {
-		content = append(content, l.targetResolved.Blobs...)
-		for _, img := range l.targetResolved.Images() {
-			content = append(content, img.Digest)
-		}
-	}
-	return l.o.Trust.Revoked(keys, content)
+	return l.o.Trust.Revoked(evidence(l.target, l.targetResolved))
 }
 
 // signedWith returns under which names a key signed what of the running generation.

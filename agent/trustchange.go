@@ -33,7 +33,7 @@ func (l *loop) holdTrust(now time.Time) func(intake.TrustVersion) bool {
 		if !ok {
 			r = store.Change{ID: v.Digest, Since: now}
 		}
-		return waitOfTrust(r, policy, now, counted) != nil
+		return trustQuestion(r, policy, now, counted).Wait() != nil
 	}
 }
 
@@ -49,11 +49,7 @@ func (l *loop) approveTrust(now time.Time) {
 	}
 	records := maps.Clone(l.gate.records)
 	records[r.ID] = *r
-	l.keepChanges(now, records, []store.Change{*r}, c)
-}
-
-func waitOfTrust(r store.Change, policy approval.Policy, now, counted time.Time) *plan.Wait {
-	return trustQuestion(r, policy, now, counted).Wait()
+	l.keepChanges(now, records, c)
 }
 
 func trustQuestion(r store.Change, policy approval.Policy, now, counted time.Time) approval.Question {
@@ -85,32 +81,20 @@ func (l *loop) waitingChanges() []plan.Change {
 }
 
 // trustWaiting is why a version of the trust policy is not taken over; nil: nothing holds it back.
-func (l *loop) trustWaiting(r store.Change) *status.Waiting {
-	w := waitOfTrust(r, l.o.Approvals, l.o.Now(), l.gate.countedAt)
-	if w == nil {
-		return nil
-	}
-	return &status.Waiting{Code: w.Code, Message: w.Message, Until: w.Until}
+func (l *loop) trustWaiting(r store.Change) *plan.Wait {
+	return trustQuestion(r, l.o.Approvals, l.o.Now(), l.gate.countedAt).Wait()
 }
 
-// trustWait is a version of the trust policy that waits.
-type trustWait struct {
-	status.Waiting
-	since time.Time
-}
-
-// trustWaits is the version of the trust policy that waits, for reports; nil: none does.
-func (l *loop) trustWaits() *trustWait {
+// trustWaits is why the next version of the trust policy waits, for reports, and since when; nil: none does.
+func (l *loop) trustWaits() (w *plan.Wait, since time.Time) {
 	r := l.heldTrust()
 	if r == nil {
-		return nil
+		return nil, since
 	}
-	w := l.trustWaiting(*r)
-	if w == nil {
-		return nil
+	if w = l.trustWaiting(*r); w != nil {
+		w.Message = fmt.Sprintf("trust policy version %d: %s", r.Trust.Version, w.Message)
 	}
-	w.Message = fmt.Sprintf("trust policy version %d: %s", r.Trust.Version, w.Message)
-	return &trustWait{*w, r.Since}
+	return w, r.Since
 }
 
 // noteHeld takes in which version of the trust policy waits, as a refresh found it.
@@ -140,32 +124,26 @@ func (l *loop) replaceHeld(now time.Time, v *intake.TrustVersion) {
 	if v == nil && len(records) == len(l.gate.records) {
 		return
 	}
-	var errs []error
-	err := l.o.Store.Update(func(tx *store.Tx) error {
-		if v != nil {
-			told := slices.Clone(v.Changes)
-			if more := len(told) - maxTold; more > 0 {
-				told = append(told[:maxTold], fmt.Sprintf("and %d more", more))
-			}
-			for i := range told {
-				told[i] = status.Cut(told[i], status.MaxMessage)
-			}
-			c := store.Change{
-				ID: v.Digest, Deployment: status.TrustPolicyName, Since: now,
-				Trust: &store.TrustChange{Version: v.Version, SignedBy: v.SignedBy, Changes: told},
-			}
-			records[c.ID] = c
-			errs = append(errs, tx.SetChange(c))
+	if v != nil {
+		told := slices.Clone(v.Changes)
+		if more := len(told) - maxTold; more > 0 {
+			told = append(told[:maxTold], fmt.Sprintf("and %d more", more))
 		}
-		l.gate.records = records
-		errs = append(errs, tx.RetainChanges(keys(records)), l.capabilities(tx, now))
-		return errors.Join(errs...)
-	})
+		for i := range told {
+			told[i] = status.Cut(told[i], status.MaxMessage)
+		}
+		records[v.Digest] = store.Change{
+			ID: v.Digest, Deployment: status.TrustPolicyName, Since: now,
+			Trust: &store.TrustChange{Version: v.Version, SignedBy: v.SignedBy, Changes: told},
+		}
+	}
+	l.gate.records = records
+	err := l.o.Store.Update(func(tx *store.Tx) error { return errors.Join(tx.SetChanges(records), l.capabilities(tx, now)) })
 	if err != nil { // it counts all the same until the agent ends, and is found again then
 		l.log.Error("cannot save which trust policy waits", "err", err)
 	}
 	l.nudge()
-	if w := l.trustWaits(); w != nil && v != nil {
+	if w, _ := l.trustWaits(); w != nil && v != nil {
 		l.log.Info("the next trust policy waits", "version", v.Version, "digest", v.Digest, "code", w.Code, "why", w.Message)
 		l.events.Emit(status.Event{
 			Kind: status.EventTrust, Digest: v.Digest, Code: w.Code,

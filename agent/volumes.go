@@ -14,17 +14,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// VolumeKeeper lists the named volumes on the disk, also of those that no project uses any more. project is ""
-// for a volume that projects share by its name.
-type VolumeKeeper interface {
-	// StoredVolumes lists the volumes that have data.
-	StoredVolumes(ctx context.Context) ([]workload.StoredVolume, error)
-	// VolumeSize is how many bytes of the disk a volume takes.
-	VolumeSize(ctx context.Context, project, name string) (int64, error)
-	// TakeVolume takes a volume away, at once. free then deletes its data, which may take long. fault.ErrNotFound: there is none.
-	TakeVolume(ctx context.Context, project, name string) (free func(context.Context) error, err error)
-}
-
 // volumes is what the loop knows of the named volumes on the disk.
 type volumes struct {
 	stored []workload.StoredVolume // as last listed
@@ -39,9 +28,7 @@ func (l *loop) listVolumes() {
 		return
 	}
 	l.volumes.busy, l.volumes.stale = true, false
-	l.background(func() {
-		ctx, cancel := context.WithTimeout(l.ctx, diskLimit)
-		defer cancel()
+	l.within(diskLimit, func(ctx context.Context) {
 		stored, err := l.o.Runtime.StoredVolumes(ctx)
 		l.send(func(l *loop) {
 			l.volumes.busy, l.volumes.listed = false, true
@@ -62,7 +49,7 @@ func (l *loop) usesVolume() (func(v workload.StoredVolume) bool, error) {
 	}
 	used := map[string]bool{}
 	use := func(d *plan.Deployment) {
-		for _, c := range d.Components {
+		for c := range d.All() {
 			for _, v := range c.Project.Volumes {
 				used[workload.StoredVolume{Project: c.Project.Name, Name: v.Name}.ID()] = true
 				used[v.Shared] = true
@@ -70,14 +57,12 @@ func (l *loop) usesVolume() (func(v workload.StoredVolume) bool, error) {
 		}
 	}
 	for _, state := range []*plan.Desired{l.targetDesired, l.targetResolved, l.acceptedDesired, l.acceptedResolved} {
-		for i := range state.All() {
-			use(&state.Deployments[i])
+		for d := range state.All() {
+			use(d)
 		}
 	}
 	for _, g := range l.good {
-		if g.Deployment != nil {
-			use(g.Deployment)
-		}
+		use(g.Deployment)
 	}
 	going := false // a project whose description is gone has something still: it may be any shared volume
 	for _, p := range l.sight.seen.Projects {

@@ -76,7 +76,6 @@ func (l *loop) lookAtWindows(now time.Time) {
 	}
 }
 
-// showWindows completes a status.
 func (l *loop) showWindows(now time.Time, s *status.Status) {
 	s.PollWindow, s.ChangeWindow = l.windowTimes.Status(l.o.PollWindows, now), l.windowTimes.Status(l.changeWindows(), now)
 	if c := s.ChangeWindow; c != nil {

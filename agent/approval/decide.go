@@ -14,7 +14,6 @@ import (
 type Decided struct {
 	Changes   []plan.Change                  // of the newest state; those that were found bad are not among them
 	Records   map[digest.Digest]store.Change // all that are to be kept
-	Fresh     []store.Change                 // of these: new or other than before
 	Automatic []plan.Change                  // that are approved automatically by now
 	Waits     map[string]plan.Wait           // by deployment, of what is applied
 	At        time.Time                      // when to decide again; zero: not by itself
@@ -39,18 +38,14 @@ func (f *Facts) Decide() Decided {
 		if _, both := out.Records[c.ID]; both && !applied {
 			continue
 		}
-		was, known := f.Records[c.ID]
+		r, known := f.Records[c.ID]
 		if !known {
-			was = store.Change{ID: c.ID, Deployment: c.Deployment, Since: f.Now}
+			r = store.Change{ID: c.ID, Deployment: c.Deployment, Since: f.Now}
 		}
-		r := was
 		if r.Begun.IsZero() {
 			r = f.decide(&out, c, r, applied)
 		}
 		out.Records[c.ID] = r
-		if !known || r != was {
-			out.Fresh = append(out.Fresh, r)
-		}
 	}
 	return out
 }

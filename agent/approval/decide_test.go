@@ -72,7 +72,7 @@ func TestDecide(t *testing.T) {
 		"it never ran completely":             {func(f *approval.Facts) { f.Policy, f.Good = asks, nil }, "", time.Time{}, true, false},
 	} {
 		d := facts(x.edit).Decide()
-		if len(d.Changes) != 1 || len(d.Fresh) > 1 || len(d.Records) != 1 {
+		if len(d.Changes) != 1 || len(d.Records) != 1 {
 			t.Errorf("%s: %+v", name, d)
 			continue
 		}
@@ -80,7 +80,7 @@ func TestDecide(t *testing.T) {
 		if w := d.Waits["id"]; w.Code != x.wait || !w.Until.Equal(x.until) || !d.At.Equal(x.until) {
 			t.Errorf("%s: waits %+v, looked at again %v; want %s until %v", name, w, d.At, x.wait, x.until)
 		}
-		if begun := !r.Begun.IsZero(); begun != x.begun || begun && (r.For != digest.FromString("state 2") || len(d.Fresh) != 1) || len(d.LocksAgain) > 0 != x.again {
+		if begun := !r.Begun.IsZero(); begun != x.begun || begun && r.For != digest.FromString("state 2") || len(d.LocksAgain) > 0 != x.again {
 			t.Errorf("%s: begun %t, for %s, locks again %v; want %t", name, begun, r.For, d.LocksAgain, x.begun)
 		}
 	}
@@ -93,7 +93,7 @@ func TestDecideOnWhatIsLoaded(t *testing.T) {
 		f.Policy = approval.Policy{Kinds: []plan.Kind{plan.Configuration}}
 	})
 	d := f.Decide()
-	if len(d.Changes) != 1 || len(d.Waits) != 0 || len(d.Fresh) != 1 || !d.Fresh[0].Begun.IsZero() {
+	if len(d.Changes) != 1 || len(d.Waits) != 0 || len(d.Records) != 1 || !d.Records[d.Changes[0].ID].Begun.IsZero() {
 		t.Errorf("%+v", d)
 	}
 	if f.FinishesFirst() { // nothing has begun

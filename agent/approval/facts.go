@@ -59,8 +59,8 @@ func (f *Facts) refused() bool {
 func (f *Facts) Lockable() []*plan.Deployment {
 	var out []*plan.Deployment
 	for _, g := range f.Good {
-		for i := range g.Deployment.All() {
-			if p := g.Deployment.Components[i].Project; slices.ContainsFunc(p.Volumes, func(v workload.Volume) bool { return v.Name == LockVolume }) {
+		for c := range g.Deployment.All() {
+			if slices.ContainsFunc(c.Project.Volumes, func(v workload.Volume) bool { return v.Name == LockVolume }) {
 				out = append(out, g.Deployment)
 				break
 			}
@@ -195,8 +195,8 @@ func (f *Facts) Begun() bool {
 			return true
 		}
 	}
-	for i := range f.Desired.Deployments {
-		g, ok := f.Good[f.Desired.Deployments[i].ID]
+	for d := range f.Desired.All() {
+		g, ok := f.Good[d.ID]
 		if ok && g.Record.State == f.Target.Digest && g.Record.Accepted.Equal(f.Target.AcceptedAt) { // another one is of when it was the target before
 			return true
 		}

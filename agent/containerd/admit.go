@@ -9,15 +9,12 @@ import (
 	"github.com/longshore-dev/longshore/agent/admission"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/containerd/features"
 	"github.com/longshore-dev/longshore/agent/containerd/paths"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
-
-var _ agent.Admitter = (*Runtime)(nil)
 
 // Admit checks projects against each other, the machine and its networks as they are now. It changes nothing.
 func (r *Runtime) Admit(ctx context.Context, projects []*workload.Project) error {

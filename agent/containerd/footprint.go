@@ -8,14 +8,11 @@ import (
 	"github.com/containerd/errdefs"
 	"golang.org/x/sys/unix"
 
-	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/containerd/usage"
 	"github.com/longshore-dev/longshore/agent/workload"
 )
-
-var _ agent.DiskObserver = (*Runtime)(nil)
 
 // Space returns the free space of the file systems that containerd and the agent write to.
 func (r *Runtime) Space(ctx context.Context) ([]workload.Space, error) {
@@ -79,8 +76,6 @@ func (r *Runtime) Usage(ctx context.Context) ([]workload.Usage, []workload.LogUs
 	return out, logs, nil
 }
 
-var _ agent.VolumeKeeper = (*Runtime)(nil)
-
 // StoredVolumes lists the named volumes that have data on this device, without those that a driver mounts.
 func (r *Runtime) StoredVolumes(context.Context) ([]workload.StoredVolume, error) {
 	return r.volumes.Stored()
@@ -95,8 +90,6 @@ func (r *Runtime) VolumeSize(ctx context.Context, project, name string) (int64, 
 func (r *Runtime) TakeVolume(ctx context.Context, project, name string) (free func(context.Context) error, err error) {
 	return r.volumes.Take(ctx, project, name)
 }
-
-var _ agent.LockReader = (*Runtime)(nil)
 
 // ReadVolumeFile reads a file of an application, see [volumes.Store.ReadFile].
 func (r *Runtime) ReadVolumeFile(_ context.Context, project string, v workload.Volume, name string, limit int64) ([]byte, time.Time, error) {

@@ -46,10 +46,7 @@ const (
 	reconnectDelay = 2 * time.Second
 )
 
-var (
-	_ agent.Runtime  = (*Runtime)(nil)
-	_ agent.Executor = (*Runtime)(nil)
-)
+var _ agent.Runtime = (*Runtime)(nil)
 
 // Runtime is the agent's runtime on containerd. Its methods may be called from several goroutines.
 type Runtime struct {

@@ -42,43 +42,38 @@ func Assess(q AssessmentInput) Assessment {
 	out := Assessment{Settled: q.Target != nil && q.Accepted == nil, FailedBefore: map[string]uint64{}}
 	known := map[string]bool{}
 	wanted := map[string]bool{}
-	if q.Target != nil {
-		for i := range q.Target.Deployments {
-			d := &q.Target.Deployments[i]
-			known[d.ID] = true
-			for j := range d.Components {
-				wanted[d.Components[j].Project.Name] = true
-			}
-			views := pl.views(d)
-			now := q.running(d, views)
-			up := d.Refused == nil && d.Blocked == nil && d.Waiting == nil
-			for _, v := range views {
-				up = up && v.up && (v.fault == nil || !v.fault.Permanent)
-			}
-			out.Settled = out.Settled && up
-			if up && q.Good[d.ID].Record.Digest != d.Digest {
-				out.Good = append(out.Good, d)
-			}
-			if d.Waiting != nil {
-				now = q.waits(d, now)
-			}
-			out.Stage = out.Stage.and(q.stage(d, views, now))
-			q.recordFailedUpdate(&out, d, views)
-			q.failedBefore(&out, d, views)
-			if nd := q.Accepted.Deployment(d.ID); nd != nil {
-				q.RecordFailedPull(&out, nd)
-				now = q.next(nd, now, q.Accepted.Generation)
-			}
-			out.Statuses = append(out.Statuses, now)
+	for d := range q.Target.All() {
+		known[d.ID] = true
+		for c := range d.All() {
+			wanted[c.Project.Name] = true
 		}
+		views := pl.views(d)
+		now := q.running(d, views)
+		up := d.Refused == nil && d.Blocked == nil && d.Waiting == nil
+		for _, v := range views {
+			up = up && v.up && (v.fault == nil || !v.fault.Permanent)
+		}
+		out.Settled = out.Settled && up
+		if up && q.Good[d.ID].Record.Digest != d.Digest {
+			out.Good = append(out.Good, d)
+		}
+		if d.Waiting != nil {
+			now = q.waits(d, now)
+		}
+		out.Stage = out.Stage.and(q.stage(d, views, now))
+		q.recordFailedUpdate(&out, d, views)
+		q.failedBefore(&out, d, views)
+		if nd := q.Accepted.Deployment(d.ID); nd != nil {
+			q.RecordFailedPull(&out, nd)
+			now = q.next(nd, now, q.Accepted.Generation)
+		}
+		out.Statuses = append(out.Statuses, now)
 	}
-	if q.Accepted != nil {
-		for i := range q.Accepted.Deployments {
-			if d := &q.Accepted.Deployments[i]; !known[d.ID] {
-				known[d.ID] = true
-				q.RecordFailedPull(&out, d)
-				out.Statuses = append(out.Statuses, q.next(d, store.Status{}, q.Accepted.Generation))
-			}
+	for d := range q.Accepted.All() {
+		if !known[d.ID] {
+			known[d.ID] = true
+			q.RecordFailedPull(&out, d)
+			out.Statuses = append(out.Statuses, q.next(d, store.Status{}, q.Accepted.Generation))
 		}
 	}
 	if d := cmp.Or(q.Accepted, q.Target); d != nil {
@@ -108,17 +103,16 @@ func Assess(q AssessmentInput) Assessment {
 // failedBefore records which containers of the last good revision fail. An update that does not change them does not fail because of
 // them: rolling back would restore the same containers. A container stops counting as failed when its run has lasted: after a
 // restart of the agent one that crashes repeatedly looks well for a moment.
-func (q AssessmentInput) failedBefore(out *Assessment, d *Deployment, views []view) {
+func (q AssessmentInput) failedBefore(out *Assessment, d *Deployment, views []*view) {
 	good := q.Good[d.ID].Deployment
 	if good == nil {
 		return
 	}
-	for i := range views {
-		for j := range views[i].slots {
-			x := &views[i].slots[j]
+	for _, v := range views {
+		for _, x := range v.slots {
 			since, was := q.Supervision.FailedBefore[x.c.ID]
 			switch {
-			case !x.there, good.container(x.c.ID) == nil, x.well && (x.settled || !was):
+			case !x.there, !good.needs(x.c.ID), x.well && (x.settled || !was):
 			case was:
 				out.FailedBefore[x.c.ID] = since
 			case x.fault != nil && x.fault.Permanent:
@@ -129,7 +123,7 @@ func (q AssessmentInput) failedBefore(out *Assessment, d *Deployment, views []vi
 }
 
 // running assesses a deployment of the target.
-func (q AssessmentInput) running(d *Deployment, views []view) store.Status {
+func (q AssessmentInput) running(d *Deployment, views []*view) store.Status {
 	before := q.Before[d.ID]
 	out := store.Status{DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Generation: q.Target.Generation}
 	if q.Accepted != nil && q.Accepted.Deployment(d.ID) != nil {
@@ -189,8 +183,7 @@ func (q AssessmentInput) unplaced(u Unplaced, generation uint64) store.Status {
 func (q AssessmentInput) next(d *Deployment, now store.Status, generation uint64) store.Status {
 	before := q.Before[d.ID]
 	out := store.Status{DeploymentID: d.ID, Name: d.Name, Digest: d.Digest, Generation: generation}
-	for i := range d.Components {
-		c := &d.Components[i]
+	for c := range d.All() {
 		if old := componentOf(now, c.Name); old.Identity == c.Identity && old.Identity != "" {
 			old.Revision = c.Revision
 			out.Components = append(out.Components, old)

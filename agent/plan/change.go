@@ -17,7 +17,6 @@ import (
 // Kind says what a change touches.
 type Kind string
 
-// Kinds of changes.
 const (
 	Install       Kind = "install"       // the deployment has not run completely on this device yet
 	Images        Kind = "images"        // a service gets another image
@@ -42,8 +41,12 @@ type Change struct {
 	Containers int // that run of the deployment now
 }
 
-// ComponentChange is a component that gets another revision. From is "" for one that is new, To for one that goes.
-type ComponentChange struct{ Name, From, To string }
+// ComponentChange is a component that gets another revision.
+type ComponentChange struct {
+	Component string `json:"component"`
+	From      string `json:"from,omitempty"` // "": it is new
+	To        string `json:"to,omitempty"`   // "": it is removed
+}
 
 // ImageChange is a service that gets another image. From is the zero value for a service that is new.
 type ImageChange struct {
@@ -53,9 +56,9 @@ type ImageChange struct {
 
 // Wait is why a change is not made yet.
 type Wait struct {
-	Code    codes.Code
-	Message string
-	Until   time.Time // when that ends by itself; zero: it does not, or it is not known
+	Code    codes.Code `json:"code"`
+	Message string     `json:"message"`
+	Until   time.Time  `json:"until,omitzero"` // when that ends by itself; zero: it does not, or it is not known
 }
 
 // Changes lists what a state changes on a device, by the name of the deployment. Revisions that only their documents tell apart, and those
@@ -65,8 +68,7 @@ func Changes(want *Desired, good map[string]GoodRevision) []Change {
 		return nil
 	}
 	var out []Change
-	for i := range want.Deployments {
-		d := &want.Deployments[i]
+	for d := range want.All() {
 		g, ok := good[d.ID]
 		if ok && g.Record.Digest == d.Digest {
 			continue
@@ -95,8 +97,7 @@ func changeOf(old, d *Deployment) Change {
 	out := Change{Deployment: d.ID, Name: d.Name}
 	kinds := map[Kind]bool{Install: old == nil}
 	parts := []any{d.ID, d.Digest}
-	for i := range d.Components {
-		c := &d.Components[i]
+	for c := range d.All() {
 		parts = append(parts, c.Name, c.Digest, c.Identity)
 		o := old.Component(c.Name)
 		if o == nil || o.Digest != c.Digest {
@@ -107,15 +108,14 @@ func changeOf(old, d *Deployment) Change {
 		out.Images = append(out.Images, imageChanges(o, c)...)
 		kinds[Images] = kinds[Images] || o != nil && !maps.Equal(imagesOf(o), imagesOf(c))
 	}
-	for i := range old.All() {
-		o := &old.Components[i]
+	for o := range old.All() {
 		if d.Component(o.Name) == nil {
 			kinds[Configuration] = true
-			out.Components = append(out.Components, ComponentChange{Name: o.Name, From: o.Revision})
+			out.Components = append(out.Components, ComponentChange{Component: o.Name, From: o.Revision})
 		}
 		out.Containers += len(o.Containers)
 		for _, x := range o.Containers {
-			if d.container(x.ID) == nil {
+			if !d.needs(x.ID) {
 				out.Restarted++
 			}
 		}
@@ -131,14 +131,6 @@ func changeOf(old, d *Deployment) Change {
 	}
 	out.ID = digest.FromString(Hash(parts...))
 	return out
-}
-
-// All are the components of a deployment; none of a nil one.
-func (d *Deployment) All() []Component {
-	if d == nil {
-		return nil
-	}
-	return d.Components
 }
 
 // imagesOf are the images that a component runs, mounts, or runs first.
@@ -170,8 +162,8 @@ func imageChanges(old, c *Component) []ImageChange {
 
 func removalOf(g GoodRevision) Change {
 	out := Change{Deployment: g.Record.DeploymentID, Name: g.Record.Name, Kinds: []Kind{Removal}}
-	for _, c := range g.Deployment.All() {
-		out.Components = append(out.Components, ComponentChange{Name: c.Name, From: c.Revision})
+	for c := range g.Deployment.All() {
+		out.Components = append(out.Components, ComponentChange{Component: c.Name, From: c.Revision})
 		out.Containers += len(c.Containers)
 	}
 	out.Restarted = out.Containers

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -116,8 +117,8 @@ func Hash(parts ...any) string {
 func (d *Desired) Images() []workload.Image {
 	var out []workload.Image
 	seen := map[string]bool{}
-	for i := range d.Deployments {
-		for _, img := range d.Deployments[i].Images() {
+	for x := range d.All() {
+		for _, img := range x.Images() {
 			if n := img.Name(); !seen[n] {
 				seen[n] = true
 				out = append(out, img)
@@ -130,7 +131,7 @@ func (d *Desired) Images() []workload.Image {
 // Images lists what its services run on, mount, and run first.
 func (d *Deployment) Images() []workload.Image {
 	var out []workload.Image
-	for _, c := range d.Components {
+	for c := range d.All() {
 		out = append(out, c.Project.Images()...)
 	}
 	return out
@@ -138,29 +139,40 @@ func (d *Deployment) Images() []workload.Image {
 
 // Deployment finds one by id; nil when it is not there.
 func (d *Desired) Deployment(id string) *Deployment {
-	if d == nil {
-		return nil
-	}
-	for i := range d.Deployments {
-		if d.Deployments[i].ID == id {
-			return &d.Deployments[i]
+	for x := range d.All() {
+		if x.ID == id {
+			return x
 		}
 	}
 	return nil
 }
 
 // All are the deployments; none of a nil state.
-func (d *Desired) All() []Deployment {
-	if d == nil {
-		return nil
+func (d *Desired) All() iter.Seq[*Deployment] {
+	return func(yield func(*Deployment) bool) {
+		for i := 0; d != nil && i < len(d.Deployments); i++ {
+			if !yield(&d.Deployments[i]) {
+				return
+			}
+		}
 	}
-	return d.Deployments
+}
+
+// All are the components; none of a nil deployment.
+func (d *Deployment) All() iter.Seq[*Component] {
+	return func(yield func(*Component) bool) {
+		for i := 0; d != nil && i < len(d.Components); i++ {
+			if !yield(&d.Components[i]) {
+				return
+			}
+		}
+	}
 }
 
 // Project finds one by name; nil when it is not there.
 func (d *Desired) Project(name string) *workload.Project {
-	for _, x := range d.All() {
-		for _, c := range x.Components {
+	for x := range d.All() {
+		for c := range x.All() {
 			if c.Project.Name == name {
 				return c.Project
 			}
@@ -171,12 +183,9 @@ func (d *Desired) Project(name string) *workload.Project {
 
 // Component finds one by name; nil when it is not there.
 func (d *Deployment) Component(name string) *Component {
-	if d == nil {
-		return nil
-	}
-	for i := range d.Components {
-		if d.Components[i].Name == name {
-			return &d.Components[i]
+	for c := range d.All() {
+		if c.Name == name {
+			return c
 		}
 	}
 	return nil
@@ -189,31 +198,39 @@ func (c *Component) revision() string {
 	return c.Revision
 }
 
-// Container finds a needed container by id; nil when it is not needed.
-func (d *Deployment) container(id string) *workload.Container {
-	for i := range d.Components {
-		for j := range d.Components[i].Containers {
-			if c := &d.Components[i].Containers[j]; c.ID == id {
-				return c
+// Containers are those that are needed, with their components.
+func (d *Deployment) Containers() iter.Seq2[*Component, *workload.Container] {
+	return func(yield func(*Component, *workload.Container) bool) {
+		for c := range d.All() {
+			for j := range c.Containers {
+				if !yield(c, &c.Containers[j]) {
+					return
+				}
 			}
 		}
 	}
-	return nil
 }
 
-// Container finds a needed container and its component by id.
-func (d *Desired) Container(id string) (*Deployment, *Component, *workload.Container) {
-	if d == nil {
-		return nil, nil, nil
+// container finds a needed container and its component by id; nil when it is not needed.
+func (d *Deployment) container(id string) (*Component, *workload.Container) {
+	for c, x := range d.Containers() {
+		if x.ID == id {
+			return c, x
+		}
 	}
-	for i := range d.Deployments {
-		for j := range d.Deployments[i].Components {
-			c := &d.Deployments[i].Components[j]
-			for k := range c.Containers {
-				if c.Containers[k].ID == id {
-					return &d.Deployments[i], c, &c.Containers[k]
-				}
-			}
+	return nil, nil
+}
+
+func (d *Deployment) needs(id string) bool {
+	_, x := d.container(id)
+	return x != nil
+}
+
+// Container finds a needed container, its deployment and its component by id.
+func (d *Desired) Container(id string) (*Deployment, *Component, *workload.Container) {
+	for dep := range d.All() {
+		if c, x := dep.container(id); x != nil {
+			return dep, c, x
 		}
 	}
 	return nil, nil, nil

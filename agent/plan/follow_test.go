@@ -329,7 +329,7 @@ func TestARefusedRevisionHasOneOutput(t *testing.T) {
 		q := AssessmentInput{Before: map[string]store.Status{}}
 		for range 2 { // the message that was reported stays
 			var s store.Status
-			q.rejected(&s, d, []view{{fault: &Trouble{Message: "service a: exited with code 4" + tc.now, Permanent: true}}})
+			q.rejected(&s, d, []*view{{fault: &Trouble{Message: "service a: exited with code 4" + tc.now, Permanent: true}}})
 			if got := s.Components[0].Error.Message; got != tc.want {
 				t.Errorf("message = %q, want %q", got, tc.want)
 			}

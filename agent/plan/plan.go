@@ -76,26 +76,25 @@ func Make(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Poli
 	pl := newPlanner(now, o, s, p)
 	wanted, kept := map[string]bool{}, map[string]bool{}
 	maps.Copy(kept, d.kept)
-	for i := range d.Deployments {
-		dep := &d.Deployments[i]
+	for dep := range d.All() {
 		kept[dep.ID] = dep.Blocked != nil
-		for j := range dep.Components {
-			wanted[dep.Components[j].Project.Name] = true
+		for c := range dep.All() {
+			wanted[c.Project.Name] = true
 		}
 	}
 	pl.removeUnwanted(wanted, kept)
-	for i := range d.Deployments {
-		views := pl.views(&d.Deployments[i])
-		for j := range views {
-			if views[j].open {
-				pl.updateComponent(&views[j])
-				pl.clear(&views[j])
+	var pending []*view
+	for dep := range d.All() {
+		for _, v := range pl.views(dep) {
+			if v.open {
+				pl.updateComponent(v)
+				pl.clear(v)
 			}
+			pending = append(pending, v)
 		}
-		pl.pending = append(pl.pending, views...)
 	}
-	for i := range pl.pending {
-		pl.component(&pl.pending[i])
+	for _, v := range pending {
+		pl.component(v)
 	}
 	slices.SortStableFunc(pl.out.Steps, func(a, b Step) int { return cmp.Compare(a.Key(), b.Key()) })
 	return pl.out
@@ -108,7 +107,6 @@ type planner struct {
 	project map[string][]*workload.Observation
 	s       *Supervision
 	p       Policy
-	pending []view
 	going   bool // a container that must go still runs, and can be stopped: it may hold a port
 	out     Steps
 }
@@ -184,8 +182,7 @@ func (pl *planner) clear(v *view) {
 			pl.going = true
 		}
 	}
-	for i := range v.slots {
-		x := &v.slots[i]
+	for _, x := range v.slots {
 		pl.going = pl.going || x.act == actCreate && pl.creation(v, x).Failures == 0
 	}
 }
@@ -197,14 +194,13 @@ func (pl *planner) stopSharers(v *view, o workload.Observation) bool {
 		return false
 	}
 	var next workload.Observation
-	for i := range v.slots {
-		if x := &v.slots[i]; x.c.Service.Name == o.Service && x.c.Replica == o.Replica && x.there && alive(x.o) && x.o.ID != o.ID {
+	for _, x := range v.slots {
+		if x.c.Service.Name == o.Service && x.c.Replica == o.Replica && x.there && alive(x.o) && x.o.ID != o.ID {
 			next = x.o
 		}
 	}
 	some := false
-	for i := range v.slots {
-		y := &v.slots[i]
+	for _, y := range v.slots {
 		if !y.there || !alive(y.o) || y.c.Service.Namespaces.PID.Service() != o.Service || next.ID != "" && y.o.Began > next.Began {
 			continue
 		}
@@ -217,9 +213,9 @@ func (pl *planner) stopSharers(v *view, o workload.Observation) bool {
 // component adds the steps to bring up a component.
 func (pl *planner) component(v *view) {
 	pr := v.c.Project
-	for i := range v.slots {
-		if v.slots[i].there {
-			pl.supervise(v, &v.slots[i])
+	for _, x := range v.slots {
+		if x.there {
+			pl.supervise(v, x)
 		}
 	}
 	defer func() { pl.wake(v.wake) }()
@@ -230,8 +226,7 @@ func (pl *planner) component(v *view) {
 		pl.do(Step{Verb: Prepare, Project: pr.Name, Spec: pr, surround: v.c.environment})
 		return
 	}
-	for i := range v.slots {
-		x := &v.slots[i]
+	for _, x := range v.slots {
 		for _, o := range x.old {
 			if o.Active && o.Status == workload.Exited && v.answered(x) {
 				pl.do(Step{Verb: Deactivate, Project: pr.Name, Container: o.ID})
@@ -294,5 +289,5 @@ func (pl *planner) ends(v *view, x *slot) bool {
 // hostEnds reports whether the container in whose PID namespace a container starts is to be stopped first: the kernel would kill both.
 func (pl *planner) hostEnds(v *view, c *workload.Container) bool {
 	host := c.Service.Namespaces.PID.Service()
-	return host != "" && slices.ContainsFunc(v.slots, func(x slot) bool { return x.c.Service.Name == host && x.c.Replica == 1 && pl.ends(v, &x) })
+	return host != "" && slices.ContainsFunc(v.slots, func(x *slot) bool { return x.c.Service.Name == host && x.c.Replica == 1 && pl.ends(v, x) })
 }

@@ -19,11 +19,7 @@ import (
 
 var (
 	t0      = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	numbers = func() Policy {
-		p := NewPolicy(time.Minute, time.Minute, 5*time.Second)
-		p.LastLog = false // no one listens here
-		return p
-	}()
+	numbers = Policy{Monitor: 5 * time.Second} // last log lines are not read here
 )
 
 // service makes a service whose configuration is named by its image.
@@ -187,7 +183,7 @@ func (m *model) round(t *testing.T, now *time.Time, d *Desired, s *Supervision, 
 			s.Restarting[st.Container] = st.Run
 		}
 		if slices.Contains(unlucky, st.Container) {
-			s.Fail(*now, st, errors.New("no luck"), numbers)
+			s.Fail(*now, st, errors.New("no luck"))
 			continue
 		}
 		if err := m.apply(st); err != nil {
@@ -334,7 +330,7 @@ func TestPlanAfterReboot(t *testing.T) {
 	s.Done(p.Steps[0])
 	start := Step{Verb: Start, Project: first.Project.Name, Container: first.Containers[0].ID}
 	for range 2 {
-		s.Fail(now, start, fmt.Errorf("no such device"), numbers)
+		s.Fail(now, start, fmt.Errorf("no such device"))
 	}
 	p = Make(now, d, m.observe(), s, numbers)
 	if len(p.Steps) != 1 || p.Steps[0].Key() != "prepare "+second.Project.Name {
@@ -516,10 +512,10 @@ func TestRoomForStepsThatWait(t *testing.T) {
 		t.Run(string(freed.Verb), func(t *testing.T) {
 			s := NewSupervision()
 			for range 5 {
-				s.Fail(t0, prepare("a"), taken, numbers)
-				s.Fail(t0, prepare("broken"), errors.New("boom"), numbers)
+				s.Fail(t0, prepare("a"), taken)
+				s.Fail(t0, prepare("broken"), errors.New("boom"))
 			}
-			s.Fail(t0, prepare("b"), taken, numbers)
+			s.Fail(t0, prepare("b"), taken)
 			s.Done(freed)
 			if got, want := waits(s), []string{"b", "broken"}; !slices.Equal(got, want) {
 				t.Fatalf("after %s, %q wait, want %q", freed.Verb, got, want)

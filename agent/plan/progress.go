@@ -46,7 +46,7 @@ func (s Stage) and(o Stage) Stage {
 }
 
 // stage says where a deployment of the target stands; now is its status.
-func (q AssessmentInput) stage(d *Deployment, views []view, now store.Status) Stage {
+func (q AssessmentInput) stage(d *Deployment, views []*view, now store.Status) Stage {
 	why := func(p store.Phase) Stage {
 		s := Stage{Phase: p}
 		if e := OverallError(now); e != nil {
@@ -55,10 +55,9 @@ func (q AssessmentInput) stage(d *Deployment, views []view, now store.Status) St
 		return s
 	}
 	up, runs := true, true
-	for i := range views {
-		v := &views[i]
+	for _, v := range views {
 		up = up && v.up && (v.fault == nil || !v.fault.Permanent)
-		runs = runs && v.exists && v.started && len(v.extra) == 0 && !slices.ContainsFunc(v.slots, func(x slot) bool { return len(x.old) > 0 })
+		runs = runs && v.exists && v.started && len(v.extra) == 0 && !slices.ContainsFunc(v.slots, func(x *slot) bool { return len(x.old) > 0 })
 	}
 	switch w := d.Waiting; {
 	case w != nil && w.Code == "": // a moment, until locks were read

@@ -41,11 +41,10 @@ func Resolve(want *Desired, k Memory) *Desired {
 	for id := range k.Waits {
 		out.kept[id] = want.Deployment(id) == nil
 	}
-	for i := range out.Deployments {
-		d := &out.Deployments[i]
+	for d := range out.All() {
 		d.Components = slices.Clone(d.Components)
-		for j := range d.Components {
-			k.complete(&d.Components[j])
+		for c := range d.All() {
+			k.complete(c)
 		}
 	}
 	return &out

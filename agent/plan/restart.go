@@ -12,15 +12,11 @@ import (
 // fault.ErrConflict: one of them depends on a service that is not up, and is not started again before it: it could only be stopped.
 func RestartNow(now time.Time, d *Desired, o workload.Observed, s *Supervision, p Policy, ids map[string]bool) error {
 	pl := newPlanner(now, o, s, p)
-	for i := range d.Deployments {
-		for _, v := range pl.views(&d.Deployments[i]) {
-			for j := range v.slots {
-				c := v.slots[j].c
-				if !ids[c.ID] {
-					continue
-				}
-				if service := v.lacks(c, s, ids); service != "" {
-					return fault.WithHint(fmt.Errorf("%s/%s depends on service %s, which is not up: %w", v.d.Name, c.Service.Name, service, fault.ErrConflict),
+	for dep := range d.All() {
+		for _, v := range pl.views(dep) {
+			for _, x := range v.slots {
+				if service := v.lacks(x.c, s, ids); ids[x.c.ID] && service != "" {
+					return fault.WithHint(fmt.Errorf("%s/%s depends on service %s, which is not up: %w", v.d.Name, x.c.Service.Name, service, fault.ErrConflict),
 						"name both, or the deployment: "+v.d.Name)
 				}
 			}

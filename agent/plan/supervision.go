@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -14,30 +15,21 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
-// Policy is the limits and times of plans.
+// Limits and times of plans.
+const (
+	restartMin   = 100 * time.Millisecond // pause before the first restart; doubles
+	retryMin     = 500 * time.Millisecond // pause before a step that failed is tried again; doubles
+	longestPause = time.Minute            // before a restart, and before a step is tried again
+	settleTime   = 10 * time.Second       // a restarted container that ran this long counts as up again, and its pauses start anew
+	patience     = 3                      // restarts in a row after which a component that was installed counts as failed
+	minRun       = time.Second            // a new container without a health check becomes active when it ran this long, unless its update has a Monitor
+	drainTime    = 2 * time.Second        // the old container keeps running this long after the address moved
+)
+
+// Policy is the times of plans that differ.
 type Policy struct {
-	RestartMin time.Duration // pause before the first restart; doubles
-	RestartMax time.Duration
-	RetryMin   time.Duration // pause before a step that failed is tried again; doubles
-	RetryMax   time.Duration
-	Settle     time.Duration // a restarted container that ran this long counts as up again, and its pauses start anew
-	Patience   int           // restarts in a row after which a component that was installed counts as failed
-
 	Monitor time.Duration // a new container that fails this soon after it was up has failed an update, unless it says another
-	MinRun  time.Duration // a new container without a health check becomes active when it ran this long, unless its update has a Monitor
-	Drain   time.Duration // the old container keeps running this long after the address moved
 	LastLog bool          // the last log lines of a container that exited are waited for
-}
-
-// NewPolicy returns a policy with these longest pauses between restarts of a container and between attempts at a step, and this time in
-// which a failure of a new container fails an update.
-func NewPolicy(restartMax, retryMax, monitor time.Duration) Policy {
-	return Policy{
-		RestartMin: 100 * time.Millisecond, RestartMax: restartMax,
-		RetryMin: 500 * time.Millisecond, RetryMax: retryMax,
-		Settle: 10 * time.Second, Patience: 3,
-		Monitor: monitor, MinRun: time.Second, Drain: 2 * time.Second, LastLog: true,
-	}
 }
 
 // Supervision is what the agent remembers of containers and steps while it runs. It is lost with the process; only pauses and counts are
@@ -62,7 +54,6 @@ type installation struct {
 	identity string
 }
 
-// NewSupervision returns an empty supervision.
 func NewSupervision() *Supervision {
 	return &Supervision{
 		Containers: map[string]Supervised{}, Prepared: map[string]string{}, Retries: map[string]Retry{},
@@ -105,11 +96,10 @@ type Retry struct {
 	Moves    bool // it waits, and containers of other projects are still to go: not a failure, one may hold a port that moves
 }
 
-// Fail records that a step failed.
-func (s *Supervision) Fail(now time.Time, step Step, err error, p Policy) Retry {
+func (s *Supervision) Fail(now time.Time, step Step, err error) Retry {
 	r := s.Retries[step.Key()]
 	r.Failures++
-	r.At = now.Add(retry.Backoff(r.Failures, p.RetryMin, p.RetryMax))
+	r.At = now.Add(retry.Backoff(r.Failures, retryMin, longestPause))
 	r.Message, r.Code = err.Error(), codes.Runtime
 	if c := codes.Of(err); c != codes.Internal && c != codes.SourceUnreachable {
 		r.Code = c
@@ -117,7 +107,7 @@ func (s *Supervision) Fail(now time.Time, step Step, err error, p Policy) Retry 
 	// An image that was lost is pulled meanwhile, and a runtime that hangs may be over it soon: not so after some more tries.
 	slow := errors.Is(err, fault.ErrNotFound) || errors.Is(err, context.DeadlineExceeded)
 	r.Passing = errors.Is(err, fault.ErrTemporary) || codes.Of(err) == codes.DiskFull || errors.Is(err, context.Canceled) ||
-		slow && r.Failures < 2*p.Patience
+		slow && r.Failures < 2*patience
 	r.Gone = r.Gone || errors.Is(err, workload.ErrImageGone) // until the pull ends, whatever else fails meanwhile
 	r.Waits = errors.Is(err, fault.ErrConflict)
 	r.Moves = r.Waits && (len(s.leaving) > 1 || len(s.leaving) == 1 && !s.leaving[step.Project])
@@ -125,7 +115,6 @@ func (s *Supervision) Fail(now time.Time, step Step, err error, p Policy) Retry 
 	return r
 }
 
-// Done records that a step succeeded.
 func (s *Supervision) Done(step Step) {
 	had := s.Retries[step.Key()]
 	delete(s.Retries, step.Key())
@@ -171,20 +160,16 @@ func (s *Supervision) next() {
 	}
 }
 
-// Update updates the memory with observations.
 func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p Policy) {
 	if d == nil {
 		return
 	}
 	needed, seen := map[string]bool{}, ByID(o)
-	for i := range d.Deployments {
-		for j := range d.Deployments[i].Components {
-			for k := range d.Deployments[i].Components[j].Containers {
-				c := &d.Deployments[i].Components[j].Containers[k]
-				needed[c.ID] = true
-				if o, ok := seen[c.ID]; ok {
-					s.Containers[c.ID] = s.Containers[c.ID].next(now, c, o, s.restartIntended(o), p)
-				}
+	for dep := range d.All() {
+		for _, c := range dep.Containers() {
+			needed[c.ID] = true
+			if o, ok := seen[c.ID]; ok {
+				s.Containers[c.ID] = s.Containers[c.ID].next(now, c, o, s.restartIntended(o))
 			}
 		}
 	}
@@ -194,16 +179,8 @@ func (s *Supervision) Update(now time.Time, d *Desired, o workload.Observed, p P
 			s.leaving[o.Project] = true
 		}
 	}
-	for id := range s.Containers {
-		if !needed[id] {
-			delete(s.Containers, id)
-		}
-	}
-	for id := range s.Restarting {
-		if !needed[id] || seen[id].ID == "" {
-			delete(s.Restarting, id)
-		}
-	}
+	maps.DeleteFunc(s.Containers, func(id string, _ Supervised) bool { return !needed[id] })
+	maps.DeleteFunc(s.Restarting, func(id, _ string) bool { return !needed[id] || seen[id].ID == "" })
 	for k := range s.Retries { // of steps that will not be taken again
 		verb, subject, _ := strings.Cut(k, " ")
 		switch Verb(verb) {
@@ -234,8 +211,8 @@ func (s *Supervision) restartIntended(o workload.Observation) bool {
 func (s *Supervision) time(now time.Time, d *Desired, o workload.Observed, p Policy) {
 	begun, up := map[string]installation{}, map[string]string{}
 	pl := newPlanner(now, o, s, p)
-	for i := range d.Deployments {
-		for _, v := range pl.views(&d.Deployments[i]) {
+	for dep := range d.All() {
+		for _, v := range pl.views(dep) {
 			k := key(v.d.ID, v.c.Name)
 			switch {
 			case v.met, s.Up[k] == v.c.Identity:
@@ -251,7 +228,7 @@ func (s *Supervision) time(now time.Time, d *Desired, o workload.Observed, p Pol
 	s.Begun, s.Up = begun, up
 }
 
-func (s Supervised) next(now time.Time, c *workload.Container, o workload.Observation, again bool, p Policy) Supervised {
+func (s Supervised) next(now time.Time, c *workload.Container, o workload.Observation, again bool) Supervised {
 	switch o.Status {
 	case workload.Running, workload.Paused:
 		// The name of a run is unknown while its process is gone and the task has not ended: that is no other run.
@@ -269,7 +246,7 @@ func (s Supervised) next(now time.Time, c *workload.Container, o workload.Observ
 		if s.Up.IsZero() && (!hasHealth(c) || s.Health == HealthHealthy) {
 			s.Up = now
 		}
-		if s.Restarts > 0 && now.Sub(s.Since) >= settle(c, p) && (!hasHealth(c) || s.Health == HealthHealthy) {
+		if s.Restarts > 0 && now.Sub(s.Since) >= settle(c) && (!hasHealth(c) || s.Health == HealthHealthy) {
 			s.Restarts = 0
 		}
 		switch {
@@ -280,7 +257,7 @@ func (s Supervised) next(now time.Time, c *workload.Container, o workload.Observ
 		}
 	case workload.Exited:
 		if o.End != s.end { // however short the run was, and whatever of it was seen
-			s = s.exited(now, c, o, again, p)
+			s = s.exited(now, c, o, again)
 		}
 	default: // not yet, or between two runs
 		s = Supervised{Total: s.Total, Restarts: s.Restarts, EndedEarly: s.EndedEarly, ran: s.ran, end: s.end}
@@ -288,8 +265,7 @@ func (s Supervised) next(now time.Time, c *workload.Container, o workload.Observ
 	return s
 }
 
-// exited records the end of a run.
-func (s Supervised) exited(now time.Time, c *workload.Container, o workload.Observation, again bool, p Policy) Supervised {
+func (s Supervised) exited(now time.Time, c *workload.Container, o workload.Observation, again bool) Supervised {
 	sick := s.Health == HealthUnhealthy
 	m := c.Service.Update.Monitor
 	s.EndedEarly = s.EndedEarly || !again && m > 0 && !s.Up.IsZero() && now.Sub(s.Up) < m && (o.ExitCode != 0 || restarts(c, o, s.Restarts))
@@ -301,7 +277,7 @@ func (s Supervised) exited(now time.Time, c *workload.Container, o workload.Obse
 		s.NextStart = now
 	case again || restarts(c, o, s.Restarts):
 		s.Restarts++
-		s.NextStart = now.Add(pause(c, s.Restarts, p))
+		s.NextStart = now.Add(pause(c, s.Restarts))
 	}
 	return s
 }
@@ -337,16 +313,13 @@ func tries(c *workload.Container, already int) bool {
 }
 
 // pause is the time before the n-th restart in a row.
-func pause(c *workload.Container, n int, p Policy) time.Duration {
-	if d := c.Service.Restart.Delay; d > 0 {
-		return d
-	}
-	return retry.Backoff(n, p.RestartMin, p.RestartMax)
+func pause(c *workload.Container, n int) time.Duration {
+	return cmp.Or(c.Service.Restart.Delay, retry.Backoff(n, restartMin, longestPause))
 }
 
 // settle is how long a run must last to count as successful.
-func settle(c *workload.Container, p Policy) time.Duration {
-	return cmp.Or(c.Service.Restart.Window, p.Settle)
+func settle(c *workload.Container) time.Duration {
+	return cmp.Or(c.Service.Restart.Window, settleTime)
 }
 
 func hasHealth(c *workload.Container) bool { return c.Service.Health != nil && !c.Service.NoHealth }

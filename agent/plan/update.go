@@ -36,11 +36,11 @@ func (pl *planner) updateComponent(v *view) {
 }
 
 // updateService decides about the replicas of one service.
-func (pl *planner) updateService(v *view, slots []slot) {
+func (pl *planner) updateService(v *view, slots []*slot) {
 	s := &slots[0].c.Service
 	if v.d.Refused != nil && v.d.Refused.Pause {
-		for i := range slots { // a replacement that has started is complete
-			if x := &slots[i]; x.there && x.o.Status != workload.Created && x.ended() {
+		for _, x := range slots { // a replacement that has started is complete
+			if x.there && x.o.Status != workload.Created && x.ended() {
 				x.act = actClear
 			}
 		}
@@ -48,8 +48,7 @@ func (pl *planner) updateService(v *view, slots []slot) {
 	}
 	u, beside := v.update(s), v.startsFirst(s)
 	room, last, stop := len(slots), time.Time{}, false
-	for i := range slots {
-		x := &slots[i]
+	for _, x := range slots {
 		stop = stop || x.failed && x.fault.FailsUpdate && v.d.Updating
 		if begun(x) && !x.failed {
 			room--
@@ -67,8 +66,7 @@ func (pl *planner) updateService(v *view, slots []slot) {
 			v.wakeAt(next)
 		}
 	}
-	for i := range slots {
-		x := &slots[i]
+	for _, x := range slots {
 		if len(x.old) == 0 {
 			continue
 		}
@@ -111,12 +109,7 @@ func begun(x *slot) bool {
 
 // missing reports whether a service cannot be made because an image is not on the device.
 func (v *view) missing(s *workload.Service) bool {
-	for _, img := range s.Images() {
-		if v.c.Missing[img.Name()] {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Images(), func(img workload.Image) bool { return v.c.Missing[img.Name()] })
 }
 
 // waitsForVolume is a service that s depends on, which shares a volume with it and has no container of this revision yet: a volume is filled
@@ -124,8 +117,8 @@ func (v *view) missing(s *workload.Service) bool {
 func (v *view) waitsForVolume(s *workload.Service) string {
 	for _, d := range s.DependsOn {
 		some, made := false, false
-		for i := range v.slots {
-			if x := &v.slots[i]; !d.Optional && x.c.Service.Name == d.Service && shareVolume(s, &x.c.Service) {
+		for _, x := range v.slots {
+			if !d.Optional && x.c.Service.Name == d.Service && shareVolume(s, &x.c.Service) {
 				some, made = true, made || x.there
 			}
 		}
@@ -139,7 +132,7 @@ func (v *view) waitsForVolume(s *workload.Service) string {
 // fillsLater reports whether a container that shares a volume with a service is still to be created, in a first installation: its image may
 // have files for the volume, which come before what programs write.
 func (pl *planner) fillsLater(v *view, s *workload.Service) bool {
-	return slices.ContainsFunc(v.slots, func(y slot) bool { return shareVolume(s, &y.c.Service) && pl.comes(v, &y) })
+	return slices.ContainsFunc(v.slots, func(y *slot) bool { return shareVolume(s, &y.c.Service) && pl.comes(v, y) })
 }
 
 // comes reports whether a container that replaces none is created without anything that waits: an update of another service may wait for a
@@ -149,8 +142,8 @@ func (pl *planner) comes(v *view, x *slot) bool {
 		return false
 	}
 	first := v.waitsForVolume(&x.c.Service)
-	i := slices.IndexFunc(v.slots, func(y slot) bool { return y.c.Service.Name == first })
-	return i < 0 || pl.comes(v, &v.slots[i])
+	i := slices.IndexFunc(v.slots, func(y *slot) bool { return y.c.Service.Name == first })
+	return i < 0 || pl.comes(v, v.slots[i])
 }
 
 func shareVolume(a, b *workload.Service) bool {
@@ -182,7 +175,7 @@ func (pl *planner) replace(v *view, x *slot, beside bool) {
 		x.act = actSurge
 	default:
 		x.act = actClear
-		if end := pl.s.Containers[x.c.ID].Active.Add(pl.p.Drain); hasServiceAddress(&x.c.Service) && pl.now.Before(end) {
+		if end := pl.s.Containers[x.c.ID].Active.Add(drainTime); hasServiceAddress(&x.c.Service) && pl.now.Before(end) {
 			x.act = actSurge
 			v.wakeAt(end)
 		}
@@ -221,23 +214,17 @@ func (v *view) shouldDeactivate(x *slot) bool {
 	if !x.there || !x.o.Active || x.well {
 		return false
 	}
-	for i := range v.slots {
-		if y := &v.slots[i]; y != x && y.c.Service.Name == x.c.Service.Name && y.there && y.o.Active && y.well && alive(y.o) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.slots, func(y *slot) bool {
+		return y != x && y.c.Service.Name == x.c.Service.Name && y.there && y.o.Active && y.well && alive(y.o)
+	})
 }
 
 // answered reports whether another replica of a slot's service, old or new, is a backend that runs.
 func (v *view) answered(x *slot) bool {
 	backend := func(o workload.Observation) bool { return o.Active && alive(o) }
-	for i := range v.slots {
-		if y := &v.slots[i]; y != x && y.c.Service.Name == x.c.Service.Name && (backend(y.o) || slices.ContainsFunc(y.old, backend)) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.slots, func(y *slot) bool {
+		return y != x && y.c.Service.Name == x.c.Service.Name && (backend(y.o) || slices.ContainsFunc(y.old, backend))
+	})
 }
 
 // hasServiceAddress reports whether a service has an address that leads to one of its containers.
@@ -251,8 +238,8 @@ func (pl *planner) leaving(v *view) (now, soon []workload.Observation) {
 		return nil, nil
 	}
 	now, soon = slices.Clone(v.extra), slices.Clone(v.extra)
-	for i := range v.slots {
-		switch x := &v.slots[i]; {
+	for _, x := range v.slots {
+		switch {
 		case x.act == actCreate, x.act == actClear && pl.takesOver(v, x):
 			soon = append(soon, x.old...)
 		case x.act == actClear:

@@ -77,7 +77,7 @@ func (d *device) round(t *testing.T, fails func(Step) bool) bool {
 			d.sup.Restarting[st.Container] = st.Run
 		}
 		if fails != nil && fails(st) {
-			d.sup.Fail(d.now, st, d.err, numbers)
+			d.sup.Fail(d.now, st, d.err)
 			continue
 		}
 		if err := d.apply(st); err != nil {
@@ -599,11 +599,11 @@ func TestAilingOutlivesARestartOfTheAgent(t *testing.T) {
 		t.Fatalf("ailing %v at the first look, want %v", d.sup.FailedBefore, ailing)
 	}
 	wake := Make(d.now, d.target(), d.observe(), d.sup, numbers).Wake
-	if want := d.now.Add(numbers.Settle); wake.IsZero() || wake.After(want) {
+	if want := d.now.Add(settleTime); wake.IsZero() || wake.After(want) {
 		t.Errorf("the next look is at %v, want it by %v", wake, want)
 	}
-	d.now = d.now.Add(numbers.Settle)
+	d.now = d.now.Add(settleTime)
 	if a := d.judge().FailedBefore; len(a) != 0 {
-		t.Errorf("ailing %v after a run of %v", a, numbers.Settle)
+		t.Errorf("ailing %v after a run of %v", a, settleTime)
 	}
 }

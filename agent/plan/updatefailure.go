@@ -10,15 +10,15 @@ import (
 )
 
 // recordFailedUpdate records an update of a deployment that has failed.
-func (q AssessmentInput) recordFailedUpdate(out *Assessment, d *Deployment, views []view) {
+func (q AssessmentInput) recordFailedUpdate(out *Assessment, d *Deployment, views []*view) {
 	if !d.Updating || d.Refused != nil || d.Blocked != nil {
 		return
 	}
-	for i := range views {
-		if f := views[i].fault; f != nil && f.FailsUpdate {
+	for _, v := range views {
+		if f := v.fault; f != nil && f.FailsUpdate {
 			out.Bad = append(out.Bad, store.Bad{
-				Digest: d.Digest, DeploymentID: d.ID, Generation: q.Target.Generation, Code: string(f.Code), Source: views[i].source(),
-				Revision: views[i].c.Revision, Message: f.Message, Pause: f.pause, Since: q.Now,
+				Digest: d.Digest, DeploymentID: d.ID, Generation: q.Target.Generation, Code: string(f.Code), Source: v.source(),
+				Revision: v.c.Revision, Message: f.Message, Pause: f.pause, Since: q.Now,
 			})
 			return
 		}
@@ -30,17 +30,14 @@ func (q AssessmentInput) RecordFailedPull(out *Assessment, d *Deployment) {
 	if !d.Updating || d.Refused != nil {
 		return
 	}
-	for i := range d.Components {
-		c := &d.Components[i]
-		for _, x := range c.Containers {
-			for _, img := range x.Service.Images() {
-				if t, ok := q.Pulls[img.Name()]; ok && t.FailsUpdate {
-					out.Bad = append(out.Bad, store.Bad{
-						Digest: d.Digest, DeploymentID: d.ID, Generation: q.Accepted.Generation, Code: string(t.Code), Source: c.Name,
-						Revision: c.Revision, Message: fmt.Sprintf("service %s: %s", x.Service.Name, t.Message), Since: q.Now,
-					})
-					return
-				}
+	for c, x := range d.Containers() {
+		for _, img := range x.Service.Images() {
+			if t, ok := q.Pulls[img.Name()]; ok && t.FailsUpdate {
+				out.Bad = append(out.Bad, store.Bad{
+					Digest: d.Digest, DeploymentID: d.ID, Generation: q.Accepted.Generation, Code: string(t.Code), Source: c.Name,
+					Revision: c.Revision, Message: fmt.Sprintf("service %s: %s", x.Service.Name, t.Message), Since: q.Now,
+				})
+				return
 			}
 		}
 	}
@@ -57,24 +54,24 @@ const (
 
 // onTheWayBack reports whether the revision that takes the place of one that failed is still being restored. When that was reported once, it
 // stays so.
-func (q AssessmentInput) onTheWayBack(d *Deployment, views []view) bool {
+func (q AssessmentInput) onTheWayBack(d *Deployment, views []*view) bool {
 	was := componentOf(q.Before[d.ID], d.Refused.Source)
 	message, _, _ := strings.Cut(d.Refused.Message, outputLabel)
-	return slices.ContainsFunc(views, func(v view) bool { return !v.up }) &&
+	return slices.ContainsFunc(views, func(v *view) bool { return !v.up }) &&
 		(was.Error == nil || !strings.HasPrefix(was.Error.Message, message+fmt.Sprintf(wordBack, d.Back)))
 }
 
 // rejected adds to a deployment's status which revision of it is refused, and what runs instead. views are nil while the generation is
 // still being loaded.
-func (q AssessmentInput) rejected(s *store.Status, d *Deployment, views []view) {
+func (q AssessmentInput) rejected(s *store.Status, d *Deployment, views []*view) {
 	r := d.Refused
 	if r == nil {
 		return
 	}
 	s.Digest = r.Digest
 	fault := (*Trouble)(nil)
-	for i := range views {
-		fault = worse(fault, views[i].fault)
+	for _, v := range views {
+		fault = worse(fault, v.fault)
 	}
 	was := componentOf(q.Before[d.ID], r.Source)
 	message, output, said := strings.Cut(r.Message, outputLabel)

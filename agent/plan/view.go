@@ -14,7 +14,7 @@ import (
 type view struct {
 	d             *Deployment
 	c             *Component
-	slots         []slot                 // one for each container that it needs, in their order
+	slots         []*slot                // one for each container that it needs, in their order
 	extra         []workload.Observation // of its project, of no needed service or replica
 	open          bool                   // it may be installed now, in the order of components
 	exists        bool                   // every needed container exists
@@ -37,7 +37,7 @@ type slot struct {
 	up           bool                   // well, settled, and past the time in which a failure fails an update
 	fault        *Trouble
 	failed       bool // its fault lasts, whether that counts or not
-	settled      bool // it does not run, or its run has lasted: see [Policy]
+	settled      bool // it does not run, or its run has lasted: see [settle]
 	failedBefore bool // it failed before this revision, which does not change it, and is not well
 	act          act
 }
@@ -70,23 +70,19 @@ type Trouble struct {
 func key(deployment, component string) string { return deployment + "\x00" + component }
 
 // views returns the views of a deployment's components, in order.
-func (pl *planner) views(d *Deployment) []view {
-	out := make([]view, len(d.Components))
+func (pl *planner) views(d *Deployment) []*view {
+	var out []*view
 	open := true
-	for i := range d.Components {
-		v := &out[i]
-		*v = pl.look(d, &d.Components[i])
-		if i > 0 && open {
-			before := &out[i-1]
-			switch {
-			case before.up, !d.Updating && before.met, !before.c.Wait && before.started:
-			case before.fault != nil && v.exists: // it was installed before: it starts whatever happens to earlier ones
-			default:
-				open = false
-			}
+	for c := range d.All() {
+		v := pl.look(d, c)
+		if n := len(out); n > 0 && open {
+			before := out[n-1]
+			open = before.up || !d.Updating && before.met || !before.c.Wait && before.started ||
+				before.fault != nil && v.exists // it was installed before: it starts whatever happens to earlier ones
 		}
 		v.open = open
 		pl.checkTimeout(v)
+		out = append(out, v)
 	}
 	return out
 }
@@ -98,35 +94,35 @@ type place struct {
 }
 
 // look compares one component with its containers.
-func (pl *planner) look(d *Deployment, c *Component) view {
-	v := view{d: d, c: c, exists: true, started: true, met: true, up: true, slots: make([]slot, len(c.Containers))}
-	at, needed := map[place]int{}, map[string]int{}
+func (pl *planner) look(d *Deployment, c *Component) *view {
+	v := &view{d: d, c: c, exists: true, started: true, met: true, up: true}
+	at, needed := map[place]*slot{}, map[string]*slot{}
 	for i := range c.Containers {
-		x := &c.Containers[i]
-		v.slots[i].c = x
-		at[place{x.Service.Name, x.Replica}], needed[x.ID] = i, i
+		x := &slot{c: &c.Containers[i]}
+		v.slots = append(v.slots, x)
+		at[place{x.c.Service.Name, x.c.Replica}], needed[x.c.ID] = x, x
 	}
 	for _, o := range pl.project[c.Project.Name] {
-		if i, ok := needed[o.ID]; ok && matches(*o, v.slots[i].c) {
-			v.slots[i].o, v.slots[i].there = *o, true
+		if x := needed[o.ID]; x != nil && matches(*o, x.c) {
+			x.o, x.there = *o, true
 			continue
 		}
 		v.met = false
-		if i, ok := at[place{o.Service, o.Replica}]; ok {
-			v.slots[i].old = append(v.slots[i].old, *o)
+		if x := at[place{o.Service, o.Replica}]; x != nil {
+			x.old = append(x.old, *o)
 		} else {
 			v.extra = append(v.extra, *o)
 		}
 	}
-	for i := range v.slots {
-		v.exists = v.exists && v.slots[i].there
-		pl.judge(&v, &v.slots[i])
+	for _, x := range v.slots {
+		v.exists = v.exists && x.there
+		pl.judge(v, x)
 	}
-	pl.sum(&v)
+	pl.sum(v)
 	if pl.s.Prepared[c.Project.Name] != c.environment {
 		v.met = v.met && len(c.Containers) > 0 // after a restart of the agent what runs is up; an empty project is not yet made
 		if r, ok := pl.s.Retries[Step{Verb: Prepare, Project: c.Project.Name}.Key()]; ok {
-			v.worse(r.trouble(pl.p))
+			v.worse(r.trouble())
 			v.met = false
 		}
 	}
@@ -139,7 +135,6 @@ func matches(o workload.Observation, c *workload.Container) bool {
 	return o.Hash == c.Hash && o.Service == c.Service.Name && o.Replica == c.Replica
 }
 
-// judge assesses one slot.
 func (pl *planner) judge(v *view, x *slot) {
 	s, c := pl.s.Containers[x.c.ID], x.c
 	x.well = true
@@ -149,7 +144,7 @@ func (pl *planner) judge(v *view, x *slot) {
 	}
 	for _, verb := range verbs {
 		if r, ok := pl.s.Retries[Step{Verb: verb, Container: c.ID}.Key()]; ok && (!alive(x.o) || verb == Activate) {
-			x.worse(r.trouble(pl.p))
+			x.worse(r.trouble())
 		}
 	}
 	switch {
@@ -170,15 +165,15 @@ func (pl *planner) judge(v *view, x *slot) {
 		x.well = false
 	case s.Restarts > 0:
 		x.well = false // it exited before: not up until it has settled
-		v.wakeAt(s.Since.Add(settle(c, pl.p)))
+		v.wakeAt(s.Since.Add(settle(c)))
 	case !hasHealth(c) && !x.ended():
-		if ripe := s.Since.Add(cmp.Or(c.Service.Update.Monitor, pl.p.MinRun)); pl.now.Before(ripe) {
+		if ripe := s.Since.Add(cmp.Or(c.Service.Update.Monitor, minRun)); pl.now.Before(ripe) {
 			x.well = false
 			v.wakeAt(ripe)
 		}
 	}
 	if x.settled = !alive(x.o); !x.settled {
-		end := s.Since.Add(settle(c, pl.p))
+		end := s.Since.Add(settle(c))
 		x.settled = !pl.now.Before(end)
 		if _, ails := pl.s.FailedBefore[c.ID]; ails && !x.settled {
 			v.wakeAt(end)
@@ -214,8 +209,8 @@ func (pl *planner) judgeExited(x *slot, s Supervised) bool {
 		return true
 	case !s.LogRead && pl.p.LastLog: // its last log lines are read first
 		return false
-	case x.o.ExitCode != 0 || s.Restarts >= pl.p.Patience:
-		permanent := !again || s.Restarts >= pl.p.Patience
+	case x.o.ExitCode != 0 || s.Restarts >= patience:
+		permanent := !again || s.Restarts >= patience
 		x.worse(&Trouble{
 			Code: codes.ContainerExited, Message: fmt.Sprintf("service %s: exited with code %d%s%s", x.c.Service.Name, x.o.ExitCode, lacked(&x.c.Service, s.Lack), s.LastLog),
 			Permanent: permanent, FailsUpdate: permanent,
@@ -227,8 +222,7 @@ func (pl *planner) judgeExited(x *slot, s Supervised) bool {
 // sum derives the state of a component from its slots. During an update, a service may lose as many of its replicas as it allows.
 func (pl *planner) sum(v *view) {
 	lost := map[string]int{}
-	for i := range v.slots {
-		x := &v.slots[i]
+	for _, x := range v.slots {
 		since, ails := pl.s.FailedBefore[x.c.ID]
 		x.failedBefore = ails && since < pl.s.Generation && x.there && !x.well
 		if f := x.fault; f != nil && f.Permanent && !x.failedBefore {
@@ -236,8 +230,7 @@ func (pl *planner) sum(v *view) {
 			lost[x.c.Service.Name]++
 		}
 	}
-	for i := range v.slots {
-		x := &v.slots[i]
+	for _, x := range v.slots {
 		if x.failedBefore { // neither up nor down: only its dependents wait for it
 			v.failedBefore, v.failureBefore = true, worse(v.failureBefore, x.fault)
 			continue
@@ -271,8 +264,8 @@ func (pl *planner) checkTimeout(v *view) {
 		return
 	}
 	t := Trouble{Code: codes.Timeout, Message: fmt.Sprintf("not up after %v", v.c.Timeout), Permanent: true, FailsUpdate: true}
-	for i := range v.slots {
-		if x := &v.slots[i]; !x.well && !x.failedBefore {
+	for _, x := range v.slots {
+		if !x.well && !x.failedBefore {
 			action := x.c.Service.Update.FailureAction
 			t.FailsUpdate, t.pause = action != workload.ActContinue, action == workload.ActPause
 			break
@@ -282,11 +275,11 @@ func (pl *planner) checkTimeout(v *view) {
 }
 
 // Trouble is the error of a step from its second failure on: the first may be transient.
-func (r Retry) trouble(p Policy) *Trouble {
+func (r Retry) trouble() *Trouble {
 	if r.Failures < 2 {
 		return nil
 	}
-	last := r.Failures >= p.Patience && !r.Moves
+	last := r.Failures >= patience && !r.Moves
 	return &Trouble{Code: r.Code, Message: r.Message, Permanent: last, FailsUpdate: last && !r.Passing}
 }
 
@@ -336,8 +329,7 @@ func (v *view) ready(c *workload.Container, s *Supervision) bool { return v.lack
 // first, by id; "": none.
 func (v *view) lacks(c *workload.Container, s *Supervision, first map[string]bool) string {
 	for _, dep := range c.Service.DependsOn {
-		for i := range v.slots {
-			x := &v.slots[i]
+		for _, x := range v.slots {
 			if x.c.Service.Name != dep.Service || x.reached(dep.Condition, s) || first[x.c.ID] {
 				continue
 			}
@@ -352,14 +344,11 @@ func (v *view) lacks(c *workload.Container, s *Supervision, first map[string]boo
 
 // stuck reports whether a service depends on one that failed before this revision: it stays as it is until that is well.
 func (v *view) stuck(s *workload.Service, sup *Supervision) bool {
-	for _, dep := range s.DependsOn {
-		for i := range v.slots {
-			if x := &v.slots[i]; !dep.Optional && x.failedBefore && x.c.Service.Name == dep.Service && !x.reached(dep.Condition, sup) {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.DependsOn, func(dep workload.Dependency) bool {
+		return slices.ContainsFunc(v.slots, func(x *slot) bool {
+			return !dep.Optional && x.failedBefore && x.c.Service.Name == dep.Service && !x.reached(dep.Condition, sup)
+		})
+	})
 }
 
 // reached reports whether a container meets a condition.
@@ -386,8 +375,7 @@ func (v *view) dependencyRestarted(x *slot, s *Supervision) bool {
 		if !dep.Restart {
 			continue
 		}
-		for i := range v.slots {
-			y := &v.slots[i]
+		for _, y := range v.slots {
 			if y.c.Service.Name != dep.Service {
 				continue
 			}
@@ -403,19 +391,16 @@ func (v *view) dependencyRestarted(x *slot, s *Supervision) bool {
 // restartsWith reports whether a service is restarted with another one, or another one with it. That is decided by which process began later,
 // and one that is created ahead of its start begins before it.
 func (v *view) restartsWith(s *workload.Service) bool {
-	for i := range v.slots {
-		x := &v.slots[i].c.Service
-		if slices.ContainsFunc(x.DependsOn, func(d workload.Dependency) bool { return d.Restart && (d.Service == s.Name || x.Name == s.Name) }) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(v.slots, func(x *slot) bool {
+		return slices.ContainsFunc(x.c.Service.DependsOn, func(d workload.Dependency) bool {
+			return d.Restart && (d.Service == s.Name || x.c.Service.Name == s.Name)
+		})
+	})
 }
 
 // source names the component of a trouble.
 func (v *view) source() string { return cmp.Or(v.c.Name, v.d.Name) }
 
-// ByID finds containers by id.
 func ByID(o workload.Observed) map[string]workload.Observation {
 	out := make(map[string]workload.Observation, len(o.Containers))
 	for _, c := range o.Containers {
@@ -426,12 +411,9 @@ func ByID(o workload.Observed) map[string]workload.Observation {
 
 // Complete reports whether all containers of a deployment are there.
 func Complete(d *Deployment, seen map[string]workload.Observation) bool {
-	for i := range d.Components {
-		for j := range d.Components[i].Containers {
-			c := &d.Components[i].Containers[j]
-			if o, ok := seen[c.ID]; !ok || !matches(o, c) {
-				return false
-			}
+	for _, c := range d.Containers() {
+		if o, ok := seen[c.ID]; !ok || !matches(o, c) {
+			return false
 		}
 	}
 	return true

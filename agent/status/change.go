@@ -5,7 +5,6 @@ import (
 
 	"github.com/opencontainers/go-digest"
 
-	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/plan"
 	"github.com/longshore-dev/longshore/agent/store"
 )
@@ -34,12 +33,12 @@ type Change struct {
 	Trust *store.TrustChange `json:"trust,omitempty"` // null: the change is of a deployment
 }
 
-// ComponentChange is a component that gets another revision.
-type ComponentChange struct {
-	Component string `json:"component"`
-	From      string `json:"from,omitempty"` // "": it is new
-	To        string `json:"to,omitempty"`   // "": it is removed
-}
+// What the plan and the store have is shown as it is.
+type (
+	ComponentChange = plan.ComponentChange
+	Waiting         = plan.Wait
+	SecurityEvent   = store.Security
+)
 
 // ImageChange is a service that gets another image.
 type ImageChange struct {
@@ -50,11 +49,4 @@ type ImageChange struct {
 	To        string `json:"to"`
 	ToTag     string `json:"toTag,omitempty"`
 	Bytes     int64  `json:"bytes"` // still to be loaded; 0: none, or not known
-}
-
-// Waiting is why a change is not made yet.
-type Waiting struct {
-	Code    codes.Code `json:"code"`
-	Message string     `json:"message"`
-	Until   time.Time  `json:"until,omitzero"` // when that ends by itself; zero: it does not, or it is not known
 }

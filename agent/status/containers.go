@@ -40,7 +40,6 @@ type Container struct {
 // Missing is the state of a container that is needed and not there yet.
 const Missing workload.Status = "missing"
 
-// Port is one published port.
 type Port struct {
 	HostIP        string `json:"hostIp,omitempty"` // "": every address
 	HostPort      uint16 `json:"hostPort"`
@@ -58,19 +57,15 @@ func (c Container) Path() string { return c.Deployment + "/" + c.Name() }
 func (v View) Containers() []Container {
 	out := []Container{}
 	needed := map[string]bool{}
-	if v.Target != nil {
-		for _, d := range v.Target.Deployments {
-			for _, c := range d.Components {
-				for _, x := range c.Containers {
-					needed[x.ID] = true
-					cs := v.container(v.Observed[x.ID])
-					cs.ID, cs.DeploymentID, cs.Deployment = x.ID, d.ID, d.Name
-					cs.Component, cs.Project, cs.Service, cs.Replica = c.Name, c.Project.Name, x.Service.Name, x.Replica
-					cs.Image, cs.Ports = x.Service.Image.Name(), ports(x.Service.Ports)
-					cs.State = cmp.Or(cs.State, Missing)
-					out = append(out, cs)
-				}
-			}
+	for d := range v.Target.All() {
+		for c, x := range d.Containers() {
+			needed[x.ID] = true
+			cs := v.container(v.Observed[x.ID])
+			cs.ID, cs.DeploymentID, cs.Deployment = x.ID, d.ID, d.Name
+			cs.Component, cs.Project, cs.Service, cs.Replica = c.Name, c.Project.Name, x.Service.Name, x.Replica
+			cs.Image, cs.Ports = x.Service.Image.Name(), ports(x.Service.Ports)
+			cs.State = cmp.Or(cs.State, Missing)
+			out = append(out, cs)
 		}
 	}
 	for _, o := range v.Observed {

@@ -66,12 +66,10 @@ func (v View) deployment(d store.Status) Deployment {
 			td = nd
 		}
 	}
-	if td != nil {
-		out.Refused = v.refused(td)
-	}
+	out.Refused = v.refused(td)
 	if now := v.Target.Deployment(d.DeploymentID); now != nil && now.Digest != d.Digest && now.Refused == nil {
-		for i := range now.Components {
-			out.Running = append(out.Running, RunningComponent{now.Components[i].Name, now.Components[i].Revision, v.services(&now.Components[i])})
+		for c := range now.All() {
+			out.Running = append(out.Running, RunningComponent{c.Name, c.Revision, v.services(c)})
 		}
 	}
 	for _, c := range d.Components {
@@ -89,10 +87,10 @@ func (v View) deployment(d store.Status) Deployment {
 }
 
 func (v View) refused(d *plan.Deployment) *RefusedRevision {
-	r := d.Refused
-	if r == nil {
+	if d == nil || d.Refused == nil {
 		return nil
 	}
+	r := d.Refused
 	out := &RefusedRevision{
 		Digest: r.Digest, Generation: r.Generation, Component: r.Source, Revision: r.Revision, Code: codes.Code(r.Code), Message: r.Message,
 		Since: r.Since, Paused: r.Pause, Waiting: d.Deferred, RunningGeneration: d.Back,

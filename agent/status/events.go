@@ -15,7 +15,6 @@ import (
 // EventKind names what happened. Kinds are part of the interface: programs match on them.
 type EventKind string
 
-// Kinds of events.
 const (
 	EventAccepted   EventKind = "accepted"    // a generation passed every check
 	EventRefused    EventKind = "refused"     // a state failed one; Code says which
@@ -47,7 +46,6 @@ const (
 	EventCapabilities EventKind = "capabilities" // hardware was plugged in or out; Message names it
 )
 
-// EventKinds lists all kinds.
 func EventKinds() []EventKind {
 	return []EventKind{
 		EventAccepted, EventRefused, EventPulled, EventCommitted, EventPhase, EventDeployment, EventCreated, EventStarted,
@@ -95,10 +93,7 @@ const (
 	MaxMessage = 1024
 )
 
-// EventSink takes what happens. The agent's own keeps the newest events in memory, counts them by kind, and never blocks.
-type EventSink interface{ Emit(e Event) }
-
-// Ring is the agent's memory of events. Its zero value is not usable: see NewRing.
+// Ring is the agent's memory of the newest events, which counts them by kind. Its zero value is not usable: see NewRing.
 type Ring struct {
 	now   func() time.Time
 	mu    sync.Mutex
@@ -108,10 +103,8 @@ type Ring struct {
 	more  chan struct{}
 	count map[EventKind]uint64
 
-	security map[string]uint64 // since the device's database was made, by code; never changed in place
+	security map[codes.Code]uint64 // since the device's database was made; never changed in place
 }
-
-var _ EventSink = (*Ring)(nil)
 
 func NewRing(now func() time.Time) *Ring {
 	return &Ring{now: now, next: 1, more: make(chan struct{}), count: map[EventKind]uint64{}}
@@ -162,7 +155,7 @@ func Cut(text string, most int) string {
 }
 
 // SetSecurity takes over how many security events there were.
-func (r *Ring) SetSecurity(by map[string]uint64) {
+func (r *Ring) SetSecurity(by map[codes.Code]uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.security = by
@@ -221,9 +214,5 @@ func (r *Ring) Follow(ctx context.Context, stopped <-chan struct{}, q EventReque
 func (r *Ring) Counts() (map[EventKind]uint64, map[codes.Code]uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	security := map[codes.Code]uint64{}
-	for c, n := range r.security {
-		security[codes.Code(c)] = n
-	}
-	return maps.Clone(r.count), security
+	return maps.Clone(r.count), r.security
 }

@@ -263,7 +263,6 @@ type SyncResult struct {
 	Hint       string     `json:"hint,omitempty"`
 }
 
-// Outcomes of a sync.
 const (
 	SyncUnchanged   = "unchanged"   // the device is where the registry wants it
 	SyncInstalled   = "installed"   // a generation came and runs completely

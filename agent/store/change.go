@@ -29,7 +29,6 @@ type TrustChange struct {
 // Verdict is what somebody decided.
 type Verdict string
 
-// Verdicts.
 const (
 	Approved  Verdict = "approved"
 	Rejected  Verdict = "rejected"
@@ -56,16 +55,10 @@ func (d *Decision) Counts(now time.Time) bool {
 
 var bucketChanges = []byte("changes") // change id -> Change
 
-// Changes lists what is remembered of changes.
 func (t *Tx) Changes() ([]Change, error) { return list[Change](t.tx.Bucket(bucketChanges)) }
 
-// SetChange remembers a change.
-func (t *Tx) SetChange(c Change) error { return put(t.tx.Bucket(bucketChanges), []byte(c.ID), c) }
-
-// RetainChanges forgets all changes but these.
-func (t *Tx) RetainChanges(keep map[digest.Digest]bool) error {
-	return t.retain(bucketChanges, func(id []byte) bool { return keep[digest.Digest(id)] })
-}
+// SetChanges remembers exactly these.
+func (t *Tx) SetChanges(all map[digest.Digest]Change) error { return exactly(t, bucketChanges, all) }
 
 // Decided is what somebody at the device did, for those who ask later: nothing is decided by it.
 type Decided struct {
@@ -139,5 +132,4 @@ func (t *Tx) Attempts() (*Attempts, error) {
 	return get[Attempts](t.tx.Bucket(bucketMeta), keyAttempts)
 }
 
-// SetAttempts remembers the count.
 func (t *Tx) SetAttempts(a Attempts) error { return put(t.tx.Bucket(bucketMeta), keyAttempts, a) }

@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -55,8 +56,8 @@ func (t *Tx) SetFresh(f *Fresh) error { return set(t.tx.Bucket(bucketMeta), keyF
 
 // Security is something that an attack looks like. The same once more is counted.
 type Security struct {
-	Code       string        `json:"code"`
-	Digest     digest.Digest `json:"digest,omitempty"`
+	Code       codes.Code    `json:"code"`
+	Digest     digest.Digest `json:"digest,omitempty"`     // of the state
 	Generation uint64        `json:"generation,omitempty"` // 0: not known
 	Message    string        `json:"message"`              // of the last time
 	First      time.Time     `json:"first"`
@@ -64,11 +65,13 @@ type Security struct {
 	Count      uint64        `json:"count"`
 }
 
+func (s Security) key() []byte { return []byte(string(s.Code) + "\x00" + s.Digest.String()) }
+
 // AddSecurity remembers what happened at s.Last, and counts it. Where there are too many the oldest make room, and never the one
 // that is added: the device's clock may have been set back.
 func (t *Tx) AddSecurity(s Security) error {
 	b := t.tx.Bucket(bucketSecurity)
-	key := []byte(s.Code + "\x00" + s.Digest.String())
+	key := s.key()
 	s.First, s.Count = s.Last, 1
 	if data := b.Get(key); data != nil {
 		var old Security
@@ -90,7 +93,7 @@ func (t *Tx) AddSecurity(s Security) error {
 	}
 	all = slices.DeleteFunc(all, func(old Security) bool { return old.Code == s.Code && old.Digest == s.Digest })
 	for ; len(all) >= maxSecurity; all = all[1:] {
-		if err := b.Delete([]byte(all[0].Code + "\x00" + all[0].Digest.String())); err != nil {
+		if err := b.Delete(all[0].key()); err != nil {
 			return fmt.Errorf("drop security event: %w", err)
 		}
 	}
@@ -116,6 +119,6 @@ func (t *Tx) Security() ([]Security, error) {
 }
 
 // SecurityCounts counts security events since the file was made, by code.
-func (t *Tx) SecurityCounts() (map[string]uint64, error) {
-	return getMap[uint64](t.tx.Bucket(bucketMeta), keySecurityCounts)
+func (t *Tx) SecurityCounts() (map[codes.Code]uint64, error) {
+	return getMap[codes.Code, uint64](t.tx.Bucket(bucketMeta), keySecurityCounts)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/agent/clock"
+	"github.com/longshore-dev/longshore/agent/codes"
 	"github.com/longshore-dev/longshore/agent/store"
 )
 
@@ -17,7 +18,7 @@ func TestSecurityEventsAreCountedAndBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "agent.db")
 	s := open(t, path, nil)
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	add := func(n int, code string, content string) {
+	add := func(n int, code codes.Code, content string) {
 		t.Helper()
 		if err := s.Update(func(tx *store.Tx) error {
 			return tx.AddSecurity(store.Security{Code: code, Digest: digest.FromString(content), Message: "m", Last: start.Add(time.Duration(n) * time.Minute)})
@@ -43,7 +44,7 @@ func TestSecurityEventsAreCountedAndBounded(t *testing.T) {
 			t.Errorf("%d events are kept, the last %+v", n, all[n-2:])
 		}
 		counts, err := tx.SecurityCounts()
-		if diff := cmp.Diff(map[string]uint64{"generation-rollback": 101, "wrong-device": 1}, counts); diff != "" {
+		if diff := cmp.Diff(map[codes.Code]uint64{"generation-rollback": 101, "wrong-device": 1}, counts); diff != "" {
 			t.Errorf("counts (-want +got):\n%s", diff)
 		}
 		return err

@@ -18,14 +18,5 @@ func (t *Tx) Images() (map[string]workload.ImageInfo, error) {
 
 // SetImages remembers exactly these.
 func (t *Tx) SetImages(all map[string]workload.ImageInfo) error {
-	b, err := t.emptied(bucketImageInfo)
-	if err != nil {
-		return err
-	}
-	for name, x := range all {
-		if err := put(b, []byte(name), x); err != nil {
-			return err
-		}
-	}
-	return nil
+	return exactly(t, bucketImageInfo, all)
 }

@@ -3,6 +3,7 @@ package store
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"time"
 
@@ -15,13 +16,10 @@ import (
 // number. A capabilities report takes the place of an older undelivered one: only the newest means anything. When there is
 // no room the oldest report is dropped and counted in the [Gap]; but of each subject the newest stays.
 func (t *Tx) Append(r Report) (uint64, error) {
-	b := t.tx.Bucket(bucketOutbox)
-	meta := t.tx.Bucket(bucketMeta)
-	if r.Kind == KindCapabilities {
-		if old := number(meta, keyCapabilities); old != 0 {
-			if err := t.Delivered(old); err != nil {
-				return 0, err
-			}
+	b, meta := t.tx.Bucket(bucketOutbox), t.tx.Bucket(bucketMeta)
+	if old := number(meta, keyCapabilities); r.Kind == KindCapabilities && old != 0 {
+		if err := t.Delivered(old); err != nil {
+			return 0, err
 		}
 	}
 	seq, err := b.NextSequence()
@@ -32,16 +30,12 @@ func (t *Tx) Append(r Report) (uint64, error) {
 	if err := put(b, seqKey(seq), r); err != nil {
 		return 0, err
 	}
-	if r.Kind == KindCapabilities {
-		if err := meta.Put(keyCapabilities, seqKey(seq)); err != nil {
-			return 0, fmt.Errorf("append report: %w", err)
-		}
-	}
-	if err := meta.Put(newestKey(r), seqKey(seq)); err != nil {
-		return 0, fmt.Errorf("append report: %w", err)
-	}
 	depth := number(meta, keyDepth) + 1
-	if err := meta.Put(keyDepth, seqKey(depth)); err != nil {
+	err = errors.Join(meta.Put(newestKey(r), seqKey(seq)), meta.Put(keyDepth, seqKey(depth)))
+	if r.Kind == KindCapabilities {
+		err = errors.Join(err, meta.Put(keyCapabilities, seqKey(seq)))
+	}
+	if err != nil {
 		return 0, fmt.Errorf("append report: %w", err)
 	}
 	for ; depth > uint64(t.limit); depth-- {
@@ -129,21 +123,18 @@ func (t *Tx) Delivered(seq uint64) error {
 	}
 	var r Report
 	known := decode("outbox", data, &r) == nil // damaged ones go, too
-	if err := b.Delete(seqKey(seq)); err != nil {
-		return fmt.Errorf("remove report %d: %w", seq, err)
-	}
 	meta := t.tx.Bucket(bucketMeta)
+	err := errors.Join(b.Delete(seqKey(seq)), meta.Put(keyDepth, seqKey(number(meta, keyDepth)-1)))
 	if known && number(meta, newestKey(r)) == seq {
-		if err := meta.Delete(newestKey(r)); err != nil {
-			return fmt.Errorf("remove report %d: %w", seq, err)
-		}
+		err = errors.Join(err, meta.Delete(newestKey(r)))
 	}
 	if number(meta, keyCapabilities) == seq {
-		if err := meta.Delete(keyCapabilities); err != nil {
-			return fmt.Errorf("remove report %d: %w", seq, err)
-		}
+		err = errors.Join(err, meta.Delete(keyCapabilities))
 	}
-	return meta.Put(keyDepth, seqKey(number(meta, keyDepth)-1))
+	if err != nil {
+		return fmt.Errorf("remove report %d: %w", seq, err)
+	}
+	return nil
 }
 
 // Depth is how many reports wait, and since when the oldest does.
@@ -174,10 +165,8 @@ func number(b *bbolt.Bucket, key []byte) uint64 {
 func (t *Tx) NumberCurrent() (counter, sequence uint64, err error) {
 	meta := t.tx.Bucket(bucketMeta)
 	counter = number(meta, keyCounter) + 1
-	if err := meta.Put(keyCounter, seqKey(counter)); err != nil {
-		return 0, 0, fmt.Errorf("number the current state: %w", err)
-	}
-	if sequence, err = t.tx.Bucket(bucketOutbox).NextSequence(); err != nil {
+	sequence, err = t.tx.Bucket(bucketOutbox).NextSequence()
+	if err = errors.Join(err, meta.Put(keyCounter, seqKey(counter))); err != nil {
 		return 0, 0, fmt.Errorf("number the current state: %w", err)
 	}
 	return counter, sequence, nil

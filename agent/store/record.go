@@ -93,7 +93,6 @@ type Report struct {
 	At       time.Time `json:"at"`
 }
 
-// Kinds of reports.
 const (
 	KindStatus       = "status"
 	KindCapabilities = "capabilities"
@@ -137,6 +136,7 @@ func decode(what string, data []byte, v any) error {
 	return nil
 }
 
+// put writes a record. One that is there already costs the disk nothing.
 func put(b *bbolt.Bucket, key []byte, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -144,6 +144,9 @@ func put(b *bbolt.Bucket, key []byte, v any) error {
 	}
 	if len(data) > maxRecord {
 		return fmt.Errorf("write record %q: %d bytes: %w", key, len(data), fault.ErrTooLarge)
+	}
+	if bytes.Equal(b.Get(key), data) {
+		return nil
 	}
 	if err := b.Put(key, data); err != nil {
 		return fmt.Errorf("write record %q: %w", key, err)
@@ -173,10 +176,10 @@ func get[T any](b *bbolt.Bucket, key []byte) (*T, error) {
 }
 
 // getMap reads a record that is a map; empty: there is none.
-func getMap[T any](b *bbolt.Bucket, key []byte) (map[string]T, error) {
-	m, err := get[map[string]T](b, key)
+func getMap[K ~string, T any](b *bbolt.Bucket, key []byte) (map[K]T, error) {
+	m, err := get[map[K]T](b, key)
 	if m == nil || *m == nil {
-		return map[string]T{}, err
+		return map[K]T{}, err
 	}
 	return *m, nil
 }

@@ -1,11 +1,9 @@
 package store
 
 import (
-	"fmt"
 	"time"
 
 	"github.com/opencontainers/go-digest"
-	"go.etcd.io/bbolt"
 )
 
 // Good is the last revision of a deployment that ran completely: what an update that fails goes back to.
@@ -54,20 +52,9 @@ func (t *Tx) SetGood(g Good) error {
 	return put(t.tx.Bucket(bucketGood), []byte(g.DeploymentID), g)
 }
 
-// ReplaceGood remembers exactly these.
-func (t *Tx) ReplaceGood(all []Good) error {
-	if _, err := t.emptied(bucketGood); err != nil {
-		return err
-	}
-	for _, g := range all {
-		if err := t.SetGood(g); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// ReplaceGood remembers exactly these, by deployment id.
+func (t *Tx) ReplaceGood(all map[string]Good) error { return exactly(t, bucketGood, all) }
 
-// DeleteGood forgets a deployment that was removed.
 func (t *Tx) DeleteGood(deployment string) error {
 	return t.tx.Bucket(bucketGood).Delete([]byte(deployment))
 }
@@ -80,7 +67,7 @@ var (
 
 // Again returns which run of which containers was stopped to be started again, by the container's id.
 func (t *Tx) Again() (map[string]string, error) {
-	return getMap[string](t.tx.Bucket(bucketMeta), keyAgain)
+	return getMap[string, string](t.tx.Bucket(bucketMeta), keyAgain)
 }
 
 // SetAgain remembers exactly these.
@@ -90,23 +77,10 @@ func (t *Tx) SetAgain(runs map[string]string) error {
 
 // Ailing returns the containers of last good revisions that fail, by id, with the generation since which they do.
 func (t *Tx) Ailing() (map[string]uint64, error) {
-	return getMap[uint64](t.tx.Bucket(bucketMeta), keyAiling)
+	return getMap[string, uint64](t.tx.Bucket(bucketMeta), keyAiling)
 }
 
 // SetAiling remembers exactly these.
 func (t *Tx) SetAiling(since map[string]uint64) error {
 	return put(t.tx.Bucket(bucketMeta), keyAiling, since)
-}
-
-// emptied returns a bucket without the records that it had.
-func (t *Tx) emptied(name []byte) (*bbolt.Bucket, error) {
-	err := t.tx.DeleteBucket(name)
-	if err != nil {
-		return nil, fmt.Errorf("empty bucket %s: %w", name, err)
-	}
-	b, err := t.tx.CreateBucket(name)
-	if err != nil {
-		return nil, fmt.Errorf("empty bucket %s: %w", name, err)
-	}
-	return b, nil
 }

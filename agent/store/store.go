@@ -37,7 +37,6 @@ const lockWait = 2 * time.Second
 // roomAhead is how many bytes the file has on the disk beyond what it uses, at least half of that.
 const roomAhead = 4 << 20
 
-// Buckets.
 var (
 	bucketMeta   = []byte("meta")   // schema, device, epoch, gap
 	bucketMarks  = []byte("marks")  // accepted, target, committed, last-good, refused

@@ -49,7 +49,6 @@ func (t *Tx) SetStatus(s Status) error {
 	return put(t.tx.Bucket(bucketStatus), []byte(s.DeploymentID), s)
 }
 
-// DeleteStatus forgets a deployment that was removed.
 func (t *Tx) DeleteStatus(deployment string) error {
 	return t.tx.Bucket(bucketStatus).Delete([]byte(deployment))
 }
@@ -112,7 +111,6 @@ func (d Damage) OfHold() bool {
 	return bytes.Equal(d.bucket, bucketMeta) && bytes.Equal(d.key, keyHold)
 }
 
-// Drop removes a damaged record.
 func (t *Tx) Drop(d Damage) error {
 	if bytes.Equal(d.bucket, bucketOutbox) && len(d.key) == 8 {
 		return t.Delivered(binary.BigEndian.Uint64(d.key)) // it is counted, too
@@ -171,6 +169,15 @@ func (t *Tx) retain(bucket []byte, keep func(key []byte) bool) error {
 		if derr := b.Delete(k); derr != nil {
 			err = errors.Join(err, fmt.Errorf("forget record %s %q: %w", bucket, k, derr))
 		}
+	}
+	return err
+}
+
+// exactly has a bucket hold these records and no others.
+func exactly[K ~string, T any](t *Tx, bucket []byte, all map[K]T) error {
+	err := t.retain(bucket, func(key []byte) bool { _, ok := all[K(key)]; return ok })
+	for key, x := range all {
+		err = errors.Join(err, put(t.tx.Bucket(bucket), []byte(key), x))
 	}
 	return err
 }

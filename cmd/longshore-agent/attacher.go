@@ -31,4 +31,4 @@ func (a attacher) Attach(ctx context.Context, project string, c workload.Contain
 	return containerd.Attachment(at), err
 }
 
-var _ agent.Watcher = attacher{}
+var _ agent.Repairer = attacher{}

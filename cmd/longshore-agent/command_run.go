@@ -238,9 +238,6 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		Changes: cfg.Changes.Windows, ChangesClockUnknown: cfg.Changes.OpenClockUnknown, MaxBoots: cfg.Changes.MaxBoots,
 		Publisher: p.publisher(cfg, ro, log), PublishInterval: cfg.Report.Interval, BootID: bootID(),
 	}
-	if o.Jitter == 0 { // in agent.yaml: none
-		o.Jitter = -1
-	}
 	if err := cfg.Over(time.Now()); err != nil {
 		log.Warn("windows", "err", err)
 	}

@@ -52,7 +52,7 @@ var mayImport = map[string][]string{
 	"agent/codes":        {"artifacts"},
 	"agent/workload":     {"artifacts"},
 	"agent/compose":      {"artifacts", "agent/workload"},
-	"agent/store":        {"artifacts", "agent", "agent/clock", "agent/workload"},
+	"agent/store":        {"artifacts", "agent", "agent/clock", "agent/codes", "agent/workload"},
 	"agent/admission":    {"artifacts", "agent/workload"},
 	"agent/containerd":   {"artifacts", "agent", "agent/workload", "agent/admission", "agent/containerd/*"},
 	"agent/network":      {"artifacts", "agent/workload"},
