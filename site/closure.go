@@ -151,8 +151,8 @@ type walk struct {
 	problems []string
 	missing  []string
 	absent   []string
-	locks    map[string]func() ([]artifacts.LockedImage, error) // the images of a component, "repository@digest"
-	packages map[string]func() error                            // by package, "repository@digest": why it is missing
+	locks    sync.Map // by component, "repository@digest": func() ([]artifacts.LockedImage, error), its images
+	packages sync.Map // by package, "repository@digest": func() error, why it is missing
 }
 
 func (w *walk) open(ctx context.Context, name string) (*registry.Repository, error) {
@@ -385,14 +385,8 @@ func (w *walk) component(ctx context.Context, from below, c margo.Component) err
 	if from.kind != "compose" {
 		return nil // images of a chart are unknown
 	}
-	w.mu.Lock()
-	locked := w.locks[name+"@"+d.String()]
-	if locked == nil {
-		locked = sync.OnceValues(func() ([]artifacts.LockedImage, error) { return w.images(ctx, name, d, from.there) })
-		w.locks[name+"@"+d.String()] = locked
-	}
-	w.mu.Unlock()
-	images, err := locked()
+	locked, _ := w.locks.LoadOrStore(component.Key(), sync.OnceValues(func() ([]artifacts.LockedImage, error) { return w.images(ctx, name, d, from.there) }))
+	images, err := locked.(func() ([]artifacts.LockedImage, error))()
 	if passing(ctx, err) {
 		return err
 	}
@@ -420,15 +414,8 @@ func (w *walk) application(ctx context.Context, from below, a artifacts.Applicat
 	if a.Repository == "" {
 		return nil
 	}
-	key := a.Repository + "@" + a.Digest.String()
-	w.mu.Lock()
-	look := w.packages[key]
-	if look == nil {
-		look = sync.OnceValue(func() error { return w.isPackage(ctx, a) })
-		w.packages[key] = look
-	}
-	w.mu.Unlock()
-	err := look()
+	look, _ := w.packages.LoadOrStore(a.Repository+"@"+a.Digest.String(), sync.OnceValue(func() error { return w.isPackage(ctx, a) }))
+	err := look.(func() error)()
 	if ctx.Err() != nil || errors.Is(err, fault.ErrTemporary) {
 		return err
 	}

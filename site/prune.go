@@ -133,7 +133,7 @@ func (w *walk) indexed(ctx context.Context, like *walk) error {
 }
 
 func newWalk(from Source) *walk {
-	return &walk{from: from, needs: map[string]*Need{}, locks: map[string]func() ([]artifacts.LockedImage, error){}, packages: map[string]func() error{}}
+	return &walk{from: from, needs: map[string]*Need{}}
 }
 
 // planStates chooses the generations to remove.
