@@ -84,20 +84,16 @@ func (r Remark) String() string {
 
 // Err says why nothing, or not enough, is good; its kinds are those of [Verify].
 func (f *Found) Err() error {
-	names := make([]string, len(f.asked))
-	for i, t := range f.asked {
-		names[i] = t.VerifierName()
-	}
-	switch {
+	switch who := f.verifiers(); {
 	case f.Unread != nil:
 		if len(f.Bad) > 0 {
 			return fmt.Errorf("%w; and what could be read is bad: %s", f.Unread, Reasons(f.Bad))
 		}
 		return f.Unread
 	case len(f.Bad) == 0 && len(f.Other) > 0:
-		return fmt.Errorf("%w: not signed by %s, but %s", fault.ErrBadSignature, strings.Join(names, ", "), without(f.Other, ErrOtherSigner))
+		return fmt.Errorf("%w: not signed by %s, but %s", fault.ErrBadSignature, who, without(f.Other, ErrOtherSigner))
 	case len(f.Bad) > 0:
-		return fmt.Errorf("%w: not signed by %s: %s", fault.ErrBadSignature, strings.Join(names, ", "), Reasons(slices.Concat(f.Bad, f.Other)))
+		return fmt.Errorf("%w: not signed by %s: %s", fault.ErrBadSignature, who, Reasons(slices.Concat(f.Bad, f.Other)))
 	case len(f.Beside) > 0:
 		return fmt.Errorf("%w: there is only %s", fault.ErrUnsigned, Reasons(f.Beside))
 	case f.what == PredicateSign:
@@ -105,6 +101,15 @@ func (f *Found) Err() error {
 	default:
 		return fault.ErrUnsigned
 	}
+}
+
+// verifiers are the names of those who could have signed.
+func (f *Found) verifiers() string {
+	var names []string
+	for _, v := range f.asked {
+		names = append(names, v.VerifierName())
+	}
+	return strings.Join(names, ", ")
 }
 
 // Of is Err with the name of the artifact. Its summary is one sentence: "… is signed by key sha256:66b53686176b…, not by release".
@@ -123,11 +128,7 @@ func (f *Found) Of(st Source, subject ocispec.Descriptor) error {
 // Says is Err for people, without the name of the artifact: "is signed by key sha256:66b53686176b…, not by release"; "" if
 // something could not be read.
 func (f *Found) Says() string {
-	var names []string
-	for _, t := range f.asked {
-		names = append(names, t.VerifierName())
-	}
-	who, lacks := strings.Join(names, ", "), "is not signed"
+	who, lacks := f.verifiers(), "is not signed"
 	if f.what != PredicateSign {
 		lacks = "has no attestation of type " + f.what
 	}
@@ -185,12 +186,11 @@ func without(all []Remark, end error) string {
 // Reasons tells the first few of many.
 func Reasons(all []Remark) string {
 	var text []string
-	for i, r := range all {
-		if i == maxReasons {
-			text = append(text, fmt.Sprintf("and %d more", len(all)-maxReasons))
-			break
-		}
+	for _, r := range all[:min(len(all), maxReasons)] {
 		text = append(text, r.String())
+	}
+	if more := len(all) - len(text); more > 0 {
+		text = append(text, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(text, "; ")
 }

@@ -3,12 +3,10 @@ package keyless
 import (
 	"bytes"
 	"crypto/x509"
-	"encoding/hex"
 	"encoding/pem"
 	"fmt"
 	"time"
 
-	"github.com/google/certificate-transparency-go/x509util"
 	"github.com/sigstore/sigstore-go/pkg/root"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -60,21 +58,6 @@ func issuedBy(c *x509.Certificate, r *Root) bool {
 	}
 	return false
 }
-
-// certLogs are the ids of the logs with a timestamp (SCT) in the certificate.
-func certLogs(c *x509.Certificate) ([][]byte, error) {
-	scts, err := x509util.ParseSCTsFromCertificate(c.Raw)
-	if err != nil {
-		return nil, err
-	}
-	var ids [][]byte
-	for _, s := range scts {
-		ids = append(ids, s.LogID.KeyID[:])
-	}
-	return ids, nil
-}
-
-func hexID(id string) string { return hex.EncodeToString([]byte(id)) }
 
 // parsePEM reads the certificates of a PEM file, and rejects any other content.
 func parsePEM(data []byte) ([]*x509.Certificate, error) {

@@ -2,9 +2,11 @@ package keyless
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 
+	"github.com/google/certificate-transparency-go/x509util"
 	"github.com/sigstore/sigstore-go/pkg/fulcio/certificate"
 	"github.com/sigstore/sigstore-go/pkg/verify"
 
@@ -182,7 +184,7 @@ func (i *Identity) explainLog(found *entity) error {
 	}
 	logs := i.root.material.RekorLogs()
 	for _, e := range entries {
-		if _, known := logs[hexID(e.LogKeyID())]; known {
+		if _, known := logs[hex.EncodeToString([]byte(e.LogKeyID()))]; known {
 			return nil
 		}
 	}
@@ -237,18 +239,18 @@ func (i *Identity) explainSCT(found *entity) error {
 	if i.options.Unlogged {
 		return nil
 	}
-	ids, err := certLogs(found.leaf)
+	timestamps, err := x509util.ParseSCTsFromCertificate(found.leaf.Raw)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrNoSCT, err)
 	}
-	if len(ids) == 0 {
+	if len(timestamps) == 0 {
 		return ErrNoSCT
 	}
 	logs := i.root.material.CTLogs()
-	for _, id := range ids {
-		if _, known := logs[hexID(string(id))]; known {
+	for _, t := range timestamps {
+		if _, known := logs[hex.EncodeToString(t.LogID.KeyID[:])]; known {
 			return nil
 		}
 	}
-	return i.unknown("certificate log %s", shortID(ids[0]))
+	return i.unknown("certificate log %s", shortID(timestamps[0].LogID.KeyID[:]))
 }
