@@ -53,6 +53,7 @@ func (s *Service) Run(ctx context.Context) error {
 	defer t.Stop()
 	var withdrawn int64 // changes whose withdrawals are complete
 	var again time.Time
+	failing := false // logged at the first of several failures
 	for {
 		select {
 		case <-ctx.Done():
@@ -60,7 +61,10 @@ func (s *Service) Run(ctx context.Context) error {
 		case <-t.C:
 		}
 		err := s.refresh(ctx)
-		s.note(err)
+		if err != nil && !failing {
+			s.o.Logger.Error("decisions about devices cannot be read: those known count on", "error", err, "hint", fault.Hint(err))
+		}
+		failing = err != nil
 		s.mu.Lock()
 		changes := s.enrolled.changes
 		s.mu.Unlock()
@@ -70,17 +74,6 @@ func (s *Service) Run(ctx context.Context) error {
 				again = now.Add(retryEvery)
 			}
 		}
-	}
-}
-
-// note logs the first failure of several.
-func (s *Service) note(err error) {
-	s.mu.Lock()
-	first := err != nil && !s.failing
-	s.failing = err != nil
-	s.mu.Unlock()
-	if first {
-		s.o.Logger.Error("decisions about devices cannot be read: those known count on", "error", err, "hint", fault.Hint(err))
 	}
 }
 

@@ -52,7 +52,6 @@ type Service struct {
 	granted  map[digest.Digest]time.Time // when a key began to receive its last grant
 	busy     map[digest.Digest]bool
 	enrolled snapshot
-	failing  bool
 }
 
 // New makes a service.

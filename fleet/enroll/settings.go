@@ -63,10 +63,7 @@ func ParseSettings(file string, data []byte) (*Settings, error) {
 		return nil, err
 	}
 	path := func(n *strict.Node, fallback string) string {
-		p := fallback
-		if n != nil {
-			p = n.Filled()
-		}
+		p := filled(n, fallback)
 		if p == "" || filepath.IsAbs(p) {
 			return p
 		}
@@ -79,17 +76,11 @@ func ParseSettings(file string, data []byte) (*Settings, error) {
 		}
 	}
 	n := root.Get("authority")
-	s.Authority = Authority{Dir: path(n.Get("dir"), "ca"), Manager: defaultManager}
-	if t := n.Get("trustDomain"); t != nil {
-		s.Authority.TrustDomain = t.Filled()
+	s.Authority = Authority{
+		Dir: path(n.Get("dir"), "ca"), TrustDomain: filled(n.Get("trustDomain"), ""), Manager: filled(n.Get("manager"), defaultManager),
+		Key: filled(n.Get("key"), ""), KeyPassword: path(n.Get("keyPasswordFile"), ""),
 	}
-	if m := n.Get("manager"); m != nil {
-		s.Authority.Manager = m.Filled()
-	}
-	if k := n.Get("key"); k != nil {
-		s.Authority.Key = k.Filled()
-	}
-	if s.Authority.KeyPassword = path(n.Get("keyPasswordFile"), ""); s.Authority.KeyPassword != "" && s.Authority.Key == "" {
+	if s.Authority.KeyPassword != "" && s.Authority.Key == "" {
 		n.Faultf("keyPasswordFile needs key")
 	}
 	n.Close()
@@ -97,6 +88,14 @@ func ParseSettings(file string, data []byte) (*Settings, error) {
 	s.registry(root.Get("registry"), path)
 	root.Close()
 	return strict.Result(root, s)
+}
+
+// filled is a text that may be left out, but not be empty.
+func filled(n *strict.Node, fallback string) string {
+	if n == nil {
+		return fallback
+	}
+	return n.Filled()
 }
 
 func address(n *strict.Node) string {

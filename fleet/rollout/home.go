@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -46,10 +47,8 @@ func (s Store) homeOf(r *artifacts.Rollout, t artifacts.RolloutTarget) error {
 		}
 		hosts = append(hosts, hostOf(s.files.States))
 	}
-	for _, h := range hosts {
-		if h == hostOf(t.Repository) {
-			return nil
-		}
+	if slices.Contains(hosts, hostOf(t.Repository)) {
+		return nil
 	}
 	return fmt.Errorf("%s, the files do not have this device, and their registry is %s: %w", said, hosts[0], fault.ErrConflict)
 }

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -220,12 +221,10 @@ func (p *Project) call(ctx context.Context, method, path string, body, into any,
 	if err != nil {
 		return 0, fmt.Errorf("registry %s: %s %s: %w: %w", p.o.URL, method, path, fault.ErrTemporary, err)
 	}
-	for _, code := range pass {
-		if res.StatusCode == code {
-			return code, nil
-		}
-	}
-	if res.StatusCode < 200 || res.StatusCode > 299 {
+	switch code := res.StatusCode; {
+	case slices.Contains(pass, code):
+		return code, nil
+	case code < 200 || code > 299:
 		return 0, p.failed(method, path, res, answer)
 	}
 	if into != nil {
