@@ -48,9 +48,7 @@ type appResult struct {
 func (r appResult) text(w io.Writer) {
 	row(w, "packed", "%s %s (%s)", r.ID, r.Version, strings.Join(append([]string{artifacts.DescriptionFile}, r.Resources...), ", "))
 	rows(w, "channel", r.Channels)
-	for _, a := range r.Attached {
-		a.text(w)
-	}
+	rows(w, "attached", r.Attached)
 	r.pushed.text(w)
 }
 
@@ -86,10 +84,7 @@ func (c *call) appPush(args []string) error {
 		return c.misused("%s: the tag must be the package's version, %s", args[1], d.Metadata.Version)
 	}
 	ref = ref.WithTag(d.Metadata.Version)
-	if err := c.openSigner(false); err != nil {
-		return err
-	}
-	attached, err := c.newAttacher(c.signer)
+	attached, err := c.newAttacher()
 	if err != nil {
 		return err
 	}
@@ -110,7 +105,7 @@ func (c *call) appPush(args []string) error {
 	if err != nil {
 		return err
 	}
-	if r.pushed, r.Attached, err = attached.publish(c, repo, a, c.once(ref.Tag)); err != nil {
+	if r.pushed, r.Attached, err = attached.publish(repo, a, c.once(ref.Tag)); err != nil {
 		return err
 	}
 	if !r.DryRun {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -32,17 +31,18 @@ type attachedInfo struct {
 	Signed        bool          `json:"signed"`
 }
 
-func (a attachedInfo) text(w io.Writer) {
+// String describes it for people.
+func (a attachedInfo) String() string {
 	signed := "signed"
 	if !a.Signed {
 		signed = "unsigned"
 	}
-	row(w, "attached", "%s  %s, %s  %s", a.File, a.PredicateType, signed, printable.Digest(a.Digest))
+	return fmt.Sprintf("%s  %s, %s  %s", a.File, a.PredicateType, signed, printable.Digest(a.Digest))
 }
 
 // attacher signs an artifact and attaches documents to it, before any tag names it.
 type attacher struct {
-	signer  *signer // nil: nothing is signed
+	*call
 	sayings []sayingToSign
 	made    []attachedInfo
 }
@@ -54,9 +54,12 @@ type sayingToSign struct {
 
 var _ release.Signer = (*attacher)(nil)
 
-// newAttacher reads the documents.
-func (c *call) newAttacher(s *signer) (*attacher, error) {
-	a := &attacher{signer: s}
+// newAttacher opens the signer, and reads the documents.
+func (c *call) newAttacher() (*attacher, error) {
+	if err := c.openSigner(false); err != nil {
+		return nil, err
+	}
+	a := &attacher{call: c}
 	for _, kind := range []struct {
 		flag string
 		read func(string, []byte) (*artifacts.Saying, error)
@@ -126,10 +129,10 @@ func attachPlain(ctx context.Context, repo *registry.Repository, subject ocispec
 }
 
 // publish is the method publish of call, which also attaches and describes the documents.
-func (a *attacher) publish(c *call, repo *registry.Repository, to *artifacts.Artifact, o release.PublishOptions) (pushed, []attachedInfo, error) {
+func (a *attacher) publish(repo *registry.Repository, to *artifacts.Artifact, o release.PublishOptions) (pushed, []attachedInfo, error) {
 	if len(a.sayings) > 0 {
 		o.Signer = a
 	}
-	r, err := c.publish(repo, to, a.signer, o)
+	r, err := a.call.publish(repo, to, o)
 	return r, a.made, err
 }

@@ -91,7 +91,7 @@ func (c *call) bundlePush(args []string) error {
 	if err != nil {
 		return err
 	}
-	if r.pushed, err = c.publish(repo, a, c.signer, c.once(ref.Tag)); err != nil {
+	if r.pushed, err = c.publish(repo, a, c.once(ref.Tag)); err != nil {
 		return err
 	}
 	return c.show(r)

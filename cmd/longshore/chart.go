@@ -33,9 +33,7 @@ type chartResult struct {
 
 func (r chartResult) text(w io.Writer) {
 	row(w, "packed", "chart %s %s (%s)", r.Name, r.Version, printable.Bytes(r.Bytes))
-	for _, a := range r.Attached {
-		a.text(w)
-	}
+	rows(w, "attached", r.Attached)
 	r.pushed.text(w)
 }
 
@@ -61,10 +59,7 @@ func (c *call) chartPush(args []string) error {
 		return c.misused("%s: the repository must end with the chart's name: HOST/PATH/%s", args[1], chart.Name)
 	}
 	ref = ref.WithTag(chart.Tag())
-	if err := c.openSigner(false); err != nil {
-		return err
-	}
-	attached, err := c.newAttacher(c.signer)
+	attached, err := c.newAttacher()
 	if err != nil {
 		return err
 	}
@@ -73,7 +68,7 @@ func (c *call) chartPush(args []string) error {
 		return err
 	}
 	r := chartResult{Name: chart.Name, Version: chart.Version, Bytes: a.Blobs[1].Descriptor.Size}
-	if r.pushed, r.Attached, err = attached.publish(c, repo, a, c.once(ref.Tag)); err != nil {
+	if r.pushed, r.Attached, err = attached.publish(repo, a, c.once(ref.Tag)); err != nil {
 		return err
 	}
 	return c.show(r)

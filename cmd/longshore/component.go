@@ -81,9 +81,7 @@ func (r componentResult) text(w io.Writer) {
 		row(w, label, "%-*s  %s  %s", width, i.Reference, printable.Digest(i.Digest), strings.Join(i.Platforms, ", "))
 		label = ""
 	}
-	for _, a := range r.Attached {
-		a.text(w)
-	}
+	rows(w, "attached", r.Attached)
 	r.pushed.text(w)
 }
 
@@ -121,11 +119,7 @@ func (c *call) componentPush(args []string) error {
 			return err
 		}
 	}
-	signer, err := c.newSigner(false)
-	if err != nil {
-		return err
-	}
-	attached, err := c.newAttacher(signer)
+	attached, err := c.newAttacher()
 	if err != nil {
 		return err
 	}
@@ -144,7 +138,7 @@ func (c *call) componentPush(args []string) error {
 	if err := r.describe(a, lock); err != nil {
 		return err
 	}
-	if r.pushed, r.Attached, err = attached.publish(c, repo, a, c.once(ref.Tag)); err != nil {
+	if r.pushed, r.Attached, err = attached.publish(repo, a, c.once(ref.Tag)); err != nil {
 		return err
 	}
 	return c.show(r)

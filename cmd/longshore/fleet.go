@@ -118,10 +118,7 @@ func (c *call) fleetCheck(args []string) error {
 		}
 		return c.show(r)
 	}
-	if err := c.loadCapabilities(f); err != nil {
-		return err
-	}
-	compiled, err := compileFleet(c.Context, c.registry, dir, f)
+	compiled, err := c.compile(dir, f)
 	if err != nil {
 		return err
 	}
@@ -142,10 +139,13 @@ func (c *call) fleetCheck(args []string) error {
 	return c.show(r)
 }
 
-// compileFleet resolves the applications of a fleet and assigns them to devices. It returns all errors, also if applications are
-// missing.
-func compileFleet(ctx context.Context, client *registry.Client, dir string, f *fleet.Fleet) (*fleet.Compiled, error) {
-	releases, err := fleet.Resolve(ctx, f, registry.Upstream{Client: client})
+// compile reads the reported capabilities of a fleet's devices, resolves its applications and assigns them to the devices. It returns all
+// errors, also if applications are missing.
+func (c *call) compile(dir string, f *fleet.Fleet) (*fleet.Compiled, error) {
+	if err := c.loadCapabilities(f); err != nil {
+		return nil, err
+	}
+	releases, err := fleet.Resolve(c.Context, f, registry.Upstream{Client: c.registry})
 	if _, missing := errors.AsType[*strict.Error](err); err != nil && !missing {
 		return nil, err
 	}

@@ -120,15 +120,6 @@ func (c *call) fleetPlan(args []string) error {
 // keptArtifacts is how many bytes of packed states a plan keeps in memory: those of 10,000 devices.
 const keptArtifacts = 64 << 20
 
-// planFleet reads a fleet's directory and plans. With look, its files may be uncommitted.
-func (c *call) planFleet(dir string, look bool) (*fleet.Plan, error) {
-	compiled, o, err := c.readyFleet(dir, look)
-	if err != nil {
-		return nil, err
-	}
-	return c.planReady(compiled, o)
-}
-
 func (c *call) planReady(compiled *fleet.Compiled, o fleet.Options) (*fleet.Plan, error) {
 	plan, err := compiled.Plan(c.Context, registry.Upstream{Client: c.registry}, o)
 	if err != nil {
@@ -137,7 +128,7 @@ func (c *call) planReady(compiled *fleet.Compiled, o fleet.Options) (*fleet.Plan
 	return plan, c.checkSelection(plan)
 }
 
-// readyFleet reads a fleet's directory and everything that a plan needs.
+// readyFleet reads a fleet's directory and everything that a plan needs. With look, its files may be uncommitted.
 func (c *call) readyFleet(dir string, look bool) (*fleet.Compiled, fleet.Options, error) {
 	f, err := readFleet(dir)
 	if err != nil {
@@ -157,10 +148,7 @@ func (c *call) ready(f *fleet.Fleet, dir string, annotations map[string]string) 
 		return nil, o, err
 	}
 	o.Annotations, o.Accepted = annotations, c.accepted(f)
-	if err := c.loadCapabilities(f); err != nil {
-		return nil, o, err
-	}
-	compiled, err := compileFleet(c.Context, c.registry, dir, f)
+	compiled, err := c.compile(dir, f)
 	return compiled, o, err
 }
 
@@ -326,7 +314,7 @@ func printPublished(w io.Writer, all []fleetState, signed bool) {
 // dryRun is a plan with the states that would be pushed.
 type dryRun struct {
 	planResult
-	to *fleetProposer
+	to *fleetPublisher
 }
 
 func (r dryRun) text(w io.Writer) {
@@ -427,22 +415,26 @@ func (c *call) fleetPublish(args []string) error {
 	if unfit {
 		return plan.Unfit()
 	}
-	show, done := c.progress("published")
-	r, err := c.publishPlan(plan, show)
-	done()
+	r, err := c.publishPlan(plan, true)
 	if r != nil { // also after an error: some states may be published
 		err = cmp.Or(err, c.show(r))
 	}
 	return err
 }
 
-// publishPlan publishes a plan. It returns a result and an error if only a part was published.
-func (c *call) publishPlan(plan *fleet.Plan, show func(fleet.Progress)) (*fleetPublished, error) {
+// publishPlan publishes a plan; progress: and shows how far it has come. It returns a result and an error if only a part was published.
+func (c *call) publishPlan(plan *fleet.Plan, progress bool) (*fleetPublished, error) {
 	to, err := c.proposer(repositoriesOf(plan))
 	if err != nil {
 		return nil, err
 	}
+	var show func(fleet.Progress)
+	done := func() {}
+	if progress {
+		show, done = c.progress("published")
+	}
 	report, err := plan.Publish(c.Context, to, show)
+	done()
 	if err != nil && len(report.Published)+len(report.Proposed) == 0 {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/opencontainers/go-digest"
 
@@ -175,14 +176,7 @@ func (c *call) fleetPromote(args []string) error {
 
 // publishedVersions are the versions that are published for the devices of a fleet, and that run, if devices report.
 func (c *call) publishedVersions(dir string, f *fleet.Fleet) ([]*fleet.Promoted, error) {
-	o, err := c.fleetOptions()
-	if err != nil {
-		return nil, err
-	}
-	if err := c.loadCapabilities(f); err != nil {
-		return nil, err
-	}
-	compiled, err := compileFleet(c.Context, c.registry, dir, f)
+	compiled, o, err := c.ready(f, dir, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -205,11 +199,6 @@ func describePromotion(x *fleet.Promotion) promotedApplication {
 	for reference, c := range x.Now.Components {
 		a.Components = append(a.Components, promotedComponent{reference, c.Digest, c.Repository})
 	}
-	slices.SortFunc(a.Components, func(a, b promotedComponent) int {
-		if a.Reference < b.Reference {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(a.Components, func(a, b promotedComponent) int { return strings.Compare(a.Reference, b.Reference) })
 	return a
 }

@@ -7,64 +7,24 @@ import (
 	"maps"
 	"slices"
 
-	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/fleet"
-	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/registry/release"
 )
 
-// fleetPublisher publishes the states of a fleet.
-type fleetPublisher struct {
-	*registry.Client
-	signer *signer // nil: states stay unsigned
-}
-
-func (f fleetPublisher) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
-	repo, err := f.OpenName(ctx, repository)
-	if err != nil {
-		return err
-	}
-	var signer release.Signer // nil: unsigned
-	if f.signer != nil {
-		signer = fleetSigner{f.signer}
-	}
-	_, err = release.Publish(ctx, repo, a, release.PublishOptions{
-		Signer: signer, HistoryTag: p.HistoryTag, Tags: []string{p.Tag}, Held: p.Held, Precondition: &p.Precondition,
-	})
-	return err
-}
-
-// fleetSigner signs for many devices at once, and does not record the signatures.
-type fleetSigner struct{ *signer }
-
-var _ release.FreshSigner = fleetSigner{}
-
-func (s fleetSigner) Sign(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
-	_, err := s.Signer.Sign(ctx, repo, subject)
-	return err
-}
-
-// SignFresh implements release.FreshSigner.
-func (s fleetSigner) SignFresh(ctx context.Context, repo *registry.Repository, subject ocispec.Descriptor) error {
-	_, err := s.Signer.SignFresh(ctx, repo, subject)
-	return err
-}
-
-// fleetProposer is a fleetPublisher that proposes the states that others have to sign too: it sets the tags of a state only if the
+// fleetPublisher publishes the states of a fleet. It proposes those that others have to sign too: it sets the tags of such a state only if the
 // policy accepts it. The other signers run the same command on the same files, which make the same states.
-type fleetProposer struct {
-	fleetPublisher
-	call    *call
+type fleetPublisher struct {
+	*call
 	several map[string]bool // repositories whose states several have to sign
 }
 
 // proposer returns the publisher of the states of devices. It rejects a key whose signature would not count, before anything is pushed.
-func (c *call) proposer(repositories []string) (*fleetProposer, error) {
-	f := &fleetProposer{fleetPublisher: fleetPublisher{c.registry, c.signer}, call: c, several: map[string]bool{}}
+func (c *call) proposer(repositories []string) (*fleetPublisher, error) {
+	f := &fleetPublisher{c, map[string]bool{}}
 	for _, name := range repositories {
 		several, err := c.severalSign(name)
 		if err != nil {
@@ -93,23 +53,25 @@ func repositoriesOf(plan *fleet.Plan) []string {
 }
 
 // Publish implements fleet.Publisher.
-func (f *fleetProposer) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
-	if p.Tagged == a.Descriptor.Digest || !f.several[repository] { // a published state is only signed again
-		return f.fleetPublisher.Publish(ctx, repository, a, p)
-	}
-	repo, err := f.OpenName(ctx, repository)
+func (f *fleetPublisher) Publish(ctx context.Context, repository string, a *artifacts.Artifact, p fleet.Publication) error {
+	repo, err := f.registry.OpenName(ctx, repository)
 	if err != nil {
 		return err
 	}
-	repo = repo.Upstream()
 	o := release.PublishOptions{Held: p.Held}
 	if f.signer != nil {
-		o.Signer = fleetSigner{f.signer}
+		o.Signer = &signer{Signer: f.signer.Signer} // one for each device, of which many are signed for at once
 	}
-	if _, err := release.Propose(ctx, repo, a, artifacts.ProposalOf(p.HistoryTag), f.call.Bool("replace-proposal"), o); err != nil {
+	if p.Tagged == a.Descriptor.Digest || !f.several[repository] { // a published state is only signed again
+		o.HistoryTag, o.Tags, o.Precondition = p.HistoryTag, []string{p.Tag}, &p.Precondition
+		_, err = release.Publish(ctx, repo, a, o)
 		return err
 	}
-	_, waiting, err := f.call.complete(repo, a, p)
+	repo = repo.Upstream()
+	if _, err := release.Propose(ctx, repo, a, artifacts.ProposalOf(p.HistoryTag), f.Bool("replace-proposal"), o); err != nil {
+		return err
+	}
+	_, waiting, err := f.complete(repo, a, p)
 	if err == nil && waiting != "" {
 		return &fleet.Proposed{Waiting: waiting}
 	}

@@ -137,18 +137,11 @@ func (c *call) fleetRollback(args []string) error {
 			return err
 		}
 	}
-	to, err := c.proposer(repositoriesOf(plan))
-	if err != nil {
+	made, err := c.publishPlan(plan, true)
+	if made == nil {
 		return err
 	}
-	show, done := c.progress("published")
-	report, err := plan.Publish(c.Context, to, show)
-	done()
-	if err != nil && len(report.Published)+len(report.Proposed) == 0 {
-		return err
-	}
-	r.Published, r.Proposed = statesOf(report), proposalsOf(report)
-	r.Failed, r.Bytes = failedOf(report), report.Bytes
+	r.Published, r.Proposed, r.Failed, r.Bytes = made.Published, made.Proposed, made.Failed, made.Bytes
 	if err := cmp.Or(err, c.show(r)); err != nil { // also after an error: some states may be published
 		return err
 	}

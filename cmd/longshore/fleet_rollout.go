@@ -169,7 +169,7 @@ func (w waveInfo) title() string {
 // conduct configures the run of a rollout.
 func (c *call) conduct(f *fleet.Fleet, o fleet.Options) rollout.Config {
 	k := rollout.Config{
-		Store: rollout.Of(f, registry.Upstream{Client: c.registry}, fleetPublisher{c.registry, c.signer}, o.Verify), Now: c.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: c.whoami(), Claim: uuid.NewString(),
+		Store: rollout.Of(f, registry.Upstream{Client: c.registry}, &fleetPublisher{call: c}, o.Verify), Now: c.now, Interval: c.Duration("look-every"), Wait: !c.Bool("no-wait"), By: c.whoami(), Claim: uuid.NewString(),
 		Parallel: c.Int("parallel"),
 	}
 	if !c.Bool("quiet") {

@@ -244,5 +244,9 @@ func (c *call) planToShow(args []string) (*fleet.Plan, error) {
 	if err := c.openSigner(true); err != nil {
 		return nil, err
 	}
-	return c.planFleet(fleetDirectory(args), true)
+	compiled, o, err := c.readyFleet(fleetDirectory(args), true)
+	if err != nil {
+		return nil, err
+	}
+	return c.planReady(compiled, o)
 }

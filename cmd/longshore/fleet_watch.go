@@ -148,7 +148,7 @@ func (w *watcher) publish(ctx context.Context, commit string) (err error) {
 	if plan.Count(fleet.Cannot) > 0 && !w.Bool("skip-unfit") {
 		return plan.Unfit()
 	}
-	published, err := w.publishPlan(plan, nil)
+	published, err := w.publishPlan(plan, false)
 	if published == nil {
 		return err
 	}

@@ -61,9 +61,9 @@ func (c *call) once(version string) release.PublishOptions {
 }
 
 // publish pushes an artifact, and describes it.
-func (c *call) publish(repo *registry.Repository, a *artifacts.Artifact, s *signer, o release.PublishOptions) (pushed, error) {
-	if s != nil && o.Signer == nil {
-		o.Signer = s
+func (c *call) publish(repo *registry.Repository, a *artifacts.Artifact, o release.PublishOptions) (pushed, error) {
+	if c.signer != nil && o.Signer == nil {
+		o.Signer = c.signer
 	}
 	var r pushed
 	var err error
@@ -72,8 +72,8 @@ func (c *call) publish(repo *registry.Repository, a *artifacts.Artifact, s *sign
 	} else {
 		_, err = release.Publish(c.Context, repo, a, o)
 		r = describePushed(repo, lastTag(o), a.Descriptor)
-		if s != nil {
-			r.Signatures = audit.SignedOf(s.made, "")
+		if c.signer != nil {
+			r.Signatures = audit.SignedOf(c.signer.made, "")
 		}
 	}
 	if errors.Is(err, fault.ErrConflict) && o.Tags == nil {

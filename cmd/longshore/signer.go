@@ -24,6 +24,7 @@ import (
 	"github.com/longshore-dev/longshore/signing/sign"
 	"github.com/longshore-dev/longshore/signing/sign/identity"
 	"github.com/longshore-dev/longshore/signing/sign/remotekey"
+	"github.com/longshore-dev/longshore/signing/trust"
 )
 
 const keylessCategory = "Keyless signing"
@@ -119,7 +120,7 @@ func (c *call) newSigner(once bool) (*signer, error) {
 }
 
 // newSigners makes a signer of each --key, and one of --keyless.
-func (c *call) newSigners() (all []*signer, err error) {
+func (c *call) newSigners() (all []trust.Signatory, err error) {
 	keys, passwords := c.StringSlice("key"), c.StringSlice("key-password-file")
 	if n := len(passwords); n > 1 && n != len(keys) {
 		return nil, outcome.Usagef("", "%d --key and %d --key-password-file: use one file for all keys, or one for each", len(keys), n)
@@ -142,14 +143,14 @@ func (c *call) newSigners() (all []*signer, err error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, s)
+		all = append(all, recording{s})
 	}
 	if c.Bool("keyless") {
 		s, err := c.identitySigner(o)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, s)
+		all = append(all, recording{s})
 	}
 	return all, nil
 }
@@ -180,7 +181,7 @@ func (p *program) signingTime() (time.Time, error) {
 // onlyWithKeyless rejects flags without effect. Their variables may be set for other commands.
 func (c *call) onlyWithKeyless() error {
 	for _, name := range []string{"identity-token", "signing-config", "fulcio-url", "rekor-url", "timestamp-server-url", "oidc-issuer"} {
-		if c.String(name) != "" && c.getenv("LONGSHORE_"+strings.ToUpper(strings.ReplaceAll(name, "-", "_"))) == "" {
+		if c.String(name) != "" && c.getenv(variable(name)) == "" {
 			return outcome.Usagef("", "--%s needs --keyless", name)
 		}
 	}

@@ -145,7 +145,7 @@ func (c *call) publishOne(ref registry.Reference, one fleet.One, mountFrom []str
 		return c.propose(repo, next, r, mountFrom)
 	}
 	at := next.Publication
-	r.pushed, err = c.publish(repo, next.Artifact, c.signer, release.PublishOptions{
+	r.pushed, err = c.publish(repo, next.Artifact, release.PublishOptions{
 		HistoryTag: at.HistoryTag, Tags: []string{at.Tag}, MountFrom: mountFrom, Held: at.Held, Precondition: &at.Precondition,
 	})
 	if err != nil {

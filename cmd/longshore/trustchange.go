@@ -228,7 +228,7 @@ func (c *call) changeTrust(at []string, do func(*trust.Edit) error) error {
 	}
 	r, document, err := describeChange(e)
 	if err == nil {
-		err = trust.Entitled(r.after, before, signatories(by))
+		err = trust.Entitled(r.after, before, by)
 	}
 	if err != nil {
 		return err
@@ -246,7 +246,7 @@ func (c *call) changeTrust(at []string, do func(*trust.Edit) error) error {
 	if d.Created, err = c.created(); err != nil {
 		return err
 	}
-	x, err := trust.Propose(c.Context, c.now(), repo, moves{c.registry}, d, signatories(by)...)
+	x, err := trust.Propose(c.Context, c.now(), repo, moves{c.registry}, d, by...)
 	if err != nil {
 		return err
 	}

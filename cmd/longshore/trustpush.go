@@ -285,7 +285,7 @@ func (r proposalResult) text(w io.Writer) {
 	fmt.Fprintf(w, "  Digest: %s\n", r.Digest)
 }
 
-func (c *call) showProposal(ref registry.Reference, by []*signer, x *trust.Proposal) error {
+func (c *call) showProposal(ref registry.Reference, by []trust.Signatory, x *trust.Proposal) error {
 	r := proposalResult{
 		Reference: ref.WithTag(x.Tag).String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous,
 		Published: x.Published, Before: quorum(x.Old), After: quorum(x.New), Waiting: x.Missing(), Signatures: []audit.Signed{},
@@ -296,13 +296,13 @@ func (c *call) showProposal(ref registry.Reference, by []*signer, x *trust.Propo
 		r.Changes = trust.Difference(x.Before, x.Policy)
 	}
 	for _, s := range by {
-		r.Signatures = append(r.Signatures, audit.SignedOf(s.made, "")...)
+		r.Signatures = append(r.Signatures, audit.SignedOf(s.(recording).made, "")...) // [call.newSigners] makes these
 	}
 	return c.show(r)
 }
 
 // policySession opens the repository of a policy, and the signers of --key and --keyless.
-func (c *call) policySession(ref registry.Reference) (*registry.Repository, []*signer, error) {
+func (c *call) policySession(ref registry.Reference) (*registry.Repository, []trust.Signatory, error) {
 	by, err := c.newSigners()
 	if err != nil {
 		return nil, nil, err
@@ -331,7 +331,7 @@ func (c *call) trustPush(args []string) error {
 	if err != nil {
 		return err
 	}
-	x, err := trust.Propose(c.Context, c.now(), repo, moves{c.registry}, d, signatories(by)...)
+	x, err := trust.Propose(c.Context, c.now(), repo, moves{c.registry}, d, by...)
 	if err != nil {
 		return err
 	}
@@ -345,15 +345,6 @@ func (r recording) Sign(ctx context.Context, st signing.Store, subject ocispec.D
 	made, err := r.Signer.Sign(ctx, st, subject)
 	r.made = append(r.made, made...)
 	return made, err
-}
-
-// signatories are the signers of a policy.
-func signatories(by []*signer) []trust.Signatory {
-	var out []trust.Signatory
-	for _, s := range by {
-		out = append(out, recording{s})
-	}
-	return out
 }
 
 var trustSignCommand = command{
@@ -389,7 +380,7 @@ func (c *call) trustSign(args []string) error {
 	if err != nil {
 		return err
 	}
-	x, err := trust.Endorse(c.Context, c.now(), repo, moves{c.registry}, seen, signatories(by)...)
+	x, err := trust.Endorse(c.Context, c.now(), repo, moves{c.registry}, seen, by...)
 	if err != nil {
 		return err
 	}
