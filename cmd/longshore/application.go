@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/Masterminds/semver/v3"
 	"github.com/opencontainers/go-digest"
@@ -137,14 +138,12 @@ type appVersion struct {
 }
 
 func (r appVersions) text(w io.Writer) {
-	width := len("TAG")
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "TAG\tDIGEST")
 	for _, v := range r.Versions {
-		width = max(width, len(v.Tag))
+		fmt.Fprintf(t, "%s\t%s\n", v.Tag, v.Digest)
 	}
-	fmt.Fprintf(w, "%-*s  DIGEST\n", width, "TAG")
-	for _, v := range r.Versions {
-		fmt.Fprintf(w, "%-*s  %s\n", width, v.Tag, v.Digest)
-	}
+	_ = t.Flush() // into memory
 }
 
 func (c *call) appList(args []string) error {
@@ -209,8 +208,8 @@ var appShowCommand = command{
 }
 
 type appInfo struct {
-	Reference   string            `json:"reference"`
-	Digest      digest.Digest     `json:"digest"`
+	Reference string `json:"reference"`
+	digested
 	ID          string            `json:"id"`
 	Name        string            `json:"name"`
 	Description string            `json:"description,omitempty"`
@@ -234,8 +233,6 @@ type appParameter struct {
 	Immutable bool   `json:"immutable,omitempty"`
 	Text      string `json:"description,omitempty"`
 }
-
-func (r appInfo) quietText() string { return r.Digest.String() }
 
 func (r appInfo) text(w io.Writer) {
 	row(w, "app", "%s %s (%s)", r.ID, r.Version, r.Name)

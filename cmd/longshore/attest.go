@@ -67,11 +67,8 @@ func (c *call) attest(args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.openSigner(false); err != nil {
+	if err := c.mustSign(false); err != nil {
 		return err
-	}
-	if c.signer == nil {
-		return c.misused("use --key, or --keyless")
 	}
 	file, err := c.readPredicate(c.String("predicate"))
 	if err != nil {

@@ -144,6 +144,14 @@ func (c *call) openSigner(once bool) (err error) {
 	return err
 }
 
+// mustSign is openSigner for commands that do nothing else.
+func (c *call) mustSign(once bool) error {
+	if err := c.openSigner(once); err != nil || c.signer != nil {
+		return err
+	}
+	return c.misused("use --key, or --keyless")
+}
+
 // openPublisher is openSigner for commands that publish states: they have to say who signs.
 func (c *call) openPublisher(once bool) error {
 	if err := c.whoSigns(); err != nil {

@@ -52,7 +52,7 @@ func (r channelList) text(w io.Writer) {
 }
 
 func (c *call) appChannelList(args []string) error {
-	repo, err := c.channels(args[0])
+	repo, err := c.repository(args[0])
 	if err != nil {
 		return err
 	}
@@ -91,14 +91,12 @@ var appChannelSetCommand = command{
 }
 
 type channelResult struct {
-	Repository string        `json:"repository"`
-	Channel    string        `json:"channel"`
-	Version    string        `json:"version"`
-	Digest     digest.Digest `json:"digest"`
-	Was        digest.Digest `json:"was,omitempty"` // "": the channel is new
+	Repository string `json:"repository"`
+	Channel    string `json:"channel"`
+	Version    string `json:"version"`
+	digested
+	Was digest.Digest `json:"was,omitempty"` // "": the channel is new
 }
-
-func (r channelResult) quietText() string { return r.Digest.String() }
 
 func (r channelResult) text(w io.Writer) {
 	was := "new"
@@ -116,7 +114,7 @@ func (c *call) appChannelSet(args []string) error {
 	if err := c.notVersion(args[1]); err != nil {
 		return err
 	}
-	repo, err := c.channels(args[0])
+	repo, err := c.repository(args[0])
 	if err != nil {
 		return err
 	}
@@ -145,8 +143,8 @@ func (c *call) appChannelSet(args []string) error {
 	return c.show(r)
 }
 
-// channels opens a repository without its mirrors, which may show old tags.
-func (c *call) channels(arg string) (*registry.Repository, error) {
+// repository opens the repository that an argument names, without its mirrors, which may show old tags.
+func (c *call) repository(arg string) (*registry.Repository, error) {
 	ref, err := c.repositoryOnly(arg)
 	if err != nil {
 		return nil, err

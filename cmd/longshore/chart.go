@@ -86,10 +86,7 @@ func (c *call) packChart(from string) (*artifacts.Artifact, *artifacts.Chart, er
 		if err != nil {
 			return nil, nil, err
 		}
-		if o.Provenance, err = bounded.File(os.Open, from+".prov", artifacts.MaxDocument); errors.Is(err, os.ErrNotExist) {
-			err = nil
-		}
-		if err != nil {
+		if o.Provenance, err = bounded.File(os.Open, from+".prov", artifacts.MaxDocument); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return nil, nil, err
 		}
 		a, chart, err := artifacts.PackChartArchive(data, o)

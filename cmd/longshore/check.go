@@ -12,6 +12,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/longshore-dev/longshore/agent/compose"
@@ -264,6 +265,24 @@ var byName = map[string]string{
 	composefile.Name: kindCompose, artifacts.LockFile: kindLock, "margo.yaml": kindDescription, "trust.yaml": kindTrust, "agent.yaml": kindAgent,
 }
 
+// byMembers are the kinds of documents by members that each has; the first counts.
+var byMembers = []struct {
+	kind    string
+	members []string
+}{
+	{kindManifest, []string{"manifestVersion"}},
+	{kindStatus, []string{"deploymentId"}},
+	{kindDescription, []string{"deploymentProfiles"}},
+	{kindDeployment, []string{"metadata", "spec"}},
+	{kindDeployment, []string{"spec", "id"}},
+	{kindCapabilities, []string{"properties"}},
+	{kindCompose, []string{"services"}},
+	{kindTrust, []string{"rules"}},
+	{kindLock, []string{"images"}},
+	{kindAgent, []string{"device", "state"}},
+	{kindProblem, []string{"type", "title"}},
+}
+
 // detect finds the kind of a file: by its first bytes, its name, its members.
 func detect(name string, data []byte) (string, error) {
 	if bytes.HasPrefix(data, []byte{0x1f, 0x8b}) {
@@ -279,36 +298,12 @@ func detect(name string, data []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	has := func(keys ...string) bool {
-		for _, k := range keys {
-			if root.Get(k) == nil {
-				return false
+	if root.Kind() == strict.Object {
+		for _, k := range byMembers {
+			if !slices.ContainsFunc(k.members, func(m string) bool { return root.Get(m) == nil }) {
+				return k.kind, nil
 			}
 		}
-		return true
-	}
-	switch {
-	case root.Kind() != strict.Object:
-	case has("manifestVersion"):
-		return kindManifest, nil
-	case has("deploymentId"):
-		return kindStatus, nil
-	case has("deploymentProfiles"):
-		return kindDescription, nil
-	case has("metadata", "spec"), has("spec", "id"):
-		return kindDeployment, nil
-	case has("properties"):
-		return kindCapabilities, nil
-	case has("services"):
-		return kindCompose, nil
-	case has("rules"):
-		return kindTrust, nil
-	case has("images"):
-		return kindLock, nil
-	case has("device", "state"):
-		return kindAgent, nil
-	case has("type", "title"):
-		return kindProblem, nil
 	}
 	err = fmt.Errorf("%s: %w: its content is none of %s", name, fault.ErrUnsupported, strings.Join(checkKinds, ", "))
 	return "", fault.WithHint(err, "name its kind with --kind")

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"text/tabwriter"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry"
@@ -25,13 +26,11 @@ type diagnosis struct {
 }
 
 func (r diagnosis) text(w io.Writer) {
-	width := 0
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, f := range r.Findings {
-		width = max(width, len(f.Ability))
+		fmt.Fprintf(t, "  %s\t%-3s\t%s\n", f.Ability, f.Answer, f.Means)
 	}
-	for _, f := range r.Findings {
-		fmt.Fprintf(w, "  %-*s  %-3s  %s\n", width, f.Ability, f.Answer, f.Means)
-	}
+	_ = t.Flush() // into memory
 }
 
 func (c *call) doctor(args []string) error {

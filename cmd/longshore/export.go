@@ -105,10 +105,16 @@ func (c *call) export(args []string) error {
 		return err
 	}
 	parts := had.Parts(s.closure)
-	omitted := omittedBlobs{all: map[digest.Digest]int64{}}
+	var mu sync.Mutex
+	omitted := map[digest.Digest]int64{} // blobs that the site has, with their sizes
+	omit := func(d ocispec.Descriptor) {
+		mu.Lock()
+		defer mu.Unlock()
+		omitted[d.Digest] = d.Size
+	}
 	m := &site.Mirror{From: s.from, Concurrency: 1, To: func(_ context.Context, repository string) (*registry.Repository, error) {
-		return s.OpenCarried(draft.Layout, repository, registry.Carried{Had: parts[repository], Sparse: len(s.platforms) > 0, Omitted: omitted.add})
-	}, Platforms: s.platforms, Since: had, Omitted: omitted.add}
+		return s.OpenCarried(draft.Layout, repository, registry.Carried{Had: parts[repository], Sparse: len(s.platforms) > 0, Omitted: omit})
+	}, Platforms: s.platforms, Since: had, Omitted: omit}
 	made, err := c.runMirror(m, s.closure)
 	if err = cmp.Or(err, save()); err != nil { // an interrupted export keeps its names
 		return err
@@ -122,7 +128,11 @@ func (c *call) export(args []string) error {
 	if err != nil {
 		return err
 	}
-	return c.show(exportResult{made, args[0], args[1], had != nil, e.Site, e.Taken, written.Volumes, written.Bytes, omitted.bytes()})
+	r := exportResult{Mirrored: made, Source: args[0], Directory: args[1], Difference: had != nil, Site: e.Site, Taken: e.Taken, Volumes: written.Volumes, Carried: written.Bytes}
+	for _, size := range omitted {
+		r.Omitted += size
+	}
+	return c.show(r)
 }
 
 // checkMedia reads --check-media; nil: it is not given. The second function ends the progress.
@@ -131,30 +141,7 @@ func (c *call) checkMedia() (site.Checking, func()) {
 		return nil, func() {}
 	}
 	show, end := c.progress("checked")
-	return func(done, all int, bytes int64) {
-		if show != nil {
-			show(fleet.Progress{Done: done, All: all, Bytes: bytes})
-		}
-	}, end
-}
-
-// omittedBlobs are the blobs that an export leaves out, because the site has them.
-type omittedBlobs struct {
-	mu  sync.Mutex
-	all map[digest.Digest]int64
-}
-
-func (o *omittedBlobs) add(d ocispec.Descriptor) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.all[d.Digest] = d.Size
-}
-
-func (o *omittedBlobs) bytes() (sum int64) {
-	for _, size := range o.all {
-		sum += size
-	}
-	return sum
+	return func(done, all int, bytes int64) { show(fleet.Progress{Done: done, All: all, Bytes: bytes}) }, end
 }
 
 // volumeSize reads --tar and --volume-size; size 0 means any.

@@ -44,14 +44,10 @@ type asked struct {
 	rollout.Endpoint
 	registry *reported.Source // nil: devices do not report through the registry
 	seen     *current.Watch   // nil: as registry
-	close    func()           // nil: nothing is open
+	close    func()
 }
 
-func (a *asked) Close() {
-	if a.close != nil {
-		a.close()
-	}
-}
+func (a *asked) Close() { a.close() }
 
 // unverified is why a device's report in the registry does not count; "": it counts, or there is none.
 func (a *asked) unverified(id artifacts.DeviceID) string {
@@ -68,7 +64,7 @@ func (c *call) endpoint(f *fleet.Fleet) (*asked, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &asked{}
+	out := &asked{close: func() {}}
 	if e != nil {
 		out.Endpoint, out.close = e, e.Close
 	}

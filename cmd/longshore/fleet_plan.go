@@ -31,8 +31,8 @@ import (
 
 // inDirectory adds a fleet's directory to the names of files in an error.
 func inDirectory(dir string, err error) error {
-	var document *strict.Error
-	if dir == "." || !errors.As(err, &document) {
+	document, ok := errors.AsType[*strict.Error](err)
+	if dir == "." || !ok {
 		return err
 	}
 	out := &strict.Error{File: path.Join(filepath.ToSlash(dir), document.File)}
@@ -299,13 +299,9 @@ const maxListed = 20
 
 // printPublished lists the first published states.
 func printPublished(w io.Writer, all []fleetState, signed bool) {
-	for i, s := range all {
-		if i == maxListed {
-			row(w, "", "and %d more", len(all)-maxListed)
-			break
-		}
+	firsts(w, all, func(s fleetState) {
 		row(w, "pushed", "%s  generation %d  %s", s.Reference, s.Generation, printable.Digest(s.Digest))
-	}
+	})
 	if !signed && len(all) > 0 {
 		row(w, "unsigned", "devices refuse them unless their policy allows unsigned states")
 	}
@@ -319,33 +315,20 @@ type dryRun struct {
 
 func (r dryRun) text(w io.Writer) {
 	r.Details(w)
-	n := 0
-	for _, d := range r.Devices {
-		if d.Action != fleet.Publish {
-			continue
-		}
+	published := slices.DeleteFunc(slices.Clone(r.Devices), func(d *fleet.DevicePlan) bool { return d.Action != fleet.Publish })
+	firsts(w, published, func(d *fleet.DevicePlan) {
 		what, tag := "would push", d.Device.Tag()
 		if r.to.several[d.Repository] {
 			what, tag = "would propose", artifacts.ProposalTag(tag, d.Generation)
 		}
-		if n++; n <= maxListed {
-			row(w, what, "%s:%s  generation %d  %s", d.Repository, tag, d.Generation, d.Digest)
-		}
-	}
-	if n > maxListed {
-		row(w, "", "and %d more", n-maxListed)
-	}
+		row(w, what, "%s:%s  generation %d  %s", d.Repository, tag, d.Generation, d.Digest)
+	})
 	fmt.Fprintln(w, r.Summary())
 }
 
 // printFailed lists the first devices that failed; the error of the run has the cause.
 func printFailed(w io.Writer, all []failedDevice) {
-	for _, d := range all[:min(len(all), maxListed)] {
-		row(w, "failed", "%s", d.Device)
-	}
-	if len(all) > maxListed {
-		row(w, "", "and %d more", len(all)-maxListed)
-	}
+	firsts(w, all, func(d failedDevice) { row(w, "failed", "%s", d.Device) })
 }
 
 // statesOf are the published states.

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 
-
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
@@ -104,14 +103,11 @@ func andProposed(all []fleetProposal) string {
 
 // printProposed lists the first proposed states, and who has to sign them.
 func printProposed(w io.Writer, all []fleetProposal) {
+	firsts(w, all, func(s fleetProposal) {
+		row(w, "proposed", "%s  generation %d  %s", s.Reference, s.Generation, printable.Digest(s.Digest))
+	})
 	var waits []string
-	for i, s := range all {
-		switch {
-		case i < maxListed:
-			row(w, "proposed", "%s  generation %d  %s", s.Reference, s.Generation, printable.Digest(s.Digest))
-		case i == maxListed:
-			row(w, "", "and %d more", len(all)-maxListed)
-		}
+	for _, s := range all {
 		if !slices.Contains(waits, s.Waiting) {
 			waits = append(waits, s.Waiting)
 		}

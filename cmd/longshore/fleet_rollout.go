@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/opencontainers/go-digest"
 
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -87,17 +86,17 @@ var rolloutUndoCommand = rolloutCommand(command{
 var reasonFlag = cmdline.Flag{Name: "reason", Usage: "`TEXT` with the reason, for other people"}
 
 type rolloutInfo struct {
-	Fleet     string        `json:"fleet"`
-	Reference string        `json:"reference"`
-	Digest    digest.Digest `json:"digest"`
-	Rollout   uint64        `json:"rollout"` // number
-	Revision  uint64        `json:"revision"`
-	Phase     string        `json:"phase"` // running, halted, rolling-back, rolled-back, done
-	Reason    string        `json:"reason,omitempty"`
-	By        string        `json:"by,omitempty"`
-	Began     string        `json:"began"`
-	Changed   string        `json:"changed"`
-	Waves     []waveInfo    `json:"waves"`
+	Fleet     string `json:"fleet"`
+	Reference string `json:"reference"`
+	digested
+	Rollout  uint64     `json:"rollout"` // number
+	Revision uint64     `json:"revision"`
+	Phase    string     `json:"phase"` // running, halted, rolling-back, rolled-back, done
+	Reason   string     `json:"reason,omitempty"`
+	By       string     `json:"by,omitempty"`
+	Began    string     `json:"began"`
+	Changed  string     `json:"changed"`
+	Waves    []waveInfo `json:"waves"`
 }
 
 type waveInfo struct {
@@ -118,7 +117,7 @@ type waveInfo struct {
 func describeRollout(l rollout.Store, rec *rollout.Record, tallies []rollout.WaveCount) rolloutInfo {
 	x := rec.Rollout
 	r := rolloutInfo{
-		Fleet: x.Fleet, Reference: l.Repository() + ":" + x.Fleet, Digest: rec.Digest, Rollout: x.Number, Revision: rec.Revision, Phase: string(x.Phase),
+		Fleet: x.Fleet, Reference: l.Repository() + ":" + x.Fleet, digested: digested{rec.Digest}, Rollout: x.Number, Revision: rec.Revision, Phase: string(x.Phase),
 		Reason: x.Reason, By: x.By, Began: stamp(x.Began), Changed: stamp(x.Changed), Waves: []waveInfo{},
 	}
 	for i, w := range x.Waves {
@@ -133,8 +132,6 @@ func describeRollout(l rollout.Store, rec *rollout.Record, tallies []rollout.Wav
 	}
 	return r
 }
-
-func (r rolloutInfo) quietText() string { return r.Digest.String() }
 
 func (r rolloutInfo) text(w io.Writer) {
 	width := len("WAVE")

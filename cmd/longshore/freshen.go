@@ -16,7 +16,6 @@ import (
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
@@ -220,11 +219,8 @@ func (c *call) newFreshener() (*freshener, error) {
 	if f.life < time.Minute || f.life > signing.MaxFreshness {
 		return nil, c.misused("--for %v is not from 1m to %v", c.Duration("for"), signing.MaxFreshness)
 	}
-	if err := c.openSigner(false); err != nil {
+	if err := c.mustSign(false); err != nil {
 		return nil, err
-	}
-	if c.signer == nil {
-		return nil, c.misused("use --key, or --keyless")
 	}
 	var err error
 	if f.trusted, err = c.stateVerifier(nil); err != nil { // the key for freshness signs no states
@@ -237,13 +233,15 @@ func (c *call) newFreshener() (*freshener, error) {
 // one handles one state; nil if the tag is not one of a device, with --all.
 func (f *freshener) one(ctx context.Context, repo *registry.Repository, from release.Repository, tag string, all bool) *freshState {
 	s := &freshState{Reference: repo.Reference().WithTag(tag).String()}
-	var device artifacts.DeviceID
-	if device, s.err = deviceAt(ctx, repo, tag); s.err != nil {
-		if all && errors.Is(s.err, fault.ErrUnsupported) {
+	is, err := release.Open(ctx, repo, tag)
+	if err != nil {
+		if all && errors.Is(err, fault.ErrUnsupported) {
 			return nil
 		}
+		s.err = err
 		return s
 	}
+	device := is.Index.Device
 	s.Device = string(device)
 	if device.Tag() != tag {
 		if all {
@@ -266,15 +264,6 @@ func (f *freshener) one(ctx context.Context, repo *registry.Repository, from rel
 		f.record.note(s.Reference, s.Generation, s.Digest)
 	}
 	return s
-}
-
-// deviceAt returns the device of the state that a tag names.
-func deviceAt(ctx context.Context, repo *registry.Repository, tag string) (artifacts.DeviceID, error) {
-	s, err := release.Open(ctx, repo, tag)
-	if err != nil {
-		return "", err
-	}
-	return s.Index.Device, nil
 }
 
 // renew signs a statement, unless a valid one lasts long enough, and deletes expired ones.

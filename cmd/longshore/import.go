@@ -111,12 +111,18 @@ func (c *call) importMedia(args []string) error {
 		}
 		return c.registry.OpenCarried(e.Path, repository, carried)
 	})
-	signatures := signatureSet{}
+	var mu sync.Mutex
+	signatures := map[string]bool{} // each of them once
+	count := func(r *audit.Report) {
+		mu.Lock()
+		defer mu.Unlock()
+		r.EachSignature(func(of digest.Digest, x audit.Signed) { signatures[fmt.Sprint(of, x.Digest, x.By)] = true })
+	}
 	o := site.Options{History: maxHistory, Trust: e.Trust}
 	if e.Export.History != nil {
 		o.History = min(max(*e.Export.History, 0), maxHistory)
 	}
-	if err = c.siteVerify(from, &o, signatures.add, site.Mapped(to)); err != nil {
+	if err = c.siteVerify(from, &o, count, site.Mapped(to)); err != nil {
 		return err
 	}
 	var made *site.Mirrored
@@ -143,7 +149,7 @@ func (c *call) importMedia(args []string) error {
 	if err != nil {
 		return err
 	}
-	r := importResult{Mirrored: made, Source: strings.Join(media, " "), Destination: there, Verified: c.verifiedOf(closure, &signatures)}
+	r := importResult{Mirrored: made, Source: strings.Join(media, " "), Destination: there, Verified: c.verifiedOf(closure, len(signatures))}
 	receipt := e.Receipt(closure, made)
 	receipt.Destination, receipt.Time, receipt.Program = there, stamp(c.now()), "longshore "+build.Version()
 	if r.Receipt, err = c.writeReceipt(e.Path, receipt, signer); err != nil {
@@ -174,23 +180,8 @@ func (c *call) writeReceipt(media string, receipt *site.Receipt, signer *signer)
 	return file, nil
 }
 
-// signatureSet counts every signature once.
-type signatureSet struct {
-	mu  sync.Mutex
-	all map[string]bool
-}
-
-func (s *signatureSet) add(r *audit.Report) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.all == nil {
-		s.all = map[string]bool{}
-	}
-	r.EachSignature(func(of digest.Digest, x audit.Signed) { s.all[fmt.Sprint(of, x.Digest, x.By)] = true })
-}
-
-func (c *call) verifiedOf(closure *site.Closure, signatures *signatureSet) siteVerified {
-	v := siteVerified{Signatures: len(signatures.all)}
+func (c *call) verifiedOf(closure *site.Closure, signatures int) siteVerified {
+	v := siteVerified{Signatures: signatures}
 	for _, n := range closure.Needs {
 		switch n.Kind {
 		case artifacts.KindState:

@@ -116,12 +116,8 @@ func pieces(b *branch, name string, all []audit.Blob) {
 func (r inspectResult) contents(top *branch) {
 	if s := r.State; s != nil {
 		at := top.add("device       %s, generation %d", s.Device, s.Generation)
-		if s.Previous != "" {
-			at.add("after %s", s.Previous)
-		}
-		if s.Expires != "" {
-			at.add("expires %s", s.Expires)
-		}
+		at.some("after %s", s.Previous.String())
+		at.some("expires %s", s.Expires)
 		for _, w := range s.Windows.Strings() {
 			at.add("window for changes %s", w)
 		}
@@ -158,15 +154,11 @@ func (r inspectResult) contents(top *branch) {
 	if d := r.Package; d != nil {
 		at := top.add("application  %s %s (%s)", oneLine(d.Name), oneLine(d.Version), d.ID)
 		at.add("profiles   %s", strings.Join(d.Profiles, ", "))
-		if len(d.Resources) > 0 {
-			at.add("resources  %s", strings.Join(d.Resources, ", "))
-		}
+		at.some("resources  %s", strings.Join(d.Resources, ", "))
 	}
 	if i := r.Image; i != nil {
 		at := top.add("image        %s", oneLine(cmp.Or(i.Platform, "unknown platform")))
-		if i.Created != "" {
-			at.add("created  %s", i.Created)
-		}
+		at.some("created  %s", i.Created)
 		if len(i.Command) > 0 {
 			at.add("runs     %s", oneLine(strings.Join(i.Command, " ")))
 		}
@@ -180,9 +172,7 @@ func (r inspectResult) contents(top *branch) {
 	}
 	if t := r.Trust; t != nil {
 		at := top.add("policy       version %d", t.Version)
-		if t.Previous != "" {
-			at.add("after %s", t.Previous)
-		}
+		at.some("after %s", t.Previous.String())
 		if t.TrustedRoot > 0 {
 			at.add("with a trusted root of %s", printable.Bytes(t.TrustedRoot))
 		}
@@ -216,9 +206,7 @@ func (r inspectResult) referrers(top *branch) {
 		for _, s := range f.Statements {
 			one.addStatement(s)
 		}
-		if f.Fault != "" {
-			one.add("! %s", strings.ReplaceAll(f.Fault, "\n", "; "))
-		}
+		one.some("! %s", strings.ReplaceAll(f.Fault, "\n", "; "))
 	}
 	if r.Unlisted > 0 {
 		at.add("and %d more", r.Unlisted)

@@ -69,10 +69,8 @@ func (c *call) mirror(args []string) error {
 // is left when they are used up.
 func (c *call) runMirror(m *site.Mirror, closure *site.Closure) (*site.Mirrored, error) {
 	show, end := c.progress("copied")
-	if show != nil {
-		m.Tell = func(made site.Mirrored) {
-			show(fleet.Progress{Done: made.Done, All: made.Artifacts, Bytes: made.Bytes})
-		}
+	m.Tell = func(made site.Mirrored) {
+		show(fleet.Progress{Done: made.Done, All: made.Artifacts, Bytes: made.Bytes})
 	}
 	m.Concurrency = cmp.Or(m.Concurrency, c.Int("concurrency"))
 	var lacks int64

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/opencontainers/go-digest"
+
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
 )
 
@@ -39,9 +41,33 @@ func (c *call) show(r result) error {
 	}
 }
 
+// digested is a part of results whose main value is a digest.
+type digested struct {
+	Digest digest.Digest `json:"digest"`
+}
+
+func (d digested) quietText() string { return d.Digest.String() }
+
 // row writes one line of a result: two spaces, a label, and the text.
 func row(w io.Writer, label, format string, args ...any) {
 	fmt.Fprintf(w, "  %-9s %s\n", label, fmt.Sprintf(format, args...))
+}
+
+// some writes a row if it has a text.
+func some(w io.Writer, label, text string) {
+	if text != "" {
+		row(w, label, "%s", text)
+	}
+}
+
+// firsts shows the first of many, and says how many there are more.
+func firsts[T any](w io.Writer, all []T, show func(T)) {
+	for _, one := range all[:min(len(all), maxListed)] {
+		show(one)
+	}
+	if n := len(all) - maxListed; n > 0 {
+		row(w, "", "and %d more", n)
+	}
 }
 
 func rows[T any](w io.Writer, label string, texts []T) {

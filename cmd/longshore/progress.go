@@ -18,7 +18,7 @@ const progressEvery = 5 * time.Second
 // otherwise as a line now and then, with --quiet not at all. The second function ends it.
 func (c *call) progress(done string) (func(fleet.Progress), func()) {
 	if c.Bool("quiet") {
-		return nil, func() {}
+		return func(fleet.Progress) {}, func() {}
 	}
 	f := cmdline.Terminal(c.stderr)
 	if f == nil {

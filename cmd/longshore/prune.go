@@ -80,6 +80,14 @@ type prunedDevice struct {
 	Stays      []release.Old `json:"stays"` // old and still needed
 }
 
+// prunedOf describes the devices of a plan for one repository.
+func prunedOf(repository string, plan *release.Pruning) (out []prunedDevice) {
+	for _, d := range plan.Devices {
+		out = append(out, prunedDevice{repository, d.Tag, append([]release.Old{}, d.Remove...), append([]release.Old{}, d.Stays...)})
+	}
+	return out
+}
+
 func (r pruneResult) text(w io.Writer) {
 	const most = 20
 	r.details(w, most)
@@ -153,13 +161,9 @@ func (c *call) statePrune(args []string) error {
 	if err != nil {
 		return err
 	}
-	var devices []artifacts.DeviceID
-	for _, s := range c.StringSlice("device") {
-		id, err := artifacts.ParseDeviceID(s)
-		if err != nil {
-			return err
-		}
-		devices = append(devices, id)
+	devices, err := c.deviceIDs()
+	if err != nil {
+		return err
 	}
 	if _, err := c.registry.Open(c.Context, ref); err != nil {
 		return err
@@ -333,9 +337,9 @@ func (c *call) prune(command string, at map[string][]artifacts.DeviceID, keep re
 		all = append(all, one)
 		r.Looked, r.Stay = r.Looked+one.plan.Looked, r.Stay+one.plan.Stay
 		for _, d := range one.plan.Devices {
-			r.Devices = append(r.Devices, prunedDevice{name, d.Tag, append([]release.Old{}, d.Remove...), append([]release.Old{}, d.Stays...)})
 			r.Removed += len(d.Remove)
 		}
+		r.Devices = append(r.Devices, prunedOf(name, one.plan)...)
 	}
 	if r.DryRun || r.Removed == 0 {
 		return c.show(r)

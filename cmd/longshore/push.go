@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts"
@@ -20,8 +19,8 @@ import (
 
 // pushed is the part of a result that all push commands have.
 type pushed struct {
-	Reference    string         `json:"reference"`
-	Digest       digest.Digest  `json:"digest"`
+	Reference string `json:"reference"`
+	digested
 	MediaType    string         `json:"mediaType"`
 	ArtifactType string         `json:"artifactType"`
 	Size         int64          `json:"size"` // of the manifest
@@ -32,12 +31,10 @@ type pushed struct {
 // describePushed describes an artifact under a tag.
 func describePushed(repo *registry.Repository, tag string, d ocispec.Descriptor) pushed {
 	return pushed{
-		Reference: repo.Reference().WithTag(tag).String(), Digest: d.Digest, MediaType: d.MediaType, ArtifactType: d.ArtifactType, Size: d.Size,
+		Reference: repo.Reference().WithTag(tag).String(), digested: digested{d.Digest}, MediaType: d.MediaType, ArtifactType: d.ArtifactType, Size: d.Size,
 		Signatures: []audit.Signed{},
 	}
 }
-
-func (r pushed) quietText() string { return r.Digest.String() }
 
 func (r pushed) text(w io.Writer) {
 	signatureRows(w, r.Signatures)

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"io"
 	"time"
-
-	"github.com/opencontainers/go-digest"
 )
 
 var trustedRootShowCommand = command{
@@ -22,9 +20,9 @@ var trustedRootShowCommand = command{
 
 // rootResult shows a trusted root.
 type rootResult struct {
-	Digest  digest.Digest `json:"digest"`
-	Dated   string        `json:"dated,omitempty"`
-	Members []rootMember  `json:"members"`
+	digested
+	Dated   string       `json:"dated,omitempty"`
+	Members []rootMember `json:"members"`
 }
 
 type rootMember struct {
@@ -34,8 +32,6 @@ type rootMember struct {
 	From  string `json:"from,omitempty"`
 	Until string `json:"until,omitempty"`
 }
-
-func (r rootResult) quietText() string { return r.Digest.String() }
 
 func (r rootResult) text(w io.Writer) {
 	for _, m := range r.Members {
@@ -64,7 +60,7 @@ func (c *call) trustedRootShow(args []string) error {
 	if err != nil {
 		return err
 	}
-	r := rootResult{Digest: root.Digest(), Dated: day(root.Dated()), Members: []rootMember{}}
+	r := rootResult{digested: digested{root.Digest()}, Dated: day(root.Dated()), Members: []rootMember{}}
 	for _, m := range root.Members() {
 		r.Members = append(r.Members, rootMember{Kind: m.Kind, URI: m.URI, Name: m.Name, From: day(m.From), Until: day(m.Until)})
 	}

@@ -5,7 +5,6 @@ import (
 	"io"
 	"slices"
 
-	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/printable"
@@ -32,12 +31,10 @@ var signCommand = command{
 
 // signResult lists the signatures that were made.
 type signResult struct {
-	Reference  string         `json:"reference"`
-	Digest     digest.Digest  `json:"digest"`
+	Reference string `json:"reference"`
+	digested
 	Signatures []audit.Signed `json:"signatures"`
 }
-
-func (r signResult) quietText() string { return r.Digest.String() }
 
 func (r signResult) text(w io.Writer) {
 	signatureRows(w, r.Signatures)
@@ -47,11 +44,8 @@ func (r signResult) text(w io.Writer) {
 
 func (c *call) sign(args []string) error {
 	c.claims = c.annotations
-	if err := c.openSigner(true); err != nil {
+	if err := c.mustSign(true); err != nil {
 		return err
-	}
-	if c.signer == nil {
-		return c.misused("use --key, or --keyless")
 	}
 	store, subject, err := c.openSubject(args[0])
 	if err != nil {
@@ -64,7 +58,7 @@ func (c *call) sign(args []string) error {
 	if c.String("signature-format") == string(signing.FormatLegacy) {
 		c.noteLayout(c.Context, store, subject, signing.FormatLegacy)
 	}
-	return c.show(signResult{Reference: args[0], Digest: subject.Digest, Signatures: audit.SignedOf(made, "")})
+	return c.show(signResult{Reference: args[0], digested: digested{subject.Digest}, Signatures: audit.SignedOf(made, "")})
 }
 
 // openSubject opens a file, or the repository of an artifact, to be signed. It describes the artifact by its bytes, because a

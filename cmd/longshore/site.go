@@ -42,14 +42,23 @@ var siteVerifyFlags = slices.Concat([]cmdline.Flag{
 	{Name: "no-verify", Value: false, Usage: "copy without verification; devices verify in any case"},
 }, identityFlags)
 
-// devicesOf reads --device, or --fleet and --select: those of the fleet's devices whose states are in a repository; nil means all.
-func (c *call) devicesOf(states string) (out []artifacts.DeviceID, err error) {
+// deviceIDs reads --device; nil: it is not given.
+func (c *call) deviceIDs() (out []artifacts.DeviceID, err error) {
 	for _, s := range c.StringSlice("device") {
 		id, err := artifacts.ParseDeviceID(s)
 		if err != nil {
 			return nil, err
 		}
 		out = append(out, id)
+	}
+	return out, nil
+}
+
+// devicesOf reads --device, or --fleet and --select: those of the fleet's devices whose states are in a repository; nil means all.
+func (c *call) devicesOf(states string) ([]artifacts.DeviceID, error) {
+	out, err := c.deviceIDs()
+	if err != nil {
+		return nil, err
 	}
 	dir := c.String("fleet")
 	switch {
@@ -303,15 +312,15 @@ func (c *call) verifyTrust(ctx context.Context, repo *registry.Repository, known
 type sourcePlaces struct{ from site.Source }
 
 func (p sourcePlaces) Place(ctx context.Context, repository string) (signing.Source, error) {
-	ref, err := registry.ParseReference(repository)
-	if err != nil {
-		return nil, err
-	}
-	return p.from.OpenName(ctx, ref.Name())
+	return p.open(ctx, repository, registry.ParseReference)
 }
 
 func (p sourcePlaces) ImagePlace(ctx context.Context, reference string) (signing.Source, error) {
-	ref, err := registry.ParseImage(reference)
+	return p.open(ctx, reference, registry.ParseImage)
+}
+
+func (p sourcePlaces) open(ctx context.Context, name string, parse func(string) (registry.Reference, error)) (signing.Source, error) {
+	ref, err := parse(name)
 	if err != nil {
 		return nil, err
 	}

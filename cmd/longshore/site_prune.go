@@ -10,7 +10,6 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/artifacts/printable"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
-	"github.com/longshore-dev/longshore/registry/release"
 	"github.com/longshore-dev/longshore/site"
 )
 
@@ -97,8 +96,8 @@ func (c *call) sitePrune(args []string) error {
 	r.Removed.Artifacts = len(plan.Artifacts)
 	for _, one := range plan.States {
 		r.Looked, r.Stay = r.Looked+one.Plan.Looked, r.Stay+one.Plan.Stay
+		r.Devices = append(r.Devices, prunedOf(one.Repository, one.Plan)...)
 		for _, d := range one.Plan.Devices {
-			r.Devices = append(r.Devices, prunedDevice{one.Repository, d.Tag, append([]release.Old{}, d.Remove...), append([]release.Old{}, d.Stays...)})
 			r.Removed.States += len(d.Remove)
 		}
 	}

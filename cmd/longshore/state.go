@@ -80,13 +80,9 @@ type stateResult struct {
 
 func (r stateResult) text(w io.Writer) {
 	row(w, "generation", "%d", r.Generation)
-	if len(r.Kept) > 0 {
-		row(w, "kept", "%s", strings.Join(r.Kept, ", "))
-	}
-	if r.Repeats != "" {
-		row(w, "repeats", "%s", printable.Digest(r.Repeats))
-	}
-	showWindows(w, r.Windows)
+	some(w, "kept", strings.Join(r.Kept, ", "))
+	some(w, "repeats", printable.Digest(r.Repeats))
+	rows(w, "windows", r.Windows.Strings())
 	if r.Proposal != nil {
 		r.Proposal.text(w, r)
 		return
@@ -95,11 +91,6 @@ func (r stateResult) text(w io.Writer) {
 		row(w, "unsigned", "devices refuse it unless their policy allows unsigned states")
 	}
 	r.pushed.text(w)
-}
-
-// showWindows prints the windows for changes, one in a line.
-func showWindows(w io.Writer, windows schedule.Windows) {
-	rows(w, "windows", windows.Strings())
 }
 
 func (c *call) statePush(args []string) error {
@@ -282,8 +273,8 @@ var stateShowCommand = command{
 }
 
 type stateInfo struct {
-	Reference   string            `json:"reference"`
-	Digest      digest.Digest     `json:"digest"`
+	Reference string `json:"reference"`
+	digested
 	Device      string            `json:"device"`
 	Generation  uint64            `json:"generation"`
 	Previous    digest.Digest     `json:"previous,omitempty"`
@@ -299,21 +290,13 @@ type shownDeployment struct {
 	Parameters map[string]any `json:"parameters,omitempty"`
 }
 
-func (r stateInfo) quietText() string { return r.Digest.String() }
-
 func (r stateInfo) text(w io.Writer) {
 	row(w, "device", "%s", r.Device)
 	row(w, "state", "%s", r.Reference)
-	if r.Previous != "" {
-		row(w, "previous", "%s", printable.Digest(r.Previous))
-	}
-	if r.Repeats != "" {
-		row(w, "repeats", "%s", printable.Digest(r.Repeats))
-	}
-	if r.Expires != "" {
-		row(w, "expires", "%s", r.Expires)
-	}
-	showWindows(w, r.Windows)
+	some(w, "previous", printable.Digest(r.Previous))
+	some(w, "repeats", printable.Digest(r.Repeats))
+	some(w, "expires", r.Expires)
+	rows(w, "windows", r.Windows.Strings())
 	label := fmt.Sprintf("generation %d", r.Generation)
 	width := len(label)
 	if len(r.Deployments) == 0 {
@@ -364,7 +347,7 @@ func (c *call) stateShow(args []string) error {
 
 func describeState(ref registry.Reference, s *release.Current) stateInfo {
 	r := stateInfo{
-		Reference: ref.String(), Digest: s.Descriptor.Digest, Device: string(s.Index.Device), Generation: s.Index.Generation,
+		Reference: ref.String(), digested: digested{s.Descriptor.Digest}, Device: string(s.Index.Device), Generation: s.Index.Generation,
 		Previous: s.Index.Previous, Repeats: s.Index.Repeats, Expires: stamp(s.Index.Expires), Windows: s.Index.Windows, Annotations: map[string]string{}, Deployments: []shownDeployment{},
 	}
 	for k, v := range s.Index.Annotations {

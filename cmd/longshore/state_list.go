@@ -78,11 +78,7 @@ func (r stateListResult) text(w io.Writer) {
 }
 
 func (c *call) stateList(args []string) error {
-	ref, err := c.repositoryOnly(args[0])
-	if err != nil {
-		return err
-	}
-	repo, err := c.upstream(ref) // a mirror may show old content
+	repo, err := c.repository(args[0])
 	if err != nil {
 		return err
 	}
@@ -91,7 +87,7 @@ func (c *call) stateList(args []string) error {
 		return err
 	}
 	known := release.Generations(tags)
-	r := stateListResult{Repository: ref.Place(), Devices: make([]listedState, len(known))}
+	r := stateListResult{Repository: repo.Reference().Place(), Devices: make([]listedState, len(known))}
 	work, ctx := errgroup.WithContext(c.Context)
 	work.SetLimit(historyAtOnce)
 	for i, tag := range slices.Sorted(maps.Keys(known)) {
@@ -108,15 +104,21 @@ func (c *call) stateList(args []string) error {
 	return c.show(r)
 }
 
+// taggedState reads the state that a tag names.
+func taggedState(ctx context.Context, repo *registry.Repository, tag string) (ocispec.Descriptor, *artifacts.StateIndex, error) {
+	desc, manifest, err := repo.Tagged(ctx, tag)
+	if err != nil {
+		return ocispec.Descriptor{}, nil, err
+	}
+	index, err := artifacts.OpenState(manifest)
+	return desc, index, err
+}
+
 // listState reads the state that a device's tag names.
 func listState(ctx context.Context, repo *registry.Repository, tag string) (listedState, error) {
 	x := listedState{Device: string(deviceOfTag(tag)), Tag: tag}
-	desc, manifest, err := repo.Tagged(ctx, tag)
-	var index *artifacts.StateIndex
-	if err == nil {
-		x.Digest = desc.Digest
-		index, err = artifacts.OpenState(manifest)
-	}
+	desc, index, err := taggedState(ctx, repo, tag)
+	x.Digest = desc.Digest
 	if err == nil && index.Device.Tag() != tag {
 		what := "it is a state of " + string(index.Device)
 		err = fault.WithSummary(fmt.Errorf("%s: %w", what, fault.ErrConflict), what)

@@ -328,7 +328,7 @@ func (r proposalsResult) text(w io.Writer) {
 }
 
 func (c *call) stateProposals(args []string) error {
-	ref, err := c.repositoryOnly(args[0])
+	repo, err := c.repository(args[0])
 	if err != nil {
 		return err
 	}
@@ -340,15 +340,11 @@ func (c *call) stateProposals(args []string) error {
 		}
 		only = id.Tag()
 	}
-	repo, err := c.upstream(ref)
-	if err != nil {
-		return err
-	}
 	tags, err := repo.TagsWithPrefix(c.Context, only)
 	if err != nil {
 		return err
 	}
-	r := proposalsResult{Repository: ref.Place(), Proposals: []proposedState{}}
+	r := proposalsResult{Repository: repo.Reference().Place(), Proposals: []proposedState{}}
 	published, proposed := release.Generations(tags), release.Proposals(tags)
 	for _, tag := range slices.Sorted(maps.Keys(proposed)) {
 		numbers := proposed[tag]
@@ -371,16 +367,8 @@ func (c *call) stateProposals(args []string) error {
 // proposedState reads one proposal.
 func (c *call) proposedState(repo *registry.Repository, tag string) (proposedState, error) {
 	x := proposedState{Tag: tag}
-	desc, err := repo.Resolve(c.Context, tag)
-	var manifest []byte
-	if err == nil {
-		x.Digest = desc.Digest
-		desc, manifest, err = repo.Manifest(c.Context, desc.Digest)
-	}
-	var index *artifacts.StateIndex
-	if err == nil {
-		index, err = artifacts.OpenState(manifest)
-	}
+	desc, index, err := taggedState(c.Context, repo, tag)
+	x.Digest = desc.Digest
 	if err == nil && artifacts.ProposalTag(index.Device.Tag(), index.Generation) != tag {
 		err = fmt.Errorf("it contains generation %d of %s: %w", index.Generation, index.Device, fault.ErrConflict)
 	}

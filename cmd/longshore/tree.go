@@ -18,6 +18,13 @@ func (b *branch) add(format string, args ...any) *branch {
 	return child
 }
 
+// some adds a line about a text, if there is one.
+func (b *branch) some(format, text string) {
+	if text != "" {
+		b.add(format, text)
+	}
+}
+
 // write draws what is below b.
 func (b *branch) write(w io.Writer, indent string) {
 	for i, child := range b.below {

@@ -175,9 +175,7 @@ func (r changeInfo) quietText() string { return strings.Join(r.Changes, "\n") }
 
 func (r changeInfo) text(w io.Writer) {
 	changeRows(w, r.Changes)
-	if r.Signers != "" {
-		row(w, "needs", "%s", r.Signers)
-	}
+	some(w, "needs", r.Signers)
 	rows(w, "warning", r.Warnings)
 	version := ""
 	if r.Version > 0 {

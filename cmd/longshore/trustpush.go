@@ -252,8 +252,8 @@ func (q *quorumInfo) String() string {
 }
 
 type proposalResult struct {
-	Reference  string         `json:"reference"`
-	Digest     digest.Digest  `json:"digest"`
+	Reference string `json:"reference"`
+	digested
 	Version    uint64         `json:"version"`
 	Previous   digest.Digest  `json:"previous,omitempty"`
 	Published  bool           `json:"published"`
@@ -267,8 +267,6 @@ type proposalResult struct {
 
 	Generations *trust.Reset `json:"generations,omitempty"` // signers must see it
 }
-
-func (r proposalResult) quietText() string { return r.Digest.String() }
 
 func (r proposalResult) text(w io.Writer) {
 	changeRows(w, r.Changes)
@@ -287,7 +285,7 @@ func (r proposalResult) text(w io.Writer) {
 
 func (c *call) showProposal(ref registry.Reference, by []trust.Signatory, x *trust.Proposal) error {
 	r := proposalResult{
-		Reference: ref.WithTag(x.Tag).String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous,
+		Reference: ref.WithTag(x.Tag).String(), digested: digested{x.Descriptor.Digest}, Version: x.Policy.Version, Previous: x.Index.Previous,
 		Published: x.Published, Before: quorum(x.Old), After: quorum(x.New), Waiting: x.Missing(), Signatures: []audit.Signed{},
 		Warnings: append([]string{}, x.Policy.Warnings...), repository: ref.Name(),
 		Generations: x.Policy.Generations,

@@ -32,8 +32,8 @@ var trustShowCommand = command{
 }
 
 type trustInfo struct {
-	Reference  string        `json:"reference"`
-	Digest     digest.Digest `json:"digest"`
+	Reference string `json:"reference"`
+	digested
 	Version    uint64        `json:"version"`
 	Previous   digest.Digest `json:"previous,omitempty"`
 	Expires    string        `json:"expires,omitempty"`
@@ -62,15 +62,11 @@ type trustRule struct {
 	Says      string   `json:"says"`
 }
 
-func (r trustInfo) quietText() string { return r.Digest.String() }
-
 func (r trustInfo) text(w io.Writer) {
 	row(w, "policy", "%s", r.Reference)
 	row(w, "version", "%d", r.Version)
 	changeRows(w, r.Changes)
-	if r.Expires != "" {
-		row(w, "expires", "%s", r.Expires)
-	}
+	some(w, "expires", r.Expires)
 	for _, x := range r.Rules {
 		row(w, "rule", "%s  %s  %s", x.Scope, strings.Join(x.Artifacts, ", "), x.Says)
 	}
@@ -138,7 +134,7 @@ func (c *call) changesOf(repo *registry.Repository, x *trust.Published) ([]strin
 
 func describePolicy(ref registry.Reference, x *trust.Published) trustInfo {
 	r := trustInfo{
-		Reference: ref.String(), Digest: x.Descriptor.Digest, Version: x.Policy.Version, Previous: x.Index.Previous, Expires: stamp(x.Policy.Expires),
+		Reference: ref.String(), digested: digested{x.Descriptor.Digest}, Version: x.Policy.Version, Previous: x.Index.Previous, Expires: stamp(x.Policy.Expires),
 		Signers: []trustSigner{}, Rules: []trustRule{}, Revoked: []string{}, Document: string(x.Document),
 		Generations: x.Policy.Generations,
 	}

@@ -138,8 +138,7 @@ func (b *Branch) Open(ctx context.Context, commit string) (tree string, err erro
 	}
 	index := []string{"GIT_INDEX_FILE=" + filepath.Join(tree, "index")}
 	_, err = b.git.run(ctx, maxRemote, files, index, "--git-dir", b.repo, "--work-tree", files, "--literal-pathspecs", "checkout", "--quiet", "--force", commit, "--", b.Path)
-	var s *status
-	if errors.As(err, &s) && strings.Contains(s.said, "did not match any file") {
+	if s, ok := errors.AsType[*status](err); ok && strings.Contains(s.said, "did not match any file") {
 		return "", fmt.Errorf("%s of %s at %s: there is no directory %s: %w", b.name, b.address(), commit, b.Path, fault.ErrNotFound)
 	}
 	if err != nil {

@@ -57,8 +57,8 @@ func (s *status) Error() string { return s.said }
 
 // exited reports whether git ended with a status that answers a question.
 func exited(err error, code int) bool {
-	var s *status
-	return errors.As(err, &s) && s.code == code
+	s, ok := errors.AsType[*status](err)
+	return ok && s.code == code
 }
 
 // run runs git in a directory and returns what it prints. Errors have what it said, without credentials. With ctx, or after
@@ -76,7 +76,7 @@ func (g Program) run(ctx context.Context, limit time.Duration, dir string, env [
 	out, errs := &bounded{max: maxOutput}, &bounded{max: 64 << 10}
 	cmd.Stdout, cmd.Stderr = out, errs
 	err := cmd.Run()
-	var exit *exec.ExitError
+	exit, exited := errors.AsType[*exec.ExitError](err)
 	switch {
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
@@ -86,7 +86,7 @@ func (g Program) run(ctx context.Context, limit time.Duration, dir string, env [
 		return nil, fault.WithHint(fmt.Errorf("the program git is not there: %w", fault.ErrUnsupported), "install git")
 	case out.cut:
 		return nil, fmt.Errorf("git %s: more than %d bytes: %w", args[0], maxOutput, fault.ErrTooLarge)
-	case errors.As(err, &exit):
+	case exited:
 		return nil, &status{exit.ExitCode(), said(errs.String())}
 	case err != nil:
 		return nil, fmt.Errorf("git %s: %w", args[0], err)
@@ -147,8 +147,8 @@ var causes = []struct {
 
 // remote classifies what went wrong with a server.
 func remote(err error, format string, args ...any) error {
-	var s *status
-	if !errors.As(err, &s) {
+	s, ok := errors.AsType[*status](err)
+	if !ok {
 		return err
 	}
 	what := secret.Regexp().ReplaceAllString(fmt.Sprintf(format, args...), "$1")
