@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -35,7 +36,7 @@ func operatorOf(c *cmdline.Context) (*control.Client, error) {
 	}
 	cfg, err := readConfig(c.String("config"))
 	switch {
-	case errors.Is(err, fault.ErrDenied) || isPermission(err):
+	case errors.Is(err, fault.ErrDenied) || errors.Is(err, fs.ErrPermission):
 		return control.NewClient(operatorSocket(config.DefaultRunDir)), nil // its configuration is not for everybody
 	case err != nil:
 		return nil, err

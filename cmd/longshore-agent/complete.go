@@ -1,15 +1,12 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"os"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/longshore-dev/longshore/agent/config"
-	"github.com/longshore-dev/longshore/agent/control"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/cmd/internal/cmdline"
@@ -27,28 +24,23 @@ func offerTargets(ctx context.Context, x *cmdline.Completion, _ string) []string
 	if strings.HasPrefix(x.Command.Args, "TARGET") && len(arguments) > 0 {
 		return nil
 	}
-	out := targetNames(containersOf(ctx, x.Words), x.Command.Name)
+	out := targetNames(containersOf(ctx, x), x.Command.Name)
 	return slices.DeleteFunc(out, func(o string) bool { return slices.Contains(arguments, o) })
 }
 
 // containersOf asks the agent that a command line means; none when it does not answer.
-func containersOf(ctx context.Context, words []string) []status.Container {
-	file := cmp.Or(os.Getenv(env("CONFIG")), config.DefaultPath)
-	for i, word := range words {
-		if (word == "-c" || word == "--config") && i+1 < len(words) {
-			file = words[i+1]
-		}
-	}
-	cfg, err := readConfig(file)
-	if err != nil {
-		return nil
-	}
+func containersOf(ctx context.Context, x *cmdline.Completion) []status.Container {
 	ctx, cancel := context.WithTimeout(ctx, completeLimit)
 	defer cancel()
-	all, err := control.NewClient(socketPath(cfg)).Containers(ctx)
+	c := x.Context(ctx, os.Getenv)
+	if c == nil {
+		return nil
+	}
+	client, err := clientOf(c)
 	if err != nil {
 		return nil
 	}
+	all, _ := client.Containers(ctx)
 	return all
 }
 

@@ -32,6 +32,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/store"
 	"github.com/longshore-dev/longshore/artifacts"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/identity"
 	"github.com/longshore-dev/longshore/identity/files"
 	"github.com/longshore-dev/longshore/identity/identitytest"
 	othermanager "github.com/longshore-dev/longshore/testenv/manager"
@@ -308,7 +309,7 @@ func TestSilentManager(t *testing.T) {
 	e.URL = m.ServeTLS(t, p.certificate(t, managerID, nil), p.roots)
 	own := files.New(credentialFiles(&config.Config{}, e), time.Now, slog.New(slog.DiscardHandler))
 	c, err := manager.New(manager.Options{
-		URL: e.URL, Device: "press-07", Timeout: 50 * time.Millisecond, TLS: mutualTLS(own, time.Now),
+		URL: e.URL, Device: "press-07", Timeout: 50 * time.Millisecond, TLS: identity.ClientConfig(own, time.Now),
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -390,6 +390,7 @@ func TestCompletion(t *testing.T) {
 		{[]string{"exec", "-i", "shop/"}, "shop/db-1 shop/web shop/web-1"},
 		{[]string{"exec", "db", ""}, ""},
 		{[]string{"logs", "j"}, "job"},
+		{[]string{"logs", "--config=" + file + ".other", "j"}, ""},
 		{[]string{"logs", "db", "d"}, ""},
 		{[]string{"ps", "-o", ""}, "text json yaml"},
 		{[]string{"ps", "--a"}, "--all"},

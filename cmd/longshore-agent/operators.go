@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
 	"os/user"
@@ -99,8 +98,6 @@ func uidOf(name string) (uint32, error) {
 	}
 	return uint32(uid), nil
 }
-
-func isPermission(err error) bool { return errors.Is(err, fs.ErrPermission) }
 
 // writable reports whether this process may use a socket. One that is not there is root's to start.
 func writable(path string) bool { return !errors.Is(unix.Access(path, unix.W_OK), unix.EACCES) }

@@ -23,7 +23,7 @@ func (p *parts) publisher(cfg *config.Config, o registry.Options, log *slog.Logg
 	if !cfg.Report.Registry {
 		return nil
 	}
-	out := report.Registry{Reference: reportReference(cfg)}
+	out := report.Registry{Reference: cfg.Report.Repository + ":" + artifacts.CurrentTag(cfg.Device.Tag())}
 	var err error
 	if out.Push, err = p.pushes(cfg, o); err != nil {
 		log.Error("reports are not pushed to the registry: correct this, then restart the agent", "err", err)
@@ -89,10 +89,6 @@ func (p *parts) pushes(cfg *config.Config, o registry.Options) (func(context.Con
 		_, err := release.Publish(ctx, repo, a, release.PublishOptions{Tags: []string{tag}})
 		return err
 	}, nil
-}
-
-func reportReference(cfg *config.Config) string {
-	return cfg.Report.Repository + ":" + artifacts.CurrentTag(cfg.Device.Tag())
 }
 
 // bootID is the UUID that the kernel gives each boot; "" where it does not.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -88,11 +87,15 @@ func (p *parts) manager(cfg *config.Config, e config.Endpoint, clk *clock.Clock,
 	if err != nil {
 		return nil, err
 	}
-	c, err := manager.New(manager.Options{
+	o := manager.Options{
 		URL: e.URL, Device: string(cfg.Device), Epoch: p.store.Epoch(), TokenFile: e.TokenFile, CAFile: e.CAFile,
-		TLS: mutualTLS(own, clk.Firm), UserAgent: "longshore-agent/" + build.Version(), Interval: cfg.Fleet.Interval, Proxy: http.ProxyFromEnvironment,
+		UserAgent: "longshore-agent/" + build.Version(), Interval: cfg.Fleet.Interval, Proxy: http.ProxyFromEnvironment,
 		Now: clk.Firm, Date: func(t time.Time) { clk.Hint("the manager", t) },
-	})
+	}
+	if own != nil {
+		o.TLS = identity.ClientConfig(own, clk.Firm)
+	}
+	c, err := manager.New(o)
 	if err != nil {
 		return nil, err
 	}
@@ -118,14 +121,6 @@ func (p *parts) identity(cfg *config.Config, e config.Endpoint, now func() time.
 		return files.New(credentialFiles(cfg, e), now, log), nil
 	}
 	return nil, nil
-}
-
-// mutualTLS is how this device and a manager prove themselves with certificates; nil: they do not.
-func mutualTLS(own identity.Source, now func() time.Time) *tls.Config {
-	if own == nil {
-		return nil
-	}
-	return identity.ClientConfig(own, now)
 }
 
 // followers keep the trust bundles of this device's managers as those publish them. Enrollment brings that of its manager by itself, and

@@ -43,10 +43,7 @@ func (v *verifier) Verify(ctx context.Context, kind intake.Kind, repository stri
 	}
 	var keeper signing.Keeper
 	decision := policy.Decide(ctx, trust.VerifyRequest{
-		Source: repo, Kind: string(kind), Subject: d, Now: v.now(), Keep: &keeper,
-		Elsewhere: func(ctx context.Context, repository string) (signing.Source, error) {
-			return v.registry.OpenName(ctx, repository)
-		},
+		Source: repo, Kind: string(kind), Subject: d, Now: v.now(), Keep: &keeper, Elsewhere: v.elsewhere,
 	})
 	out := verdict(decision, policy.Until(v.now()))
 	if decision.Err != nil {
@@ -90,6 +87,11 @@ func (v *verifier) place(ctx context.Context, repository string) (signing.Source
 	if margo.IsManager(repository) {
 		return unsigned{name: repository}, nil
 	}
+	return v.elsewhere(ctx, repository)
+}
+
+// elsewhere opens a repository of signatures.
+func (v *verifier) elsewhere(ctx context.Context, repository string) (signing.Source, error) {
 	return v.registry.OpenName(ctx, repository)
 }
 
@@ -104,10 +106,7 @@ func (v *verifier) Freshness(ctx context.Context, repository string, d ocispec.D
 		return intake.Freshness{}, err
 	}
 	f, err := policy.Freshness(ctx, trust.VerifyRequest{
-		Source: repo, Kind: trust.KindState, Subject: d, Now: v.fresh(),
-		Elsewhere: func(ctx context.Context, repository string) (signing.Source, error) {
-			return v.registry.OpenName(ctx, repository)
-		},
+		Source: repo, Kind: trust.KindState, Subject: d, Now: v.fresh(), Elsewhere: v.elsewhere,
 	}, tag, generation)
 	return intake.Freshness{
 		Required: f.Required, Signers: f.Signers, By: strings.Join(f.By, ", "), IssuedAt: f.IssuedAt, NotAfter: f.NotAfter,
