@@ -11,6 +11,16 @@ type CurrentHold struct {
 	At         time.Time `json:"at"`
 }
 
+// UnreadableHold stands for a hold that a device reports in a form that is not known here.
+func UnreadableHold() *CurrentHold {
+	return &CurrentHold{By: "an unknown person (the report of it cannot be read)"}
+}
+
+// UnreadableWaits stand for changes that wait, as [UnreadableHold] for a hold.
+func UnreadableWaits() []CurrentWait {
+	return []CurrentWait{{Name: "changes", Code: "unreadable", Message: "the report of them cannot be read"}}
+}
+
 // CurrentWait is a change of a deployment that waits for an approval, a lock or a window.
 type CurrentWait struct {
 	Deployment string    `json:"deployment"` // id

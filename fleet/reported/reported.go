@@ -110,10 +110,10 @@ func sighting(c *artifacts.CurrentState, now time.Time) *rollout.DeviceReport {
 		s.Agent = version
 		_ = read("progress", &s.Progress) && read("decisions", &s.Waits.Decisions) // neither fails: what cannot be read of them is left out
 		if !read("hold", &s.Waits.Hold) {
-			s.Waits.Hold = &artifacts.CurrentHold{By: "an unknown person (the report of it cannot be read)"}
+			s.Waits.Hold = artifacts.UnreadableHold()
 		}
 		if !read("waiting", &s.Waits.Waiting) {
-			s.Waits.Waiting = []artifacts.CurrentWait{{Name: "changes", Code: "unreadable", Message: "the report of them cannot be read"}}
+			s.Waits.Waiting = artifacts.UnreadableWaits()
 		}
 	}
 	if s.Every > 0 && s.Ago > missed*s.Every {

@@ -71,18 +71,15 @@ func readable(data []byte) (x Extra) {
 		case err == nil && json.Unmarshal(one, &with) == nil:
 			x = with
 		case name == "hold":
-			x.Hold = &artifacts.CurrentHold{By: "an unknown person (the report of it cannot be read)"}
+			x.Hold = artifacts.UnreadableHold()
 		case name == "waiting":
-			x.Waiting = []artifacts.CurrentWait{{Name: "changes", Code: unreadable, Message: "the report of them cannot be read"}}
+			x.Waiting = artifacts.UnreadableWaits()
 		default:
 			x.Unreadable = append(x.Unreadable, name)
 		}
 	}
 	return x
 }
-
-// unreadable is the code of what a device reports in a form that is not known here.
-const unreadable = "unreadable"
 
 // promised is the interval in which a device says that it reports; 0: it does not say, or promises nothing that can be held.
 func promised(seconds int64) time.Duration {
