@@ -72,13 +72,6 @@ func checkDatabase(c *cmdline.Context) error {
 		"name the server's file with --database; longshore-fleet serve and longshore-fleet token create make a new one")
 }
 
-func openExistingStore(c *cmdline.Context, log *slog.Logger) (*store.SQLite, error) {
-	if err := checkDatabase(c); err != nil {
-		return nil, err
-	}
-	return openStore(c, log)
-}
-
 // open opens the database that the flags name, and creates it if it is missing.
 func openStore(c *cmdline.Context, log *slog.Logger) (*store.SQLite, error) {
 	s, err := store.Open(c.Context, c.String("database"), log)

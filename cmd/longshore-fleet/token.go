@@ -70,22 +70,25 @@ var outputFlag = cmdline.OutputFlag(env("output"))
 
 // withStore is the action of a command on a database that exists.
 func withStore(do func(*cmdline.Context, *store.SQLite) error) func(*cmdline.Context) error {
-	return onStore(do, openExistingStore)
+	return onStore(do, checkDatabase)
 }
 
 // withNewStore is the action of a command that creates the database if it is missing.
 func withNewStore(do func(*cmdline.Context, *store.SQLite) error) func(*cmdline.Context) error {
-	return onStore(do, openStore)
+	return onStore(do, func(*cmdline.Context) error { return nil })
 }
 
-func onStore(do func(*cmdline.Context, *store.SQLite) error, open func(*cmdline.Context, *slog.Logger) (*store.SQLite, error)) func(*cmdline.Context) error {
+func onStore(do func(*cmdline.Context, *store.SQLite) error, check func(*cmdline.Context) error) func(*cmdline.Context) error {
 	return func(c *cmdline.Context) (err error) {
 		if id := c.String("device"); id != "" {
 			if _, err := artifacts.ParseDeviceID(id); err != nil {
 				return err
 			}
 		}
-		db, err := open(c, slog.New(slog.NewTextHandler(c.Err, nil)))
+		if err := check(c); err != nil {
+			return err
+		}
+		db, err := openStore(c, slog.New(slog.NewTextHandler(c.Err, nil)))
 		if err != nil {
 			return err
 		}
@@ -188,10 +191,13 @@ func devicesOf(c *cmdline.Context) (out []artifacts.DeviceID, err error) {
 	case one != "":
 		named = []string{one}
 	case file != "":
+		var text []byte
 		if file == "-" {
-			file = stdin
+			file = "standard input"
+			text, err = bounded.Read(c.In, maxDevices)
+		} else {
+			text, err = bounded.File(os.Open, file, maxDevices)
 		}
-		text, err := readDevices(c, file)
 		if err != nil {
 			return nil, err
 		}
@@ -219,16 +225,6 @@ func devicesOf(c *cmdline.Context) (out []artifacts.DeviceID, err error) {
 		return nil, fmt.Errorf("%s names no device: %w", file, fault.ErrInvalid)
 	}
 	return out, errors.Join(errs...)
-}
-
-// stdin stands for a file in messages.
-const stdin = "standard input"
-
-func readDevices(c *cmdline.Context, file string) ([]byte, error) {
-	if file == stdin {
-		return bounded.Read(c.In, maxDevices)
-	}
-	return bounded.File(os.Open, file, maxDevices)
 }
 
 func listTokens(c *cmdline.Context, db *store.SQLite) error {

@@ -107,25 +107,24 @@ func Code(err error) int {
 // Tell writes an error in the one shape that there is: what happened, then what to do. The faults of a document stand by
 // themselves, as compilers write them; joined errors are told one by one.
 func Tell(w io.Writer, program string, err error) {
-	var document *strict.Error
-	var usage *Usage
 	if several := joined(err); several != nil {
 		for _, one := range several {
 			Tell(w, program, one)
 		}
 		return
 	}
-	switch {
-	case errors.Is(err, errTold):
+	if errors.Is(err, errTold) {
 		return
-	case errors.As(err, &document):
+	}
+	if document, ok := errors.AsType[*strict.Error](err); ok {
 		for _, f := range document.Faults {
 			one := strict.Error{File: document.File, Faults: []strict.Fault{f}}
 			fmt.Fprintln(w, one.Error())
 			tellHint(w, f.Hint)
 		}
 		return
-	case errors.As(err, &usage):
+	}
+	if usage, ok := errors.AsType[*Usage](err); ok {
 		fmt.Fprintf(w, "%s: %s\n", program, usage.Message)
 		tellHint(w, cmp.Or(fault.Hint(err), strings.Join(strings.Fields(program+" "+usage.Command+" --help"), " ")))
 		return
