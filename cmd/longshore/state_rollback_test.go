@@ -31,6 +31,8 @@ func TestStateRollbackLooks(t *testing.T) {
 	}
 	s.write("strict.yaml", "rules:\n  - {scope: "+host+"/plant/**, artifacts: [state, component], keys: [{name: release, file: release.pub}]}\n")
 	s.refuses(outcome.Refused, []string{"components/line-monitor@", "not signed"}, with("--policy", "strict.yaml")...)
+	s.env["stdin"] = string(mustRead(t, "strict.yaml")) // which is read once
+	s.refuses(outcome.Refused, []string{"components/line-monitor@", "not signed"}, with("--policy", "-")...)
 	s.server.Faults.Add(testenv.Rule{Method: http.MethodHead, Path: "/library/nats/blobs/", Effect: testenv.Status(http.StatusNotFound, 0)})
 	if out := s.do(outcome.OK, with("--no-content", "--dry-run")...); !strings.Contains(out, "nothing was pushed") {
 		t.Errorf("--dry-run:\n%s", out)
