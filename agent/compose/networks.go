@@ -23,15 +23,11 @@ func (t *translation) networks(p *workload.Project) {
 	if used[defaultNetwork] && n.Get(defaultNetwork) == nil {
 		p.Networks = append(p.Networks, workload.Network{Name: defaultNetwork})
 	}
-	if n.IsNull() {
-		return
-	}
-	for _, k := range n.Keys {
-		w := t.network(k, n.Fields[k])
-		if used[k] {
+	composefile.Each(n, func(k string, c *composefile.Node) {
+		if w := t.network(k, c); used[k] {
 			p.Networks = append(p.Networks, w)
 		}
-	}
+	})
 	t.fixedAddresses(p)
 }
 
@@ -67,7 +63,7 @@ func (t *translation) network(name string, n *composefile.Node) workload.Network
 	if w.NoIPv4 && !w.IPv6 {
 		t.Fault(n.Get("enable_ipv4"), "set enable_ipv6: true", "a network without any addresses")
 	}
-	if w.Driver != "" && w.Options["parent"] == "" && !w.Internal && !t.isOmitted(n.Path+".driver_opts") {
+	if w.Driver != "" && w.Options["parent"] == "" && !t.isOmitted(n.Path+".driver_opts") {
 		t.Fault(n, "name the interface of the device: driver_opts: {parent: eth0}", "a %s network needs a parent", w.Driver)
 	}
 	return w
@@ -191,7 +187,7 @@ func (t *translation) subnet(n *composefile.Node) (workload.Subnet, bool) {
 		return s, t.refuse(n, "write subnet: 10.1.2.0/24", "subnet is missing")
 	}
 	p, err := netip.ParsePrefix(text)
-	if err != nil || p.Bits() == 0 || p.Addr().Is4In6() {
+	if err != nil || p.Bits() < 8 || p.Addr().Is4In6() {
 		return s, t.refuse(n.Get("subnet"), "write it as 10.1.2.0/24", "%q is no subnet", composefile.Clip(text))
 	}
 	s.Prefix = p.Masked()
@@ -206,7 +202,9 @@ func (t *translation) subnet(n *composefile.Node) (workload.Subnet, bool) {
 		return a, true
 	}
 	if g := n.Get("gateway"); !g.IsNull() {
-		if a, ok := within(g, t.Text(g)); ok {
+		if a, ok := within(g, t.Text(g)); ok && a == s.Prefix.Addr() {
+			t.Fault(g, "", "%s is the network itself", a)
+		} else if ok {
 			s.Gateway = a
 		}
 	}
@@ -226,7 +224,7 @@ func (t *translation) subnet(n *composefile.Node) (workload.Subnet, bool) {
 	return s, true
 }
 
-// fixedAddresses rejects addresses outside their network, and an address that two services have.
+// fixedAddresses rejects addresses outside their network, and an address that two containers have.
 func (t *translation) fixedAddresses(p *workload.Project) {
 	type place struct {
 		network string
@@ -235,6 +233,9 @@ func (t *translation) fixedAddresses(p *workload.Project) {
 	taken := map[place]string{}
 	for _, s := range p.Services {
 		for _, a := range s.Networks {
+			if a.MAC != "" && s.Count() > 1 {
+				t.Fault(t.root.Get("services", s.Name), "", "%d replicas cannot have the hardware address %s", s.Count(), a.MAC)
+			}
 			i := slices.IndexFunc(p.Networks, func(n workload.Network) bool { return n.Name == a.Network })
 			for key, addr := range map[string]netip.Addr{"ipv4_address": a.IPv4, "ipv6_address": a.IPv6} {
 				at := t.root.Get("services", s.Name, "networks", a.Network, key)

@@ -27,16 +27,11 @@ func (t *translation) volumes(p *workload.Project) {
 	for _, name := range t.unnamed {
 		p.Volumes = append(p.Volumes, workload.Volume{Name: name})
 	}
-	n := t.root.Get("volumes")
-	if n.IsNull() {
-		return
-	}
-	for _, k := range n.Keys {
-		v := t.volume(k, n.Fields[k])
-		if used[k] {
+	composefile.Each(t.root.Get("volumes"), func(k string, n *composefile.Node) {
+		if v := t.volume(k, n); used[k] {
 			p.Volumes = append(p.Volumes, v)
 		}
-	}
+	})
 }
 
 func (t *translation) volume(name string, n *composefile.Node) workload.Volume {

@@ -22,13 +22,8 @@ func (m *Manager) Admit(ctx context.Context, projects []*workload.Project) error
 		return err
 	}
 	a := &admission{m: m, projects: projects}
-	for _, p := range projects {
-		a.document(p)
-	}
-	if len(a.conflicts) == 0 { // the checks below need valid documents
-		if err := a.device(); err != nil {
-			return fmt.Errorf("ask whether networks fit: %w", err)
-		}
+	if err := a.device(); err != nil {
+		return fmt.Errorf("ask whether networks fit: %w", err)
 	}
 	if len(a.conflicts) == 0 {
 		return nil
@@ -47,39 +42,6 @@ func (a *admission) add(p *workload.Project, service, path string, err error) {
 	a.conflicts = append(a.conflicts, workload.Conflict{
 		Project: p.Name, Deployment: p.Deployment, Component: p.Component, Service: service, Path: path, Reason: err,
 	})
-}
-
-// document finds conflicts that do not depend on the device.
-func (a *admission) document(p *workload.Project) {
-	networks, known := map[string]workload.Network{}, map[string]bool{}
-	for _, n := range p.Networks {
-		networks[n.Name], known[n.Name] = n, true
-		b := &ipam.Network{Driver: n.Driver}
-		if b.Driver == workload.Bridge {
-			b.Driver = ""
-		}
-		if err := b.ApplyDriver(n); err != nil {
-			path := ".driver_opts"
-			if errors.Is(err, fault.ErrUnsupported) {
-				path = ".driver"
-			}
-			a.add(p, "", "networks."+n.Name+path, err)
-		}
-	}
-	before := len(a.conflicts)
-	for _, s := range p.Services {
-		if err := ipam.CheckService(s, known); err != nil {
-			a.add(p, s.Name, "services."+s.Name, err)
-		}
-		if err := ipam.CheckPublished(s, networks); err != nil {
-			a.add(p, s.Name, "services."+s.Name+".ports", err)
-		}
-	}
-	if before == len(a.conflicts) {
-		if err := ipam.CheckProject(p); err != nil && before == 0 {
-			a.add(p, "", "services", err)
-		}
-	}
 }
 
 // device checks the projects against each other and against this machine.

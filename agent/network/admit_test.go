@@ -91,19 +91,6 @@ func TestAdmit(t *testing.T) {
 			},
 			[]string{"eth7", "plant"},
 		},
-		{
-			"driver, and a document that is wrong",
-			func(a, b *workload.Project) {
-				a.Networks[0].Driver = "overlay"
-				a.Services[0].Ports = nil
-				b.Services[0].Hostname = "a b"
-			},
-			[]clash{
-				{sentinel: fault.ErrUnsupported, Deployment: "d1", Component: "ca", Path: "networks.default.driver"},
-				{sentinel: fault.ErrInvalid, Deployment: "d2", Component: "cb", Service: "api", Path: "services.api"},
-			},
-			[]string{"overlay", "hostname"},
-		},
 	} {
 		t.Run(tt.name, func(t *testing.T) { admits(t, w, two(tt.edit), tt.want, tt.says) })
 	}

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
-	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -85,28 +84,6 @@ func keepAdvertisements() error {
 		}
 		if err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
-		}
-	}
-	return nil
-}
-
-// checkKernel refuses what the kernel does not support.
-func (m *Manager) checkKernel(p *workload.Project) error {
-	for _, n := range p.Networks {
-		if parent := n.Options["parent"]; (n.Driver == workload.Macvlan || n.Driver == workload.IPvlan) && n.External == "" {
-			if err := m.checkDriver(n.Driver); err != nil {
-				return fmt.Errorf("network %q: %w", n.Name, err)
-			}
-			if l, err := linkByName(m.host.links, parent); err != nil || l == nil {
-				return errors.Join(err, fmt.Errorf("network %q: %w", n.Name, noParent(parent)))
-			}
-		}
-	}
-	for _, s := range p.Services {
-		for _, q := range s.Ports {
-			if err := checkProtocol(q.Protocol); err != nil {
-				return fmt.Errorf("service %q: port %d/%s: %w", s.Name, q.HostPort, q.Protocol, err)
-			}
 		}
 	}
 	return nil

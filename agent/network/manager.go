@@ -280,9 +280,6 @@ func (m *Manager) prepare(ctx context.Context, p *workload.Project) error {
 	if err := next.Prepare(p, &chooser{m: m, next: next, project: p.Name}); err != nil {
 		return err
 	}
-	if err := m.checkKernel(p); err != nil {
-		return err
-	}
 	host := m.listening()
 	for _, s := range p.Services {
 		if err := host.check(s.Name, next.Projects[p.Name].Services[s.Name].Ports, before.Ports(p.Name), next.Uses(ipam.V6)); err != nil {

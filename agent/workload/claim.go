@@ -54,7 +54,7 @@ func (p *Project) Claims() []Claim {
 		}
 	}
 	for _, n := range p.Networks {
-		if n.External != "" || n.Driver != "" && n.Driver != Bridge {
+		if n.External != "" || n.Driver != "" {
 			continue
 		}
 		for _, s := range n.Subnets {
@@ -79,7 +79,7 @@ func (s *Service) Unreachable(host netip.Addr, networks map[string]Network) (why
 		for _, sub := range n.Subnets {
 			six = six || sub.Prefix.Addr().Is6()
 		}
-		if !n.Internal && (n.Driver == "" || n.Driver == Bridge) && (!host.Is6() || six) && (!host.Is4() || !n.NoIPv4) {
+		if !n.Internal && n.Driver == "" && (!host.Is6() || six) && (!host.Is4() || !n.NoIPv4) {
 			return "", ""
 		}
 	}

@@ -44,7 +44,7 @@ func (p *Project) Attached(s *Service) string {
 			return "its address on network " + a.Network + " is fixed, and two containers cannot have it"
 		}
 		if slices.ContainsFunc(p.Networks, func(n Network) bool {
-			return n.Name == a.Network && (n.External != "" || n.Driver != "" && n.Driver != Bridge)
+			return n.Name == a.Network && (n.External != "" || n.Driver != "")
 		}) {
 			return "network " + a.Network + " has no service address that could move"
 		}

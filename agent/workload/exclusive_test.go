@@ -9,7 +9,7 @@ import (
 
 // A service is updated without a gap only if nothing is lost when its old and its new container run at the same time.
 func TestExclusive(t *testing.T) {
-	networks := []workload.Network{{Name: "line"}, {Name: "bridged", Driver: workload.Bridge}, {Name: "plant", Driver: workload.Macvlan}}
+	networks := []workload.Network{{Name: "line"}, {Name: "bridged"}, {Name: "plant", Driver: workload.Macvlan}}
 	on := func(a workload.Attachment) workload.Service {
 		return workload.Service{Networks: []workload.Attachment{a}}
 	}

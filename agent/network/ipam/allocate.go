@@ -34,13 +34,6 @@ func (s *State) Attach(name string, c workload.Container) (bool, error) {
 		if !ValidName(c.ID) || c.Replica < 1 {
 			return false, fmt.Errorf("container id %q, replica %d: %w", c.ID, c.Replica, fault.ErrInvalid)
 		}
-		known := map[string]bool{}
-		for n := range p.Networks {
-			known[n] = true
-		}
-		if err := CheckService(c.Service, known); err != nil {
-			return false, err
-		}
 		if a = p.newAttachment(c); c.Service.Namespaces.Network == "" {
 			if err := s.checkFree(name, c.Service.Name, a.Ports); err != nil {
 				return false, err
@@ -78,11 +71,6 @@ func (p *Project) newAttachment(c workload.Container) *Attachment {
 		a.Ports = slices.DeleteFunc(PortsOf(c.Service.Ports), func(q Port) bool { return q.Replica != 0 && q.Replica != c.Replica })
 	}
 	return a
-}
-
-// linkOf returns a service's options for its link to a network.
-func linkOf(at workload.Attachment) LinkOptions {
-	return LinkOptions{MAC: at.MAC, Interface: at.Interface, Gateway: at.Gateway}
 }
 
 // hostname is a container's host name: each of several replicas has its own.
@@ -149,18 +137,15 @@ func (s *State) allocate(project string, sv *Service, a *Attachment, at workload
 					"a fixed address cannot be had by two containers at once: this service is updated stop-first")
 			}
 			p.evict(at.Network, f, fixed)
-			if t.Addresses == nil {
-				t.Addresses = map[string]netip.Addr{}
-			}
-			t.Addresses[key] = fixed
+			t.set(key, fixed)
 		default:
-			if _, err := s.allocateSlot(project, at.Network, t, f, key); err != nil {
+			if err := s.allocateSlot(project, at.Network, t, f, key); err != nil {
 				return err
 			}
 		}
 	}
 	a.Networks = append(a.Networks, at.Network)
-	l := linkOf(at)
+	l := LinkOptions{MAC: at.MAC, Interface: at.Interface, Gateway: at.Gateway}
 	if b.CNI != "" {
 		l.Requested = asked(at)
 	}

@@ -110,6 +110,14 @@ type Slots struct {
 	Fixed     netip.Addr            `json:"fixed,omitzero"`      // the container's address as the project sets it
 }
 
+// set gives a slot an address.
+func (s *Slots) set(key string, a netip.Addr) {
+	if s.Addresses == nil {
+		s.Addresses = map[string]netip.Addr{}
+	}
+	s.Addresses[key] = a
+}
+
 // all are all addresses.
 func (s *Slots) all(yield func(netip.Addr) bool) {
 	if s.VIP.IsValid() && !yield(s.VIP) {

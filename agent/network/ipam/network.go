@@ -33,12 +33,20 @@ func (b *Network) Family(f Family) *Subnet {
 
 // Routed reports whether the network's traffic goes through this device, so that service addresses and published ports work.
 func (b *Network) Routed() bool {
-	return b.CNI == "" && (b.Driver == "" || b.Driver == workload.Bridge)
+	return b.CNI == "" && b.Driver == ""
 }
 
 // Outbound reports whether a default route can use the network.
 func (b *Network) Outbound(f Family) bool {
 	return !b.Internal && b.CNI == "" && b.Family(f).Valid()
+}
+
+// Owner names the owner of a subnet, for messages.
+func (b *Network) Owner(project, network string) string {
+	if b.Shared != "" {
+		return "the device's network " + b.Shared
+	}
+	return project + "/" + network
 }
 
 func (b *Network) Clone() *Network {
@@ -55,16 +63,10 @@ func (b *Network) Same(other *Network) bool {
 
 // HardwareAddr is the link address of a container on a network.
 func (p *Project) HardwareAddr(a *Attachment, network string) []byte {
-	if given, ok := parseMAC(a.Links[network].MAC); ok {
+	if given, err := hex.DecodeString(strings.ReplaceAll(a.Links[network].MAC, ":", "")); err == nil && len(given) == 6 {
 		return given
 	}
 	return HardwareAddrOf(p.Address(a, network, V4), p.Address(a, network, V6))
-}
-
-// parseMAC reads "02:42:ac:11:00:02".
-func parseMAC(s string) ([]byte, bool) {
-	b, err := hex.DecodeString(strings.ReplaceAll(s, ":", ""))
-	return b, err == nil && len(b) == 6 && len(s) == 17
 }
 
 // Backends are the ids of the active backends of all services.

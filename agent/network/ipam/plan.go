@@ -29,13 +29,12 @@ type Device interface {
 	External(name string) (*Network, error)
 }
 
-// Prepare changes the state to what p defines. It keeps everything that an attached container uses.
+// Prepare changes the state to what p defines, which agent/compose has checked. It keeps everything that an attached container uses.
 func (s *State) Prepare(p *workload.Project, c Device) error {
-	if err := CheckProject(p); err != nil {
-		return err
-	}
-	if err := s.checkPorts(p); err != nil {
-		return err
+	for _, sv := range p.Services {
+		if err := s.checkFree(p.Name, sv.Name, PortsOf(sv.Ports)); err != nil {
+			return err
+		}
 	}
 	own := s.Projects[p.Name]
 	if own == nil {
@@ -128,12 +127,8 @@ func desired(n workload.Network, old *Network, need int, c Device) (*Network, er
 	if old == nil || old.Shared != "" || old.CNI != "" {
 		old = &Network{}
 	}
-	b := &Network{Name: old.Name, Internal: n.Internal, MTU: n.MTU, Driver: n.Driver}
-	if b.Driver == workload.Bridge {
-		b.Driver = ""
-	}
-	if err := b.ApplyDriver(n); err != nil {
-		return nil, err
+	b := &Network{
+		Name: old.Name, Internal: n.Internal, MTU: n.MTU, Driver: n.Driver, Parent: n.Options["parent"], Mode: n.Options[string(n.Driver)+"_mode"],
 	}
 	for _, s := range n.Subnets {
 		t := b.Family(FamilyOf(s.Prefix.Addr()))
@@ -184,7 +179,7 @@ func desired(n workload.Network, old *Network, need int, c Device) (*Network, er
 	if !b.Routed() {
 		b.Name = ""
 	}
-	return b, b.Check()
+	return b, nil
 }
 
 // checkSubnets rejects configured subnets that other networks have.
@@ -253,14 +248,6 @@ func (s *State) reserveFixed(project, service string, at workload.Attachment) er
 		if span := b.Family(f); !span.Valid() || !span.Prefix.Contains(a) || a == span.GatewayAddr() || a == span.Prefix.Addr() || f == V4 && a == Broadcast(span.Prefix) {
 			return fault.WithHint(fmt.Errorf("network %q: address %s is not one of %s that a container can have: %w", at.Network, a, span.Prefix, fault.ErrInvalid),
 				"give the network a subnet under ipam that holds it")
-		}
-		if sv.Replicas > 1 {
-			return fmt.Errorf("network %q: address %s for %d replicas: %w", at.Network, a, sv.Replicas, fault.ErrInvalid)
-		}
-		for name, other := range p.Services {
-			if q := other.Endpoints[at.Network]; q != nil && name != service && other.Wanted && q.Family(f).Fixed == a {
-				return fmt.Errorf("network %q: address %s is also of service %q: %w", at.Network, a, name, fault.ErrConflict)
-			}
 		}
 		if b.Shared != "" {
 			if who := s.fixedOwner(project, b, a); who != "" {
@@ -344,7 +331,7 @@ func (s *State) allocateFamily(project, network string, sv *Service, f Family) e
 		if t.Fixed.IsValid() {
 			break // assigned when the container is attached: the previous one may still have it
 		}
-		if _, err := s.allocateSlot(project, network, t, f, slotKey(n+1, 0)); err != nil {
+		if err := s.allocateSlot(project, network, t, f, slotKey(n+1, 0)); err != nil {
 			return err
 		}
 	}
@@ -365,19 +352,15 @@ func (s *State) allocateFamily(project, network string, sv *Service, f Family) e
 }
 
 // allocateSlot gives one slot an address, unless it has one.
-func (s *State) allocateSlot(project, network string, t *Slots, f Family, key string) (netip.Addr, error) {
-	if a := t.Addresses[key]; a.IsValid() {
-		return a, nil
+func (s *State) allocateSlot(project, network string, t *Slots, f Family, key string) error {
+	if t.Addresses[key].IsValid() {
+		return nil
 	}
 	a, err := s.chooseAddress(project, network, f, false)
-	if err != nil {
-		return a, err
+	if err == nil {
+		t.set(key, a)
 	}
-	if t.Addresses == nil {
-		t.Addresses = map[string]netip.Addr{}
-	}
-	t.Addresses[key] = a
-	return a, nil
+	return err
 }
 
 // chooseAddress returns a free address of a network.
@@ -410,15 +393,12 @@ func (s *State) reallocate(project string) error {
 				}
 				if t.Fixed.IsValid() {
 					p.evict(n, f, t.Fixed)
-					if t.Addresses == nil {
-						t.Addresses = map[string]netip.Addr{}
-					}
 					if !slices.Contains(slices.Collect(maps.Values(t.Addresses)), t.Fixed) {
-						t.Addresses[slotKey(a.Replica, a.Slot)] = t.Fixed
+						t.set(slotKey(a.Replica, a.Slot), t.Fixed)
 						continue
 					}
 				}
-				if _, err := s.allocateSlot(project, n, t, f, slotKey(a.Replica, a.Slot)); err != nil {
+				if err := s.allocateSlot(project, n, t, f, slotKey(a.Replica, a.Slot)); err != nil {
 					return fmt.Errorf("container %q: %w", id, err)
 				}
 			}
