@@ -217,7 +217,7 @@ func BenchmarkPullKilled(b *testing.B) {
 	size := weight(b, built)
 	o := orders{
 		Address: r.o.Address, Namespace: r.o.Namespace, DataDir: r.o.DataDir, RunDir: r.o.RunDir, Pull: &img, Registry: r.reg.Host,
-		NetData: b.TempDir(), NetRun: b.TempDir(), NetTable: fmt.Sprintf("lsctb%d", os.Getpid()), NetPool: "10.223.78.0/24",
+		NetData: b.TempDir(), NetRun: b.TempDir(), NetTable: fmt.Sprintf("lsctb%d", os.Getpid()), NetPool: "10.223.0.0/16",
 	}
 	arg, err := json.Marshal(o)
 	if err != nil {

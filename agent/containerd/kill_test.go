@@ -183,7 +183,7 @@ func TestKilledAnywhereConverges(t *testing.T) {
 	p.Volumes = []workload.Volume{{Name: "store"}, {Name: "memory", Options: map[string]string{"type": "tmpfs", "device": "tmpfs"}}}
 	o := orders{
 		Address: r.o.Address, Namespace: r.o.Namespace, DataDir: r.o.DataDir, RunDir: r.o.RunDir, Project: p,
-		NetData: t.TempDir(), NetRun: t.TempDir(), NetTable: fmt.Sprintf("lsctk%d", os.Getpid()), NetPool: fmt.Sprintf("10.%d.77.0/24", 130+rigs.Add(1)%60),
+		NetData: t.TempDir(), NetRun: t.TempDir(), NetTable: fmt.Sprintf("lsctk%d", os.Getpid()), NetPool: fmt.Sprintf("10.%d.0.0/16", 130+rigs.Add(1)%60),
 	}
 	rounds := 16
 	if testing.Short() {

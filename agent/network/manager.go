@@ -38,7 +38,7 @@ type Options struct {
 	Store   Store        // needed
 	DataDir string       // cache of the CNI plugins; survives reboots; needed
 	RunDir  string       // pinned namespaces, hosts files, a copy of the state; does not survive reboots; needed
-	Pool    netip.Prefix // IPv4 addresses to hand out, /8 to /26; zero: DefaultPool
+	Pool    netip.Prefix // IPv4 addresses to hand out, /8 to /20; zero: DefaultPool
 	Table   string       // nftables table; interface names derive from it; "": DefaultTable
 	Shared  []Shared     // networks of the device that applications may join
 	CNI     CNI          // networks of the site that they may join
@@ -92,9 +92,6 @@ func Open(o Options) (*Manager, error) {
 		o.Pool = netip.MustParsePrefix(DefaultPool)
 	}
 	o.Pool, o.Table = o.Pool.Masked(), cmp.Or(o.Table, DefaultTable)
-	if !o.Pool.Addr().Is4() || o.Pool.Bits() < ipam.MinPoolBits || o.Pool.Bits() > ipam.MaxPoolBits {
-		return nil, fmt.Errorf("network pool %s: needs an IPv4 network of /%d to /%d: %w", o.Pool, ipam.MinPoolBits, ipam.MaxPoolBits, fault.ErrInvalid)
-	}
 	if !ipam.ValidName(o.Table) || len(o.Table) > 31 {
 		return nil, fmt.Errorf("network table %q: %w", o.Table, fault.ErrInvalid)
 	}

@@ -29,11 +29,11 @@ func TestPoolHoldsAThousandDeployments(t *testing.T) {
 func TestPoolThatIsUsedUp(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.m.Close())
-	w.o.Pool = netip.MustParsePrefix("10.210.0.0/26") // cut into 8
+	w.o.Pool = netip.MustParsePrefix("10.210.0.0/20") // 8 whole ones, and 128 smaller ones
 	w.open()
-	admits(t, w, many(9), []clash{{sentinel: fault.ErrConflict, Deployment: "d8", Component: "c", Path: "networks"}},
-		[]string{"no subnet left in the pool 10.210.0.0/26"})
-	if hint := fault.Hint(w.m.Admit(w.ctx(), many(9))); !strings.Contains(hint, "remove a deployment") {
+	admits(t, w, many(137), []clash{{sentinel: fault.ErrConflict, Deployment: "d136", Component: "c", Path: "networks"}},
+		[]string{"no subnet left in the pool 10.210.0.0/20"})
+	if hint := fault.Hint(w.m.Admit(w.ctx(), many(137))); !strings.Contains(hint, "remove a deployment") {
 		t.Errorf("hint %q does not say what to do", hint)
 	}
 }
@@ -42,7 +42,7 @@ func TestPoolThatIsUsedUp(t *testing.T) {
 func TestNetworkOutgrowsItsSubnet(t *testing.T) {
 	w := newWorld(t)
 	w.must(w.m.Close())
-	w.o.Pool = netip.MustParsePrefix("10.210.0.0/22")
+	w.o.Pool = netip.MustParsePrefix("10.210.0.0/20")
 	w.open()
 	for _, p := range many(8) {
 		w.prepare(p)

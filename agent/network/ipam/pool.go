@@ -11,22 +11,14 @@ import (
 )
 
 const (
-	MinPoolBits   = 8
-	MaxPoolBits   = 26
-	subnetBits    = 24 // one network of a pool of /20 or larger: a gateway and 253 addresses
-	networksAFill = 4  // a smaller pool is cut into 2^4 networks
+	subnetBits    = 24 // one network: a gateway and 253 addresses
 	localBits     = 64
 	maxSubnetBits = 29 // a gateway and 5 addresses: with fewer, two services cannot be updated
 )
 
-// cut is the prefix length of the subnets that a pool is divided into.
-func cut(pool netip.Prefix) int {
-	return min(max(subnetBits, pool.Bits()+networksAFill), maxSubnetBits)
-}
-
 // ChooseSubnet picks a subnet of a pool that overlaps nothing taken, for a network that needs so many addresses.
 //
-// While half of the pool is free, a network gets a whole cut: the one that key hashes to, or the next free one, so that the
+// While half of the pool is free, a network gets a whole /24: the one that key hashes to, or the next free one, so that the
 // same network on the same device usually gets the same addresses again, in any order of projects. After that it gets
 // about twice the addresses that it needs, from the end of the pool, where small subnets are adjacent.
 func ChooseSubnet(pool netip.Prefix, key string, need int, taken []netip.Prefix) (netip.Prefix, bool) {
@@ -36,18 +28,17 @@ func ChooseSubnet(pool netip.Prefix, key string, need int, taken []netip.Prefix)
 		p := netip.PrefixFrom(addr4(base+n<<(32-size)), size)
 		return p, !used.overlaps(p)
 	}
-	if size := cut(pool); used.within(pool) < whole/2 && fit(need) >= size {
+	if used.within(pool) < whole/2 {
 		sum := sha256.Sum256([]byte(key))
-		count := uint32(1) << (size - pool.Bits())
+		count := uint32(1) << (subnetBits - pool.Bits())
 		start := binary.BigEndian.Uint32(sum[:4]) % count
 		for i := range count {
-			if p, ok := try(size, (start+i)%count); ok {
+			if p, ok := try(subnetBits, (start+i)%count); ok {
 				return p, true
 			}
 		}
 	}
-	least := max(fit(need), pool.Bits())
-	for size := max(fit(2*need), min(cut(pool), least), pool.Bits()); size <= least; size++ {
+	for size := fit(2 * need); size <= fit(need); size++ {
 		for n := uint32(1) << (size - pool.Bits()); n > 0; n-- {
 			if p, ok := try(size, n-1); ok {
 				return p, true
@@ -58,7 +49,7 @@ func ChooseSubnet(pool netip.Prefix, key string, need int, taken []netip.Prefix)
 }
 
 // fit is the prefix length of the smallest subnet with need addresses beside those of the gateway, the network and broadcasts.
-// It is never larger than a cut of a large pool.
+// It is never larger than a whole network.
 func fit(need int) int {
 	return min(max(subnetBits, 32-bits.Len(uint(need+2))), maxSubnetBits)
 }
