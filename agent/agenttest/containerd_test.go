@@ -198,7 +198,7 @@ func (d *device) boot(t *testing.T) {
 	if err := d.nets.Restore(t.Context()); err != nil {
 		testenv.Unavailable(t, "%v", err)
 	}
-	d.o.Networks = attacher{d.nets}
+	d.o.Networks = d.nets
 }
 
 // open opens the device's runtime, anew for every agent.
@@ -322,12 +322,4 @@ func TestContainerdRuntime(t *testing.T) {
 			return workload.Image{Repository: img.Reference[:len(img.Reference)-2], Digest: img.Digest, Tag: "1"}
 		}}
 	})
-}
-
-// attacher gives the network manager the driver's own type of attachment, as the program's wiring does.
-type attacher struct{ *network.Manager }
-
-func (a attacher) Attach(ctx context.Context, project string, c workload.Container) (containerd.Attachment, error) {
-	at, err := a.Manager.Attach(ctx, project, c)
-	return containerd.Attachment(at), err
 }

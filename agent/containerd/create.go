@@ -117,7 +117,7 @@ func (r *Runtime) imageOf(ctx context.Context, p *workload.Project, s workload.S
 func (r *Runtime) createNew(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image) error {
 	var (
 		layer []mount.Mount
-		at    Attachment
+		at    workload.Attached
 		both  errgroup.Group // not with a shared context: what is interrupted has to be cleaned up
 	)
 	both.Go(func() (err error) { layer, err = r.freshLayer(ctx, p, c, img); return err })
@@ -148,7 +148,7 @@ func (r *Runtime) allowed(ctx context.Context, p *workload.Project, s workload.S
 }
 
 // specify writes the specification of a container.
-func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, at Attachment,
+func (r *Runtime) specify(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, at workload.Attached,
 	layer []mount.Mount, j runspec.Joined, ctr containers.Container,
 ) (typeurl.Any, error) {
 	f, err := r.features.Find(ctx)
@@ -183,12 +183,12 @@ func (r *Runtime) freshLayer(ctx context.Context, p *workload.Project, c workloa
 }
 
 // attach attaches a container to its networks. The files of the networks belong to the root of its user namespace.
-func (r *Runtime) attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
+func (r *Runtime) attach(ctx context.Context, project string, c workload.Container) (workload.Attached, error) {
 	at, err := r.o.Networks.Attach(ctx, project, c)
 	if err != nil || !users.HasOwnUsers(c.Service) {
 		return at, err
 	}
-	for _, source := range at.files() {
+	for _, source := range networkFiles(at) {
 		if err := os.Lchown(source, users.First, users.First); source != "" && err != nil {
 			return at, err
 		}
@@ -196,16 +196,16 @@ func (r *Runtime) attach(ctx context.Context, project string, c workload.Contain
 	return at, nil
 }
 
-// files are the network's files, by their paths in a container; "": none.
-func (at Attachment) files() map[string]string {
+// networkFiles are the network's files, by their paths in a container; "": none.
+func networkFiles(at workload.Attached) map[string]string {
 	return map[string]string{"/etc/hosts": at.HostsFile, "/etc/resolv.conf": at.ResolvConf, "/etc/hostname": at.HostnameFile}
 }
 
 // mounts are the networks' files, the mounts of the service and its image, the collector's authorities, and the agent's program for a
 // service with init.
-func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, at Attachment, layer []mount.Mount) ([]specs.Mount, error) {
+func (r *Runtime) mounts(ctx context.Context, p *workload.Project, c workload.Container, img *images.Image, at workload.Attached, layer []mount.Mount) ([]specs.Mount, error) {
 	var out []specs.Mount
-	for target, source := range at.files() {
+	for target, source := range networkFiles(at) {
 		if source != "" {
 			options := []string{"bind", "rprivate", "nosuid", "nodev", "noexec"}
 			if c.Service.ReadOnly {

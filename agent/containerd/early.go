@@ -33,7 +33,7 @@ type early struct {
 
 // earlyTask is what a task was created with.
 type earlyTask struct {
-	at    Attachment
+	at    workload.Attached
 	netns os.FileInfo // nil: the device's own
 }
 
@@ -189,7 +189,7 @@ func (r *Runtime) waited(id string) time.Duration {
 }
 
 // netnsOf is the network namespace of an attachment; nil: the device's own.
-func netnsOf(at Attachment) (os.FileInfo, error) {
+func netnsOf(at workload.Attached) (os.FileInfo, error) {
 	if at.NetNS == "" {
 		return nil, nil
 	}

@@ -29,7 +29,7 @@ import (
 )
 
 // preStart runs the init containers of a start, one after another.
-func (r *Runtime) preStart(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, labels map[string]string) error {
+func (r *Runtime) preStart(ctx context.Context, p *workload.Project, c workload.Container, at workload.Attached, labels map[string]string) error {
 	for n, h := range c.Service.PreStart {
 		if !h.PerReplica && c.Replica > 1 {
 			continue
@@ -62,7 +62,7 @@ func initContainer(c workload.Container, n int) workload.Container {
 	return workload.Container{ID: initContainerID(c.ID, n), Service: s, Replica: c.Replica, Hash: c.Hash}
 }
 
-func (r *Runtime) runInitContainer(ctx context.Context, p *workload.Project, c workload.Container, n int, at Attachment, labels map[string]string) (err error) {
+func (r *Runtime) runInitContainer(ctx context.Context, p *workload.Project, c workload.Container, n int, at workload.Attached, labels map[string]string) (err error) {
 	f := initContainer(c, n)
 	if err := r.removeInitContainer(ctx, f.ID); err != nil { // left by a kill
 		return err
@@ -98,7 +98,7 @@ func (r *Runtime) runInitContainer(ctx context.Context, p *workload.Project, c w
 }
 
 // createInitContainer creates the container; begin is the size of the log before.
-func (r *Runtime) createInitContainer(ctx context.Context, p *workload.Project, c, f workload.Container, at Attachment, labels map[string]string) (streams tasks.IO, begin int64, err error) {
+func (r *Runtime) createInitContainer(ctx context.Context, p *workload.Project, c, f workload.Container, at workload.Attached, labels map[string]string) (streams tasks.IO, begin int64, err error) {
 	img, err := r.imageOf(ctx, p, f.Service)
 	if err != nil {
 		return streams, 0, err

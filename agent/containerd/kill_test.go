@@ -50,7 +50,7 @@ func (o orders) open(ctx context.Context, j images.Journal) (*containerd.Runtime
 	}
 	r, err := containerd.New(ctx, containerd.Options{
 		Address: o.Address, Namespace: o.Namespace, Device: "press-07", DataDir: o.DataDir, RunDir: o.RunDir,
-		Journal: j, Networks: adapted{nets}, Now: time.Now, Endpoints: func(string) ([]images.Endpoint, error) {
+		Journal: j, Networks: nets, Now: time.Now, Endpoints: func(string) ([]images.Endpoint, error) {
 			return []images.Endpoint{{Scheme: "http", Host: o.Registry, Path: "/v2", Client: http.DefaultClient}}, nil
 		},
 	})

@@ -17,6 +17,7 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
 	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/testenv"
@@ -571,7 +572,7 @@ func TestStartsThatAreCutOff(t *testing.T) {
 
 func TestNewRefusesWhatCannotWork(t *testing.T) {
 	good := containerd.Options{
-		Device: "d", DataDir: t.TempDir(), RunDir: "/run/x", Journal: new(testenv.Journal), Networks: adapted{}, Now: time.Now,
+		Device: "d", DataDir: t.TempDir(), RunDir: "/run/x", Journal: new(testenv.Journal), Networks: new(network.Manager), Now: time.Now,
 		Address: filepath.Join(t.TempDir(), "none.sock"),
 	}
 	for name, change := range map[string]func(*containerd.Options){

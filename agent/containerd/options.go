@@ -47,19 +47,10 @@ type Options struct {
 	Now    func() time.Time // needed
 }
 
-// Attachment has the namespace and the files of a container's networks.
-type Attachment struct {
-	NetNS        string // path of the pinned namespace
-	HostsFile    string
-	ResolvConf   string
-	HostnameFile string
-	Hostname     string
-}
-
 // Networks creates the networks of projects and attaches containers to them. Every call may be repeated, also after a reboot.
 type Networks interface {
 	Prepare(ctx context.Context, p *workload.Project) error
-	Attach(ctx context.Context, project string, c workload.Container) (Attachment, error)
+	Attach(ctx context.Context, project string, c workload.Container) (workload.Attached, error)
 	Detach(ctx context.Context, id string) error
 	Teardown(ctx context.Context, project string) error
 	Activate(ctx context.Context, project, service, id string) error

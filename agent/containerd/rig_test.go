@@ -157,7 +157,7 @@ func newRigOn(t testing.TB, release testenv.Release, d *testenv.Daemon, change .
 	r.nets = nets
 	r.o = containerd.Options{
 		Address: d.Address, Namespace: fmt.Sprintf("%s-%d", d.Namespace, n), Device: "press-07", DataDir: t.TempDir(), RunDir: t.TempDir(),
-		Journal: r.journal, Networks: adapted{nets}, Now: time.Now, Endpoints: r.endpoints,
+		Journal: r.journal, Networks: nets, Now: time.Now, Endpoints: r.endpoints,
 		Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}
 	for _, c := range change {
@@ -480,14 +480,6 @@ func (r *rig) get(id, path string) string {
 
 func server(img workload.Image) workload.Service {
 	return workload.Service{Name: "web", Image: img, Command: []string{"serve", "8080", "hello"}}
-}
-
-// adapted gives the network manager the driver's own type of attachment, as the program's wiring does.
-type adapted struct{ *network.Manager }
-
-func (a adapted) Attach(ctx context.Context, project string, c workload.Container) (containerd.Attachment, error) {
-	at, err := a.Manager.Attach(ctx, project, c)
-	return containerd.Attachment(at), err
 }
 
 type testWriter struct{ t testing.TB }

@@ -107,7 +107,7 @@ func (r *Runtime) removeBroken(ctx context.Context, id string, why error) error 
 }
 
 // refresh creates the container's mounts, and updates its specification where something changed since it was created.
-func (r *Runtime) refresh(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
+func (r *Runtime) refresh(ctx context.Context, p *workload.Project, c workload.Container, at workload.Attached, layer []mount.Mount,
 	ctr containers.Container, rec records.Record,
 ) error {
 	if err := r.guard.Permit(ctx, p, c.Service); err != nil {
@@ -135,7 +135,7 @@ func (r *Runtime) refresh(ctx context.Context, p *workload.Project, c workload.C
 	if atStart {
 		ctr.Spec, err = r.specifyAtStart(ctx, p, c, at, layer, ctr)
 	} else {
-		ctr.Spec, err = runspec.Rejoin(ctr.Spec, at.NetNS, at.files())
+		ctr.Spec, err = runspec.Rejoin(ctr.Spec, at.NetNS, networkFiles(at))
 	}
 	if err != nil {
 		return err
@@ -144,7 +144,7 @@ func (r *Runtime) refresh(ctx context.Context, p *workload.Project, c workload.C
 }
 
 // specifyAtStart writes the specification of a service whose specification may differ at each start; this needs the image.
-func (r *Runtime) specifyAtStart(ctx context.Context, p *workload.Project, c workload.Container, at Attachment, layer []mount.Mount,
+func (r *Runtime) specifyAtStart(ctx context.Context, p *workload.Project, c workload.Container, at workload.Attached, layer []mount.Mount,
 	ctr containers.Container,
 ) (typeurl.Any, error) {
 	img, err := r.images.Ready(ctx, c.Service.Image)

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/longshore-dev/longshore/agent/containerd"
+	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/testenv"
@@ -49,7 +50,7 @@ func TestTooOldAContainerd(t *testing.T) {
 		}
 	}()
 	r, err := containerd.New(t.Context(), containerd.Options{
-		Address: socket, Device: "press-07", DataDir: t.TempDir(), RunDir: t.TempDir(), Journal: new(testenv.Journal), Networks: adapted{}, Now: time.Now,
+		Address: socket, Device: "press-07", DataDir: t.TempDir(), RunDir: t.TempDir(), Journal: new(testenv.Journal), Networks: new(network.Manager), Now: time.Now,
 	})
 	if err != nil {
 		t.Fatal(err)

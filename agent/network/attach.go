@@ -18,7 +18,7 @@ import (
 // container must not run: changes that it made to its files are dropped. The first container of a service is its backend at
 // once; every other one, also the first of another replica, after [Manager.Activate], or when no other is left. Call Attach
 // before every start of the container: after a reboot it creates everything again.
-func (m *Manager) Attach(ctx context.Context, project string, c workload.Container) (a Attachment, err error) {
+func (m *Manager) Attach(ctx context.Context, project string, c workload.Container) (a workload.Attached, err error) {
 	err = m.alone(ctx, fmt.Sprintf("attach container %q of project %q", c.ID, project), func() error {
 		a, err = m.attach(ctx, project, c)
 		return err
@@ -26,46 +26,46 @@ func (m *Manager) Attach(ctx context.Context, project string, c workload.Contain
 	return a, err
 }
 
-func (m *Manager) attach(ctx context.Context, project string, c workload.Container) (Attachment, error) {
+func (m *Manager) attach(ctx context.Context, project string, c workload.Container) (workload.Attached, error) {
 	next := m.state.Clone()
 	changed, err := next.Attach(project, c)
 	if err != nil {
-		return Attachment{}, err
+		return workload.Attached{}, err
 	}
 	if changed {
 		if err := m.commit(next); err != nil {
-			return Attachment{}, err
+			return workload.Attached{}, err
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		return Attachment{}, err
+		return workload.Attached{}, err
 	}
 	p := m.state.Projects[project]
 	if err := m.ensureForwarding(); err != nil {
-		return Attachment{}, err
+		return workload.Attached{}, err
 	}
 	if err := m.ensureContainer(ctx, project, p, c.ID); err != nil {
-		return Attachment{}, err
+		return workload.Attached{}, err
 	}
 	if p.Attachments[c.ID].Joins == "" { // otherwise the files belong to a running container
 		if err := m.ensureFiles(project, c.ID, true); err != nil {
-			return Attachment{}, err
+			return workload.Attached{}, err
 		}
 	}
 	if err := m.applyTables(m.state); err != nil {
-		return Attachment{}, err
+		return workload.Attached{}, err
 	}
 	m.reportLater(m.updateFiles(m.state))
 	return m.attachment(m.state.Projects[project], c.ID), nil
 }
 
 // attachment describes an attached container's networks.
-func (m *Manager) attachment(p *ipam.Project, id string) Attachment {
+func (m *Manager) attachment(p *ipam.Project, id string) workload.Attached {
 	a, dir := p.Attachments[id], filepath.Join(m.filesDir(id), ownFiles)
 	if other := p.Attachments[a.Joins]; other != nil {
 		return m.attachment(p, a.Joins)
 	}
-	at := Attachment{
+	at := workload.Attached{
 		NetNS: m.netnsPath(id), HostsFile: filepath.Join(dir, "hosts"), ResolvConf: filepath.Join(dir, "resolv.conf"), HostnameFile: filepath.Join(dir, "hostname"),
 		Hostname: a.Hostname,
 	}

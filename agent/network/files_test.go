@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/longshore-dev/longshore/agent/workload"
 )
 
 // What a container writes to its files stays, beside what the manager has to say later; other containers do not see it.
@@ -49,7 +51,7 @@ func TestContainersWriteTheirFiles(t *testing.T) {
 	more := *p
 	more.Services = append(append(more.Services[:0:0], p.Services...), svc("late", []string{"back"}))
 	w.prepare(&more)
-	for _, at := range []Attachment{web, client} {
+	for _, at := range []workload.Attached{web, client} {
 		if !strings.Contains(text(at.HostsFile), "\tlate\n") {
 			t.Errorf("no late in\n%s", text(at.HostsFile))
 		}

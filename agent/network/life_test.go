@@ -26,7 +26,7 @@ import (
 )
 
 // twoServices is a prepared and attached project whose web container answers on port 80.
-func twoServices(w *world) (*workload.Project, map[string]Attachment) {
+func twoServices(w *world) (*workload.Project, map[string]workload.Attached) {
 	w.t.Helper()
 	p := proj("line", svc("web", []string{"front", "back"}, "8080:80", "8080:80/udp"), svc("client", []string{"back"}))
 	w.prepare(p)
@@ -36,7 +36,7 @@ func twoServices(w *world) (*workload.Project, map[string]Attachment) {
 }
 
 // serves wants web to answer wherever it should.
-func serves(w *world, p *workload.Project, a map[string]Attachment) {
+func serves(w *world, p *workload.Project, a map[string]workload.Attached) {
 	w.t.Helper()
 	w.reaches(a["client"].NetNS, at(w.vip(p, "web", "back"), 80), "web", w.addr(idOf(p, "client"), "back").String())
 	w.reaches(w.lan, at(w.hostAddr, 8080), "web", w.lanAddr.String())
@@ -279,7 +279,7 @@ func TestLostState(t *testing.T) {
 
 // stays wants everything of the containers that run to be as it was, although the manager's store lost its state: they are not
 // attached again.
-func stays(w *world, p *workload.Project, a map[string]Attachment, addresses map[string]netip.Addr) {
+func stays(w *world, p *workload.Project, a map[string]workload.Attached, addresses map[string]netip.Addr) {
 	w.t.Helper()
 	w.must(w.m.Restore(w.ctx()))
 	serves(w, p, a)

@@ -72,15 +72,6 @@ type Manager struct {
 	discarded sync.WaitGroup // interfaces out of use that are being deleted
 }
 
-// Attachment has the namespace and the files of a container's networks.
-type Attachment struct {
-	NetNS        string // path of the pinned network namespace; "": the device's own
-	HostsFile    string // to be mounted at /etc/hosts; the container may write it
-	ResolvConf   string // to be mounted at /etc/resolv.conf, likewise
-	HostnameFile string // to be mounted at /etc/hostname, likewise
-	Hostname     string
-}
-
 // Open reads the saved state. It changes nothing in the kernel: call [Manager.Restore] first after a start. When the state is lost
 // or damaged, its copy in the run directory is used, or else an empty state; see [Manager.Notes]. The caller closes the
 // manager.

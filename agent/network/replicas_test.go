@@ -52,7 +52,7 @@ func newFarm(w *world, replicas int) *farm {
 }
 
 // start attaches one replica of p and lets it answer with name.
-func (f *farm) start(p *workload.Project, n int, name string) Attachment {
+func (f *farm) start(p *workload.Project, n int, name string) workload.Attached {
 	f.t.Helper()
 	a, err := f.m.Attach(f.ctx(), p.Name, replicaOf(p, "web", n))
 	f.must(err)
@@ -148,7 +148,7 @@ func TestReplicasShareTheWork(t *testing.T) {
 func TestReplicasHaveNames(t *testing.T) {
 	w := newWorld(t)
 	f := newFarm(w, 1)
-	name := func(ns Attachment, n string) string {
+	name := func(ns workload.Attached, n string) string {
 		b, err := os.ReadFile(ns.HostsFile)
 		w.must(err)
 		for line := range strings.Lines(string(b)) {

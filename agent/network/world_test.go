@@ -181,9 +181,9 @@ func (w *world) prepare(p *workload.Project) {
 }
 
 // attach attaches every container of p and returns their namespaces by service.
-func (w *world) attach(p *workload.Project) map[string]Attachment {
+func (w *world) attach(p *workload.Project) map[string]workload.Attached {
 	w.t.Helper()
-	out := map[string]Attachment{}
+	out := map[string]workload.Attached{}
 	for _, c := range p.Containers() {
 		a, err := w.m.Attach(w.ctx(), p.Name, c)
 		w.must(err)

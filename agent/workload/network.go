@@ -22,12 +22,20 @@ type Attachment struct {
 	Gateway   bool       `json:",omitzero"` // the default route; none: the first network that has one
 }
 
+// Attached has the namespace and the files of an attached container's networks.
+type Attached struct {
+	NetNS        string // path of the pinned network namespace; "": the device's own
+	HostsFile    string // to be mounted at /etc/hosts; the container may write it
+	ResolvConf   string // to be mounted at /etc/resolv.conf, likewise
+	HostnameFile string // to be mounted at /etc/hostname, likewise
+	Hostname     string
+}
+
 // Driver is how a network is made.
 type Driver string
 
 // Drivers. The zero value is a bridge.
 const (
-	Bridge  Driver = "bridge"
 	Macvlan Driver = "macvlan"
 	IPvlan  Driver = "ipvlan"
 )

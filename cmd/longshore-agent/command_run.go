@@ -208,7 +208,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	if p.runtime, err = containerd.New(ctx, containerd.Options{
 		Address: cfg.Containerd.Address, Namespace: cfg.Containerd.Namespace, Snapshotter: cfg.Containerd.Snapshotter,
 		Device: string(cfg.Device), DataDir: cfg.DataDir, RunDir: cfg.RunDir,
-		Endpoints: endpoints(p.registry), Journal: p.store, Networks: attacher{p.networks},
+		Endpoints: endpoints(p.registry), Journal: p.store, Networks: p.networks,
 		AllowNoSeccomp: cfg.AllowNoSeccomp, AllowPrivileged: cfg.Runtime.AllowPrivileged, Places: ownPlaces(cfg, os.Getenv),
 		Runtimes: cfg.Runtime.Allowed, CDIDirs: cfg.Runtime.CDIDirs, Program: ownPath(log),
 		MinFree:   images.Space{Bytes: cfg.Images.MinFree, Percent: cfg.Images.MinFreePercent},
@@ -232,7 +232,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	o := agent.Options{
 		Device: cfg.Device, Repository: source.Repository(), Manager: cfg.Source.Manager.URL, Capabilities: look(), Machine: look,
 		Platform: runtime.GOOS + "/" + runtime.GOARCH, Interval: cfg.Poll.Interval, Phase: cfg.Poll.Phase, ReportInterval: cfg.Fleet.Interval, FullInterval: cfg.Fleet.Full,
-		Store: p.store, Source: source, Verifier: held, Fresher: held, Clock: clk, Built: build.Time(), Content: content, Runtime: p.runtime, Repairer: attacher{p.networks},
+		Store: p.store, Source: source, Verifier: held, Fresher: held, Clock: clk, Built: build.Time(), Content: content, Runtime: p.runtime, Repairer: p.networks,
 		Trust: trustPort{policy, cfg.Trust, clk.Firm}, TrustInterval: cfg.TrustInterval, Fingerprint: policy.Fingerprint, RequirePins: cfg.RequirePins, Weakened: weakened(cfg), Version: build.Version(), Logger: log, Now: time.Now, Random: rand.Float64,
 		Approvals: cfg.Approvals.Policy, Jitter: cfg.Poll.Jitter, PollWindows: cfg.Poll.Windows, Downtime: cfg.Downtime,
 		Changes: cfg.Changes.Windows, ChangesClockUnknown: cfg.Changes.OpenClockUnknown, MaxBoots: cfg.Changes.MaxBoots,

@@ -132,7 +132,7 @@ func (m *machine) boot(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	m.o.Networks = attacher{m.nets}
+	m.o.Networks = m.nets
 	return m.nets.Restore(ctx)
 }
 
@@ -173,14 +173,6 @@ func (m *machine) empty(ctx context.Context) error {
 		errs = append(errs, unix.Unmount(f, unix.MNT_DETACH))
 	}
 	return errors.Join(append(errs, testenv.UnmountBelow(m.o.RunDir))...)
-}
-
-// attacher gives the network manager the driver's own type of attachment, as the program's wiring does.
-type attacher struct{ *network.Manager }
-
-func (a attacher) Attach(ctx context.Context, project string, c workload.Container) (containerd.Attachment, error) {
-	at, err := a.Manager.Attach(ctx, project, c)
-	return containerd.Attachment(at), err
 }
 
 func (m *machine) env(t *testing.T) agenttest.Env {
@@ -336,5 +328,5 @@ func (m *machine) look(r *run, o workload.Observation, p property) error {
 // options gives the agent what the program gives it beside the runtime.
 func (m *machine) options(o *agent.Options) {
 	// A process needs longer to begin and to fail than one in memory, most of all beside other tests.
-	o.Repairer, o.LookEvery, o.Probation = attacher{m.nets}, 3*time.Second, 1500*time.Millisecond
+	o.Repairer, o.LookEvery, o.Probation = m.nets, 3*time.Second, 1500*time.Millisecond
 }

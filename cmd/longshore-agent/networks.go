@@ -1,14 +1,11 @@
 package main
 
 import (
-	"context"
 	"log/slog"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/config"
-	"github.com/longshore-dev/longshore/agent/containerd"
 	"github.com/longshore-dev/longshore/agent/network"
-	"github.com/longshore-dev/longshore/agent/workload"
 )
 
 // networkOptions are what agent.yaml says about networks.
@@ -23,12 +20,4 @@ func networkOptions(cfg *config.Config, saved network.Store, log *slog.Logger) n
 	return o
 }
 
-// attacher gives the runtime its networks: two rooms that do not know each other, in one word each.
-type attacher struct{ *network.Manager }
-
-func (a attacher) Attach(ctx context.Context, project string, c workload.Container) (containerd.Attachment, error) {
-	at, err := a.Manager.Attach(ctx, project, c)
-	return containerd.Attachment(at), err
-}
-
-var _ agent.Repairer = attacher{}
+var _ agent.Repairer = (*network.Manager)(nil)
