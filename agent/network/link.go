@@ -20,6 +20,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
 	"github.com/longshore-dev/longshore/agent/network/nft"
+	"github.com/longshore-dev/longshore/artifacts/delay"
 )
 
 const (
@@ -189,8 +190,6 @@ func hasAddress(links *netlink.Handle, l netlink.Link, p netip.Prefix) (bool, er
 // waitCarrier waits until links carry packets. The kernel does that a little after a link was set up; a packet sent before is lost,
 // and the sender tries again only after a second.
 func waitCarrier(ctx context.Context, links *netlink.Handle, names ...string) error {
-	pause := time.NewTimer(0)
-	defer pause.Stop()
 	for range carrierTries {
 		up := 0
 		for _, n := range names {
@@ -205,11 +204,8 @@ func waitCarrier(ctx context.Context, links *netlink.Handle, names ...string) er
 		if up == len(names) {
 			return nil
 		}
-		pause.Reset(carrierInterval)
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-pause.C:
+		if err := delay.For(ctx, carrierInterval); err != nil {
+			return err
 		}
 	}
 	return nil // not an error: packets are only delayed

@@ -301,6 +301,7 @@ func (m *Manager) restoreTables() error {
 	for f := range ipam.Families {
 		t := &m.tables[f]
 		if want[f] == nil && m.stateLost {
+			t.Absent = true // an existing table may be another program's
 			continue
 		}
 		what, err := t.Drift(want[f])
@@ -309,12 +310,6 @@ func (m *Manager) restoreTables() error {
 		}
 		if len(what) > 0 {
 			m.log.Info("restoring the container networks' rules", "drift", what)
-		}
-	}
-	if m.stateLost {
-		want := nft.ElementsOf(m.state)
-		for f := range ipam.Families {
-			m.tables[f].Absent = m.tables[f].Absent || want[f] == nil // an existing table may be another program's
 		}
 	}
 	return m.applyTables(m.state)

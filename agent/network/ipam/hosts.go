@@ -86,20 +86,18 @@ func (l *lines) services(p *Project, network, other string) {
 		if pl == nil || other != "" && l.wrote(sv) {
 			continue
 		}
-		own := other == "" && sv == l.a.Service
+		own, count := other == "" && sv == l.a.Service, p.Services[sv].Replicas
 		for f := range Families {
 			for _, to := range p.addressesOf(sv, network, f, 0) {
-				l.add(other+"/"+sv, own, to, slices.Concat([]string{sv}, pl.Aliases, p.hostnames(sv, network))...)
+				l.add(other+"/"+sv, own, to, slices.Concat([]string{sv}, pl.Aliases, p.free(network, p.Services[sv].Hostname))...)
 			}
-			if p.Services[sv].Replicas == 1 {
-				for _, to := range p.addressesOf(sv, network, f, 0) {
-					l.add(other+"/"+sv, own, to, p.replicaNames(sv, network, 1)...)
+			for r := range count {
+				replica := r + 1
+				if count == 1 {
+					replica = 0 // its address is the service's
 				}
-				continue
-			}
-			for r := range p.Services[sv].Replicas {
-				for _, to := range p.addressesOf(sv, network, f, r+1) {
-					l.add(other+"/"+sv, own, to, p.replicaNames(sv, network, r+1)...)
+				for _, to := range p.addressesOf(sv, network, f, replica) {
+					l.add(other+"/"+sv, own, to, p.free(network, sv+"-"+strconv.Itoa(r+1))...)
 				}
 			}
 		}
@@ -177,33 +175,15 @@ func (p *Project) addressesOf(service, network string, f Family, replica int) []
 	return out
 }
 
-// replicaNames is the name of one replica on a network, unless a service or an alias there has it.
-func (p *Project) replicaNames(service, network string, replica int) []string {
-	name := service + "-" + strconv.Itoa(replica)
-	if p.nameTaken(network, name) {
-		return nil
-	}
-	return []string{name}
-}
-
-// hostnames is the host name of a service's containers, which is a name of the service too unless a service or an alias on the
-// network has it.
-func (p *Project) hostnames(service, network string) []string {
-	name := p.Services[service].Hostname
-	if name == "" || p.nameTaken(network, name) {
-		return nil
-	}
-	return []string{name}
-}
-
-// nameTaken reports whether a service or an alias on a network has a name.
-func (p *Project) nameTaken(network, name string) bool {
+// free is a further name of a service on a network: its containers' host name, or that of a replica. It is none if a service or an alias
+// there has it.
+func (p *Project) free(network, name string) []string {
 	for sv, s := range p.Services {
-		if pl := s.Endpoints[network]; pl != nil && (sv == name || slices.Contains(pl.Aliases, name)) {
-			return true
+		if pl := s.Endpoints[network]; name == "" || pl != nil && (sv == name || slices.Contains(pl.Aliases, name)) {
+			return nil
 		}
 	}
-	return false
+	return []string{name}
 }
 
 func writeHost(b *bytes.Buffer, a netip.Addr, names []string) {
