@@ -25,8 +25,8 @@ type Client struct {
 	o         Options
 	files     auths.Files
 	proxy     func(*http.Request) (*url.URL, error)
-	tags      *locks.Table        // by reference: those that this process is changing
-	uploads   *locks.Table        // by [sessionFile]: two uploads of a blob would write to one session
+	tags      locks.Table         // by reference: those that this process is changing
+	uploads   locks.Table         // by [sessionFile]: two uploads of a blob would write to one session
 	transfers *semaphore.Weighted // one for each blob that CopyFrom moves at a time
 
 	mu      sync.Mutex
@@ -46,7 +46,6 @@ func New(o Options) (*Client, error) {
 	files.Limit = o.StallTimeout
 	return &Client{
 		o: o, files: files, proxy: wire.Proxy(o.Getenv), transfers: semaphore.NewWeighted(int64(o.Concurrency)),
-		tags: locks.New(), uploads: locks.New(),
 		byHost: map[string][]*endpoint{}, opened: map[string]*remotePlace{}, layouts: map[string]*layoutPlace{},
 		given: map[string]bool{},
 	}, nil

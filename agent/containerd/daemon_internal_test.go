@@ -22,7 +22,6 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/logs"
 	"github.com/longshore-dev/longshore/agent/containerd/records"
 	"github.com/longshore-dev/longshore/agent/containerd/tasks"
-	"github.com/longshore-dev/longshore/artifacts/locks"
 )
 
 // daemon is as much of containerd as a test asks: containers, what is said of their tasks, and leases.
@@ -46,7 +45,7 @@ func (d *daemon) runtime(t *testing.T) *Runtime {
 	log := slog.New(slog.DiscardHandler)
 	o := Options{Namespace: "n", Device: "press-07", DataDir: t.TempDir(), Networks: noBackends{}, Now: time.Now}
 	return &Runtime{
-		o: o, client: c, log: log, silent: logrus.NewEntry(logrus.New()), ids: locks.New(), tasks: tasks.New(c.TaskService(), o.Namespace, o.DataDir, log),
+		o: o, client: c, log: log, silent: logrus.NewEntry(logrus.New()), tasks: tasks.New(c.TaskService(), o.Namespace, o.DataDir, log),
 		records: records.New(c.ContainerService(), o.Device, o.Namespace, log),
 		claim:   claim.New(c.LeasesService(), claim.Options{Device: o.Device, Namespace: o.Namespace, DataDir: o.DataDir, Logger: log}),
 		logs:    logs.NewKeeper("/nonexistent", logs.Limits{}, time.Now, log),

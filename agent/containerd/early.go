@@ -3,7 +3,6 @@ package containerd
 import (
 	"context"
 	"errors"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,10 +25,7 @@ const startsDir = "starts" // in the run directory: a file for each container th
 
 // early are the tasks that PrepareStart created for a Start to come, by container. They are known to this process only: the Start of another
 // one ends a task that was not started, and creates it again.
-type early struct {
-	mu    sync.Mutex
-	tasks map[string]earlyTask
-}
+type early struct{ sync.Map }
 
 // earlyTask is what a task was created with.
 type earlyTask struct {
@@ -37,47 +33,19 @@ type earlyTask struct {
 	netns os.FileInfo // nil: the device's own
 }
 
-func (e *early) put(id string, t earlyTask) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.tasks == nil {
-		e.tasks = map[string]earlyTask{}
-	}
-	e.tasks[id] = t
-}
-
-// has reports whether a container has such a task.
-func (e *early) has(id string) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	_, ok := e.tasks[id]
-	return ok
-}
-
-// full reports whether no more tasks may wait.
-func (e *early) full() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.tasks) >= maxEarly
-}
-
 // waiting are the containers that have such a task.
-func (e *early) waiting() []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.Collect(maps.Keys(e.tasks))
+func (e *early) waiting() (ids []string) {
+	for id := range e.Range {
+		ids = append(ids, id.(string))
+	}
+	return ids
 }
 
 // take returns a task once; nil: there is none.
 func (e *early) take(id string) *earlyTask {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	t, ok := e.tasks[id]
-	delete(e.tasks, id)
-	if !ok {
-		return nil
-	}
-	return &t
+	x, _ := e.LoadAndDelete(id)
+	t, _ := x.(*earlyTask)
+	return t
 }
 
 // PrepareStart does what can be done of a created container's Start while the container that it replaces still runs: all but the start of its
@@ -89,7 +57,7 @@ func (r *Runtime) PrepareStart(ctx context.Context, p *workload.Project, c workl
 }
 
 func (r *Runtime) createTask(ctx context.Context, p *workload.Project, c workload.Container) error {
-	if r.early.full() || len(c.Service.PreStart) > 0 || runspec.BuiltAtStart(c.Service) || slices.ContainsFunc(c.Service.Mounts, func(m workload.Mount) bool {
+	if len(r.early.waiting()) >= maxEarly || len(c.Service.PreStart) > 0 || runspec.BuiltAtStart(c.Service) || slices.ContainsFunc(c.Service.Mounts, func(m workload.Mount) bool {
 		return m.Kind == workload.MountBind || m.Subpath != ""
 	}) {
 		return nil
@@ -128,7 +96,7 @@ func (r *Runtime) createTask(ctx context.Context, p *workload.Project, c workloa
 	if err := r.tasks.Create(ctx, runspec.Group(p.Name, c.Service), c.ID, layer, streams); err != nil {
 		return err
 	}
-	r.early.put(c.ID, earlyTask{at, netns})
+	r.early.Store(c.ID, &earlyTask{at, netns})
 	return nil
 }
 

@@ -31,15 +31,14 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	if err != nil {
 		return out, fmt.Errorf("list containers: %w", failure.Classify(err))
 	}
-	for _, id := range early {
-		if !slices.ContainsFunc(ctrs, func(b containers.Container) bool { return b.ID == id }) {
-			r.early.take(id) // another program deleted it: its place is free
-		}
-	}
+	ctrs = slices.DeleteFunc(ctrs, func(b containers.Container) bool { return b.Labels[owned.LabelHook] != "" }) // part of another container's start
 	var ids []string
 	for _, b := range ctrs {
-		if b.Labels[owned.LabelHook] == "" {
-			ids = append(ids, b.ID)
+		ids = append(ids, b.ID)
+	}
+	for _, id := range early {
+		if !slices.Contains(ids, id) {
+			r.early.take(id) // another program deleted it: its place is free
 		}
 	}
 	running, err := r.tasks.List(ctx, ids)
@@ -48,27 +47,24 @@ func (r *Runtime) Observe(ctx context.Context) (workload.Observed, error) {
 	}
 	projects, active, mute := map[string]bool{}, r.o.Networks.ActiveBackends(), map[string]bool{}
 	for _, b := range ctrs {
-		if b.Labels[owned.LabelHook] != "" { // part of another container's start
-			continue
-		}
-		replica, err := strconv.Atoi(b.Labels[owned.LabelReplica])
-		if err != nil {
-			r.log.Warn("a container with a broken label", "container", b.ID, "label", owned.LabelReplica, "value", b.Labels[owned.LabelReplica])
-		}
-		generation, err := strconv.ParseUint(b.Labels[owned.LabelGeneration], 10, 64)
-		if err != nil {
-			r.log.Warn("a container with a broken label", "container", b.ID, "label", owned.LabelGeneration, "value", b.Labels[owned.LabelGeneration])
+		number := func(label string) uint64 {
+			n, err := strconv.ParseUint(b.Labels[label], 10, 64)
+			if err != nil {
+				r.log.Warn("a container with a broken label", "container", b.ID, "label", label, "value", b.Labels[label])
+			}
+			return n
 		}
 		o := workload.Observation{
-			ID: b.ID, Generation: generation, Project: b.Labels[owned.LabelProject], Deployment: b.Labels[owned.LabelDeployment], Component: b.Labels[owned.LabelComponent],
-			Service: b.Labels[owned.LabelService], Replica: replica, Hash: b.Labels[owned.LabelHash], Image: b.Image, Status: workload.Created,
+			ID: b.ID, Generation: number(owned.LabelGeneration), Project: b.Labels[owned.LabelProject], Deployment: b.Labels[owned.LabelDeployment], Component: b.Labels[owned.LabelComponent],
+			Service: b.Labels[owned.LabelService], Replica: int(number(owned.LabelReplica)), Hash: b.Labels[owned.LabelHash], Image: b.Image, Status: workload.Created,
 			Active: active[b.ID],
 		}
+		_, prepared := r.early.Load(b.ID)
 		switch t, ok := running[b.ID]; {
 		case ok && (t == nil || t.Status == task.Status_UNKNOWN):
 			mute[b.ID] = true
 			o = r.lastKnown.recall(o)
-		case r.early.has(b.ID): // it stays created, whatever became of the task: nothing ran in it
+		case prepared: // it stays created, whatever became of the task: nothing ran in it
 		case t != nil:
 			describe(&o, t)
 			if at := o.StartedAt.Add(r.waited(b.ID)); !o.StartedAt.IsZero() && at.Before(r.o.Now()) { // otherwise the clock was set meanwhile

@@ -55,7 +55,7 @@ type Runtime struct {
 	log    *slog.Logger
 	silent *log.Entry // otherwise the client library logs to stderr
 
-	ids      *locks.Table // one change of a container at a time
+	ids      locks.Table // one change of a container at a time
 	tasks    *tasks.Tasks
 	records  *records.Store
 	claim    *claim.Claim
@@ -95,7 +95,7 @@ func New(ctx context.Context, o Options) (*Runtime, error) {
 	}
 	r := &Runtime{
 		o: o, client: c, log: o.Logger, silent: mute(), startLimit: startLimit,
-		ids: locks.New(), tasks: tasks.New(c.TaskService(), o.Namespace, o.RunDir, o.Logger),
+		tasks:   tasks.New(c.TaskService(), o.Namespace, o.RunDir, o.Logger),
 		records: records.New(c.ContainerService(), o.Device, o.Namespace, o.Logger),
 		claim:   claim.New(c.LeasesService(), claim.Options{Device: o.Device, Namespace: o.Namespace, DataDir: o.DataDir, Logger: o.Logger}),
 		logs:    logs.NewKeeper(filepath.Join(o.DataDir, "logs"), o.Logs, o.Now, o.Logger),

@@ -2,13 +2,14 @@
 package locks
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
 	"sync"
 )
 
-// Table is locks by name, made by [New].
+// Table is locks by name. The zero value has none.
 type Table struct {
 	mu   sync.Mutex
 	held map[string]*key
@@ -19,18 +20,10 @@ type key struct {
 	users int
 }
 
-// New makes a table.
-func New() *Table { return &Table{held: map[string]*key{}} }
-
 // Lock waits for a name and returns its unlock.
 func (k *Table) Lock(ctx context.Context, name string) (func(), error) {
 	k.mu.Lock()
-	e := k.held[name]
-	if e == nil {
-		e = &key{token: make(chan struct{}, 1)}
-		k.held[name] = e
-	}
-	e.users++
+	e := k.enter(name)
 	k.mu.Unlock()
 	select {
 	case e.token <- struct{}{}:
@@ -48,10 +41,19 @@ func (k *Table) Try(name string) (func(), bool) {
 	if k.held[name] != nil {
 		return nil, false
 	}
-	e := &key{token: make(chan struct{}, 1), users: 1}
+	e := k.enter(name)
 	e.token <- struct{}{}
-	k.held[name] = e
 	return func() { k.Unlock(name) }, true
+}
+
+func (k *Table) enter(name string) *key {
+	if k.held == nil {
+		k.held = map[string]*key{}
+	}
+	e := cmp.Or(k.held[name], &key{token: make(chan struct{}, 1)})
+	k.held[name] = e
+	e.users++
+	return e
 }
 
 // Unlock is for callers that cannot keep the function that Lock returned.

@@ -14,7 +14,7 @@ import (
 // Work on one name waits for nothing but other work on the same name, and a lock that is not held takes no memory.
 func TestLocksAreOfOneName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := locks.New()
+		l := new(locks.Table)
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		unlock, err := l.Lock(t.Context(), "0")

@@ -19,17 +19,16 @@ import (
 )
 
 // keepList is the names of the images that the device needs: those of the last Collect, and those that were pulled since. Before the first
-// Collect, no image counts as unused.
+// Collect it is nil: no image counts as unused.
 type keepList struct {
 	mu    sync.Mutex
 	names map[string]bool
-	asked bool // Collect was called
 }
 
 func (k *keepList) replace(keep []workload.Image) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.names, k.asked = map[string]bool{}, true
+	k.names = map[string]bool{}
 	for _, i := range keep {
 		k.names[i.Name()] = true
 	}
@@ -38,36 +37,23 @@ func (k *keepList) replace(keep []workload.Image) {
 func (k *keepList) add(name string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.names == nil {
-		k.names = map[string]bool{}
+	if k.names != nil {
+		k.names[name] = true
 	}
-	k.names[name] = true
 }
 
-func (k *keepList) known() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.asked
-}
-
+// all is a copy.
 func (k *keepList) all() map[string]bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	all := make(map[string]bool, len(k.names))
-	for name := range k.names {
-		all[name] = true
-	}
-	return all
+	return maps.Clone(k.names)
 }
 
 // failedFor is the time after which an image with a permanent error is tried again.
 const failedFor = time.Hour
 
-// failedImages are images that cannot run here, from any endpoint: their digest names the wrong bytes.
-type failedImages struct {
-	mu sync.Mutex
-	m  map[string]failedImage
-}
+// failedImages are images that cannot run here, from any endpoint: their digest names the wrong bytes. By name, they are a failedImage.
+type failedImages struct{ sync.Map }
 
 type failedImage struct {
 	err   error
@@ -79,33 +65,18 @@ func (v *failedImages) record(name string, err error, now time.Time) bool {
 	if !errors.Is(err, failure.ErrPermanent) {
 		return false
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.m == nil {
-		v.m = map[string]failedImage{}
-	}
-	if _, ok := v.m[name]; !ok {
-		v.m[name] = failedImage{err, now.Add(failedFor)}
-	}
+	v.LoadOrStore(name, failedImage{err, now.Add(failedFor)})
 	return true
 }
 
 // errorOf is the reason why an image cannot run; nil: none is known.
 func (v *failedImages) errorOf(name string, now time.Time) error {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	x, ok := v.m[name]
-	if ok && now.After(x.until) {
-		delete(v.m, name)
-		return nil
+	x, _ := v.Load(name)
+	if f, ok := x.(failedImage); ok && !now.After(f.until) {
+		return f.err
 	}
-	return x.err
-}
-
-func (v *failedImages) clear() {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	clear(v.m)
+	v.Delete(name)
+	return nil
 }
 
 // ours reports whether this device pulled an image. ctr before 2.0 copies our label to images that are tagged after ours.
@@ -169,7 +140,7 @@ func (r *Store) collectExclusively(ctx context.Context) error {
 	if len(busy) == 0 {
 		r.verified.Clear() // not while an image is unpacked, because unpacking relies on it
 	}
-	r.failed.clear()
+	r.failed.Clear()
 	return r.collectNow(ctx)
 }
 

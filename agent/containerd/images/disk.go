@@ -145,7 +145,7 @@ func (r *Store) makeRoom(ctx context.Context, i workload.Image, img *Image) erro
 			return nil
 		}
 	}
-	if r.keep.known() {
+	if r.keep.all() != nil {
 		r.log.Warn("collecting unused images, for lack of space", "for", i.Name())
 		r.keep.add(i.Name())
 		if err := r.Collect(ctx); err != nil {

@@ -73,11 +73,11 @@ type Store struct {
 	client *client.Client
 	log    *slog.Logger
 
-	inProgress *locks.Table  // by name: images that are being pulled or repaired
-	blobs      *locks.Table  // by digest: blobs that are being verified
-	layers     *locks.Table  // layers that are being fetched or unpacked
-	turn       chan struct{} // holds one token, see exclusively
-	verified   sync.Map      // digests that this process wrote or verified: a power cut that damages their files ends the process too
+	inProgress locks.Table // by name: images that are being pulled or repaired
+	blobs      locks.Table // by digest: blobs that are being verified
+	layers     locks.Table // layers that are being fetched or unpacked
+	turn       locks.Table // of one name, see exclusively
+	verified   sync.Map    // digests that this process wrote or verified: a power cut that damages their files ends the process too
 	syncs      syncFaults
 	repairs    singleflight.Group // those in progress, by entry of the journal
 	cache      sync.Map           // images that were read, by name and platform: the content of a digest does not change
@@ -91,10 +91,7 @@ type Store struct {
 
 // New creates a store. Its repairs end with life, see [Store.Wait].
 func New(life context.Context, c *client.Client, o Options) *Store {
-	return &Store{
-		o: o, client: c, log: o.Logger, inProgress: locks.New(), blobs: locks.New(), layers: locks.New(), turn: make(chan struct{}, 1),
-		life: life,
-	}
+	return &Store{o: o, client: c, log: o.Logger, life: life}
 }
 
 // Wait waits for repairs to end: they need the connection to clean up.

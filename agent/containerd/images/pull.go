@@ -132,13 +132,12 @@ func (r *Store) complete(ctx context.Context, i workload.Image, endpoints []Endp
 // exclusively runs do without another collection or removal of snapshots. It is never held during requests to a
 // registry.
 func (r *Store) exclusively(ctx context.Context, do func() error) error {
-	select {
-	case r.turn <- struct{}{}:
-		defer func() { <-r.turn }()
-		return do()
-	case <-ctx.Done():
-		return ctx.Err()
+	unlock, err := r.turn.Lock(ctx, "")
+	if err != nil {
+		return err
 	}
+	defer unlock()
+	return do()
 }
 
 func (r *Store) completeLeased(ctx context.Context, i workload.Image, endpoints []Endpoint, progress func(done, total int64)) (*Image, error) {
@@ -218,7 +217,7 @@ func (r *Store) unpack(ctx context.Context, f *fetcher, img *Image) error {
 		unpack.WithFetchAllContent(), // a repair needs the blobs; it also makes Wait wait for the downloads
 	}
 	if len(f.sources) > 0 {
-		opts = append(opts, unpack.WithDuplicationSuppressor(shared{r.layers})) // two images may share a layer
+		opts = append(opts, unpack.WithDuplicationSuppressor(shared{&r.layers})) // two images may share a layer
 	}
 	if slices.Contains(caps, snapshots.RebaseCap) {
 		opts = append(opts, unpack.WithUnpackLimiter(semaphore.NewWeighted(maxUnpacks)))
@@ -305,11 +304,9 @@ func leaseID(device, image string) string {
 }
 
 // shared is a table of locks for containerd's unpacker.
-type shared struct{ k *locks.Table }
+type shared struct{ *locks.Table }
 
 func (s shared) Lock(ctx context.Context, name string) error {
-	_, err := s.k.Lock(ctx, name)
+	_, err := s.Table.Lock(ctx, name)
 	return err
 }
-
-func (s shared) Unlock(name string) { s.k.Unlock(name) }

@@ -58,11 +58,11 @@ type Options struct {
 // namespace in it; calls for one container come one after another.
 type Store struct {
 	o     Options
-	locks *locks.Table // by directory: two services may share a volume
+	locks locks.Table // by directory: two services may share a volume
 }
 
 // New returns a store. It changes nothing.
-func New(o Options) *Store { return &Store{o: o, locks: locks.New()} }
+func New(o Options) *Store { return &Store{o: o} }
 
 // anonymousDir is a volume without a name: of a replica of a service and its place there, so that the next revision finds
 // what the last one wrote. It is removed with its project.
