@@ -3,6 +3,8 @@ package usage
 import (
 	"fmt"
 	"math"
+	"strconv"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -51,46 +53,11 @@ func limit(n uint64) uint64 {
 
 func measuredV1(u *workload.Usage, data []byte) error {
 	var cpu, throttled, usage, inactive, own, hierarchical uint64
-	err := fields(data, func(n protowire.Number, _ uint64, sub []byte) error {
-		switch n {
-		case 2: // pids
-			return fields(sub, pick(map[protowire.Number]*uint64{1: &u.PIDs, 2: &u.PIDsLimit}))
-		case 3: // cpu: usage, throttling
-			return fields(sub, func(n protowire.Number, _ uint64, sub []byte) error {
-				switch n {
-				case 1:
-					return fields(sub, pick(map[protowire.Number]*uint64{1: &cpu}))
-				case 2:
-					return fields(sub, pick(map[protowire.Number]*uint64{3: &throttled}))
-				}
-				return nil
-			})
-		case 4: // memory
-			return fields(sub, func(n protowire.Number, v uint64, sub []byte) error {
-				switch n {
-				case 16:
-					hierarchical = v
-				case 18:
-					u.MemoryCache = v
-				case 30:
-					inactive = v
-				case 33:
-					return fields(sub, pick(map[protowire.Number]*uint64{1: &own, 2: &usage}))
-				}
-				return nil
-			})
-		case 5: // blkio
-			return fields(sub, func(n protowire.Number, _ uint64, sub []byte) error {
-				if n != 1 { // bytes, of all below
-					return nil
-				}
-				return blockEntry(u, sub)
-			})
-		case 9: // memory_oom_control
-			return fields(sub, pick(map[protowire.Number]*uint64{3: &u.OOMKills}))
-		}
-		return nil
-	})
+	err := figures{
+		"2.1": &u.PIDs, "2.2": &u.PIDsLimit, "3.1.1": &cpu, "3.2.3": &throttled,
+		"4.16": &hierarchical, "4.18": &u.MemoryCache, "4.30": &inactive, "4.33.1": &own, "4.33.2": &usage,
+		"5.1": func(row []byte) error { return blockEntry(u, row) }, "9.3": &u.OOMKills,
+	}.read(data, "")
 	u.CPU, u.Throttled = nano(cpu), nano(throttled)
 	u.Memory = usage - min(usage, inactive)
 	u.MemoryLimit = hierarchical
@@ -101,10 +68,10 @@ func measuredV1(u *workload.Usage, data []byte) error {
 }
 
 // blockEntry adds one row of v1's table: an operation, a device, bytes.
-func blockEntry(u *workload.Usage, data []byte) error {
+func blockEntry(u *workload.Usage, row []byte) error {
 	var op string
 	var bytes uint64
-	if err := fields(data, func(n protowire.Number, v uint64, sub []byte) error {
+	err := fields(row, func(n protowire.Number, v uint64, sub []byte) error {
 		switch n {
 		case 1:
 			op = string(sub)
@@ -112,43 +79,23 @@ func blockEntry(u *workload.Usage, data []byte) error {
 			bytes = v
 		}
 		return nil
-	}); err != nil {
-		return err
-	}
+	})
 	switch op {
 	case "Read", "read":
 		u.BlockRead += bytes
 	case "Write", "write":
 		u.BlockWritten += bytes
 	}
-	return nil
+	return err
 }
 
 func measuredV2(u *workload.Usage, data []byte) error {
 	var cpu, throttled, usage, inactive uint64
-	err := fields(data, func(n protowire.Number, _ uint64, sub []byte) error {
-		switch n {
-		case 1: // pids
-			return fields(sub, pick(map[protowire.Number]*uint64{1: &u.PIDs, 2: &u.PIDsLimit}))
-		case 2: // cpu, microseconds
-			return fields(sub, pick(map[protowire.Number]*uint64{1: &cpu, 6: &throttled}))
-		case 4: // memory
-			return fields(sub, pick(map[protowire.Number]*uint64{2: &u.MemoryCache, 13: &inactive, 32: &usage, 33: &u.MemoryLimit}))
-		case 6: // io
-			return fields(sub, func(n protowire.Number, _ uint64, sub []byte) error {
-				if n != 1 {
-					return nil
-				}
-				var read, written uint64
-				err := fields(sub, pick(map[protowire.Number]*uint64{3: &read, 4: &written}))
-				u.BlockRead, u.BlockWritten = u.BlockRead+read, u.BlockWritten+written
-				return err
-			})
-		case 8: // memory_events
-			return fields(sub, pick(map[protowire.Number]*uint64{5: &u.OOMKills}))
-		}
-		return nil
-	})
+	err := figures{
+		"1.1": &u.PIDs, "1.2": &u.PIDsLimit, "2.1": &cpu, "2.6": &throttled,
+		"4.2": &u.MemoryCache, "4.13": &inactive, "4.32": &usage, "4.33": &u.MemoryLimit,
+		"6.1.3": &u.BlockRead, "6.1.4": &u.BlockWritten, "8.5": &u.OOMKills,
+	}.read(data, "")
 	u.CPU, u.Throttled = micro(cpu), micro(throttled)
 	u.Memory = usage - min(usage, inactive)
 	return err
@@ -160,14 +107,28 @@ func micro(n uint64) time.Duration {
 	return time.Duration(min(n, math.MaxInt64/1000)) * time.Microsecond
 }
 
-// pick stores the numbers of some fields.
-func pick(to map[protowire.Number]*uint64) func(protowire.Number, uint64, []byte) error {
-	return func(n protowire.Number, v uint64, _ []byte) error {
-		if p := to[n]; p != nil {
-			*p = v
+// figures are the wanted fields of a message, by their numbers from the outermost message on: a *uint64 gets the sum of all fields of that
+// number, a func([]byte) error each message.
+type figures map[string]any
+
+// read reads a message whose path is at, "" or with a dot at its end.
+func (f figures) read(data []byte, at string) error {
+	return fields(data, func(n protowire.Number, v uint64, sub []byte) error {
+		path := at + strconv.Itoa(int(n))
+		switch to := f[path].(type) {
+		case *uint64:
+			*to += v
+		case func([]byte) error:
+			return to(sub)
+		default:
+			for wanted := range f {
+				if strings.HasPrefix(wanted, path+".") {
+					return f.read(sub, path+".")
+				}
+			}
 		}
 		return nil
-	}
+	})
 }
 
 // fields calls f for each field of a message: with its number for a varint, with its bytes for everything that has a length.

@@ -15,7 +15,7 @@ import (
 )
 
 // One container, as both kinds of control groups tell of it.
-func figures(t testing.TB) map[string][]byte {
+func samples(t testing.TB) map[string][]byte {
 	t.Helper()
 	v1 := &stats1.Metrics{
 		Pids: &stats1.PidsStat{Current: 7, Limit: 100},
@@ -61,7 +61,7 @@ func TestBothCgroupVersionsSayTheSame(t *testing.T) {
 		CPU: 1500 * time.Millisecond, Throttled: 250 * time.Millisecond, Memory: 30 << 20, MemoryCache: 30 << 20, MemoryLimit: 128 << 20,
 		OOMKills: 2, PIDs: 7, PIDsLimit: 100, BlockRead: 1001, BlockWritten: 100,
 	}
-	for kind, data := range figures(t) {
+	for kind, data := range samples(t) {
 		got, err := measured(kind, data)
 		if err != nil {
 			t.Errorf("%s: %v", kind, err)
@@ -113,7 +113,7 @@ func TestInterfacesAreAddedUp(t *testing.T) {
 }
 
 func FuzzMeasured(f *testing.F) {
-	for kind, data := range figures(f) {
+	for kind, data := range samples(f) {
 		f.Add(kind == metricsV1, data)
 		f.Add(kind != metricsV1, data)
 	}
