@@ -61,16 +61,7 @@ func (r *Runtime) Deactivate(ctx context.Context, id string) error {
 // Create creates a container without starting it: first its writable layer, which Collect finds after a kill, and last its record: a
 // container with a record is complete.
 func (r *Runtime) Create(ctx context.Context, p *workload.Project, c workload.Container) error {
-	ctx = r.in(ctx)
-	unlock, err := r.ids.Lock(ctx, c.ID)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if err := r.create(ctx, p, c); err != nil {
-		return fmt.Errorf("create container %s: %w", c.ID, failure.Classify(err))
-	}
-	return nil
+	return r.change(ctx, "create", c.ID, func(ctx context.Context, _ string) error { return r.create(ctx, p, c) })
 }
 
 func (r *Runtime) create(ctx context.Context, p *workload.Project, c workload.Container) error {

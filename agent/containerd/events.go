@@ -137,12 +137,8 @@ func (r *Runtime) translate(ctx context.Context, e *events.Envelope) (workload.E
 		ev = workload.Event{Kind: workload.EventOOM, ID: t.ContainerID}
 	case *apievents.TaskPaused: // we never pause
 		ev = workload.Event{Kind: workload.EventChanged, ID: t.ContainerID}
-	case *apievents.ContainerCreate:
-		ev = workload.Event{Kind: workload.EventChanged, ID: t.ID}
-	case *apievents.ContainerUpdate:
-		ev = workload.Event{Kind: workload.EventChanged, ID: t.ID}
-	case *apievents.ContainerDelete:
-		ev = workload.Event{Kind: workload.EventChanged, ID: t.ID}
+	case interface{ GetID() string }: // ContainerCreate, ContainerUpdate, ContainerDelete
+		ev = workload.Event{Kind: workload.EventChanged, ID: t.GetID()}
 	default:
 		return ev, false
 	}

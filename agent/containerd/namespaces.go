@@ -3,9 +3,6 @@ package containerd
 import (
 	"context"
 	"fmt"
-	"slices"
-
-	"github.com/containerd/containerd/v2/core/containers"
 
 	"github.com/longshore-dev/longshore/agent/containerd/owned"
 	"github.com/longshore-dev/longshore/agent/containerd/runspec"
@@ -49,21 +46,14 @@ func (r *Runtime) firstOfService(ctx context.Context, project, service string) (
 		return 0, err
 	}
 	active := r.o.Networks.ActiveBackends()
-	slices.SortStableFunc(ctrs, func(a, b containers.Container) int { // the active backend first
-		switch {
-		case active[a.ID] == active[b.ID]:
-			return 0
-		case active[a.ID]:
-			return -1
-		}
-		return 1
-	})
-	for _, b := range ctrs {
-		if b.Labels[owned.LabelHook] != "" {
-			continue
-		}
-		if pid, err := r.tasks.PID(ctx, b.ID); err == nil {
-			return pid, nil
+	for _, wanted := range []bool{true, false} { // the active backend first
+		for _, b := range ctrs {
+			if b.Labels[owned.LabelHook] != "" || active[b.ID] != wanted {
+				continue
+			}
+			if pid, err := r.tasks.PID(ctx, b.ID); err == nil {
+				return pid, nil
+			}
 		}
 	}
 	return 0, fmt.Errorf("it does not run: %w", fault.ErrTemporary)

@@ -209,14 +209,8 @@ func (o Options) places() []workload.Place {
 }
 
 func (o *Options) defaults() {
-	set := func(s *string, d string) {
-		if *s == "" {
-			*s = d
-		}
-	}
-	set(&o.Address, DefaultAddress)
-	set(&o.Namespace, DefaultNamespace)
-	set(&o.Snapshotter, DefaultSnapshotter)
+	o.Address, o.Namespace = cmp.Or(o.Address, DefaultAddress), cmp.Or(o.Namespace, DefaultNamespace)
+	o.Snapshotter = cmp.Or(o.Snapshotter, DefaultSnapshotter)
 }
 
 func (o Options) complete() (Options, error) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 
@@ -154,7 +155,7 @@ func (r Rules) systemCalls(ctx context.Context, client oci.Client, c *containers
 	case !f.Seccomp:
 		return fmt.Errorf("the OCI runtime cannot filter system calls: %w", fault.ErrUnfit)
 	}
-	filter, err := parseSeccomp([]byte(profile), spec.Process.Capabilities.Bounding, hostArch())
+	filter, err := parseSeccomp([]byte(profile), spec.Process.Capabilities.Bounding, runtime.GOARCH)
 	if err != nil {
 		return err
 	}
@@ -233,7 +234,7 @@ func Looser(ctx context.Context, s *workload.Service) (string, bool) {
 	if err != nil {
 		return "", false // refused elsewhere
 	}
-	own, err := parseSeccomp([]byte(s.Security.Seccomp), caps, hostArch())
+	own, err := parseSeccomp([]byte(s.Security.Seccomp), caps, runtime.GOARCH)
 	if err != nil {
 		return "", false
 	}

@@ -3,7 +3,6 @@ package confinement
 import (
 	"encoding/json"
 	"fmt"
-	"runtime"
 	"slices"
 
 	specs "github.com/opencontainers/runtime-spec/specs-go"
@@ -45,9 +44,6 @@ func seccompArch(arch string) specs.Arch {
 		"amd64": specs.ArchX86_64, "386": specs.ArchX86, "arm64": specs.ArchAARCH64, "arm": specs.ArchARM, "riscv64": specs.ArchRISCV64,
 	}[arch]
 }
-
-// hostArch is this machine as Go names it.
-func hostArch() string { return runtime.GOARCH }
 
 // parseSeccomp reads a profile for a container of these capabilities on a machine.
 func parseSeccomp(data []byte, caps []string, arch string) (*specs.LinuxSeccomp, error) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 
@@ -155,18 +154,8 @@ func gpus(g workload.DeviceRequest, known []string) ([]string, error) {
 			have = append(have, k)
 		}
 	}
-	slices.SortFunc(have, func(a, b string) int { // numbers first, by value, then names
-		x, errX := strconv.Atoi(a[len(kind)+1:])
-		y, errY := strconv.Atoi(b[len(kind)+1:])
-		switch {
-		case errX == nil && errY == nil:
-			return x - y
-		case errX == nil:
-			return -1
-		case errY == nil:
-			return 1
-		}
-		return strings.Compare(a, b)
+	slices.SortFunc(have, func(a, b string) int { // numbers by value, then names, which are longer
+		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 	})
 	if g.Count <= 0 {
 		if slices.Contains(known, kind+"=all") {

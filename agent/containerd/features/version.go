@@ -2,7 +2,7 @@ package features
 
 import (
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -61,24 +61,11 @@ func recentRelease(release string) error {
 func older(version, than string) bool {
 	a, ok := majorMinor(version)
 	b, _ := majorMinor(than)
-	return ok && (a[0] < b[0] || a[0] == b[0] && a[1] < b[1])
+	return ok && slices.Compare(a, b) < 0
 }
 
-func majorMinor(version string) (v [2]int, ok bool) {
-	parts := strings.SplitN(strings.TrimPrefix(version, "v"), ".", 3)
-	if len(parts) < 2 {
-		return v, false
-	}
-	for n := range v {
-		digits := parts[n]
-		if end := strings.IndexFunc(digits, func(r rune) bool { return r < '0' || r > '9' }); end >= 0 {
-			digits = digits[:end]
-		}
-		i, err := strconv.Atoi(digits)
-		if err != nil {
-			return v, false
-		}
-		v[n] = i
-	}
-	return v, true
+func majorMinor(version string) (v []int, ok bool) {
+	v = make([]int, 2)
+	_, err := fmt.Sscanf(strings.TrimPrefix(version, "v"), "%d.%d", &v[0], &v[1])
+	return v, err == nil
 }

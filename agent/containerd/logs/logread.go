@@ -248,14 +248,11 @@ func (l *logReader) Read(p []byte) (int, error) {
 		if !l.follow || l.over || !l.until.IsZero() && l.now().After(l.until.Add(followPause)) {
 			return 0, io.EOF
 		}
-		t := time.NewTimer(followPause)
 		select {
-		case <-t.C:
+		case <-time.After(followPause):
 		case <-l.ctx.Done():
-			t.Stop()
 			return 0, io.EOF
 		case <-l.done:
-			t.Stop()
 			return 0, fs.ErrClosed
 		}
 	}

@@ -111,7 +111,7 @@ func enterAndDial(ctx context.Context, netns string, port uint16) (net.Conn, err
 	return nil, first
 }
 
-// ownAddresses are the addresses of the current thread's network namespace.
+// ownAddresses are the addresses of the current thread's network namespace, those of the loopback first.
 func ownAddresses() []netip.Addr {
 	var out []netip.Addr
 	all, err := net.InterfaceAddrs()
@@ -120,19 +120,14 @@ func ownAddresses() []netip.Addr {
 	}
 	for _, a := range all {
 		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok && !ip.IsLinkLocalUnicast() {
+			switch ip, ok := netip.AddrFromSlice(n.IP); {
+			case !ok || ip.IsLinkLocalUnicast():
+			case ip.IsLoopback():
+				out = slices.Insert(out, 0, ip.Unmap())
+			default:
 				out = append(out, ip.Unmap())
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b netip.Addr) int { // loopback first
-		switch {
-		case a.IsLoopback() == b.IsLoopback():
-			return a.Compare(b)
-		case a.IsLoopback():
-			return -1
-		}
-		return 1
-	})
 	return out
 }

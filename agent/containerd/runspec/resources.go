@@ -1,6 +1,7 @@
 package runspec
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -52,76 +53,49 @@ func resources(s workload.Service, f features.Features) oci.SpecOpts {
 	}
 }
 
-func cpu(w workload.Resources) *specs.LinuxCPU {
-	var c specs.LinuxCPU
-	if w.NanoCPUs > 0 {
-		quota, period := max(w.NanoCPUs*cpuPeriod/1e9, minCPUQuota), uint64(cpuPeriod)
-		c.Quota, c.Period = &quota, &period
-	}
-	if w.CPUQuota != 0 {
-		c.Quota = &w.CPUQuota
-	}
-	if w.CPUPeriod != 0 {
-		c.Period = &w.CPUPeriod
-	}
-	if w.CPUShares != 0 {
-		c.Shares = &w.CPUShares
-	}
-	if w.CPURealtime != 0 {
-		c.RealtimeRuntime = &w.CPURealtime
-	}
-	if w.CPURealtimePeriod != 0 {
-		c.RealtimePeriod = &w.CPURealtimePeriod
-	}
-	c.Cpus = w.CPUSet
-	if c == (specs.LinuxCPU{}) {
+// set is a pointer to a value, nil for zero.
+func set[T comparable](v T) *T {
+	if v == *new(T) {
 		return nil
 	}
-	return &c
+	return &v
+}
+
+func cpu(w workload.Resources) *specs.LinuxCPU {
+	c := specs.LinuxCPU{
+		Quota: set(w.CPUQuota), Period: set(w.CPUPeriod), Shares: set(w.CPUShares),
+		RealtimeRuntime: set(w.CPURealtime), RealtimePeriod: set(w.CPURealtimePeriod), Cpus: w.CPUSet,
+	}
+	if w.NanoCPUs > 0 {
+		c.Quota = cmp.Or(c.Quota, new(max(w.NanoCPUs*cpuPeriod/1e9, minCPUQuota)))
+		c.Period = cmp.Or(c.Period, new(uint64(cpuPeriod)))
+	}
+	return set(c)
 }
 
 // memory sets limits. By default a limit is for memory and swap together: a hard limit.
 func memory(w workload.Resources, countsSwap bool) *specs.LinuxMemory {
-	var m specs.LinuxMemory
-	if w.MemoryBytes > 0 {
-		m.Limit = &w.MemoryBytes
-		if countsSwap {
-			m.Swap = &w.MemoryBytes
-		}
+	m := specs.LinuxMemory{
+		Limit: set(w.MemoryBytes), Swap: set(w.MemorySwap), Reservation: set(w.MemoryReservation), Swappiness: w.Swappiness,
+		DisableOOMKiller: set(w.OOMKillDisable),
 	}
-	if w.MemorySwap != 0 {
-		m.Swap = &w.MemorySwap
+	if countsSwap {
+		m.Swap = cmp.Or(m.Swap, m.Limit)
 	}
-	if w.MemoryReservation > 0 {
-		m.Reservation = &w.MemoryReservation
-	}
-	m.Swappiness = w.Swappiness
-	if w.OOMKillDisable {
-		m.DisableOOMKiller = &w.OOMKillDisable
-	}
-	if m == (specs.LinuxMemory{}) {
-		return nil
-	}
-	return &m
+	return set(m)
 }
 
 func blockIO(b *workload.Blkio) (*specs.LinuxBlockIO, error) {
 	if b == nil {
 		return nil, nil
 	}
-	out := &specs.LinuxBlockIO{}
-	if b.Weight != 0 {
-		out.Weight = &b.Weight
-	}
+	out := &specs.LinuxBlockIO{Weight: set(b.Weight)}
 	for _, d := range b.WeightDevices {
-		major, minor, err := blockDevice(d.Path)
+		at, err := blockDevice(d.Path)
 		if err != nil {
 			return nil, err
 		}
-		weight := uint16(min(d.Rate, math.MaxUint16))
-		w := specs.LinuxWeightDevice{Weight: &weight}
-		w.Major, w.Minor = major, minor
-		out.WeightDevice = append(out.WeightDevice, w)
+		out.WeightDevice = append(out.WeightDevice, specs.LinuxWeightDevice{LinuxBlockIODevice: at, Weight: new(uint16(min(d.Rate, math.MaxUint16)))})
 	}
 	for _, l := range []struct {
 		from []workload.BlkioRate
@@ -133,27 +107,25 @@ func blockIO(b *workload.Blkio) (*specs.LinuxBlockIO, error) {
 		{b.WriteIOps, &out.ThrottleWriteIOPSDevice},
 	} {
 		for _, d := range l.from {
-			major, minor, err := blockDevice(d.Path)
+			at, err := blockDevice(d.Path)
 			if err != nil {
 				return nil, err
 			}
-			t := specs.LinuxThrottleDevice{Rate: d.Rate}
-			t.Major, t.Minor = major, minor
-			*l.to = append(*l.to, t)
+			*l.to = append(*l.to, specs.LinuxThrottleDevice{LinuxBlockIODevice: at, Rate: d.Rate})
 		}
 	}
 	return out, nil
 }
 
-func blockDevice(name string) (major, minor int64, err error) {
+func blockDevice(name string) (d specs.LinuxBlockIODevice, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(name, &st); err != nil {
-		return 0, 0, fmt.Errorf("blkio_config: block device %s: %w", name, failure.As(fault.ErrUnfit, err))
+		return d, fmt.Errorf("blkio_config: block device %s: %w", name, failure.As(fault.ErrUnfit, err))
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFBLK {
-		return 0, 0, fmt.Errorf("blkio_config: %s is not a block device: %w", name, fault.ErrUnfit)
+		return d, fmt.Errorf("blkio_config: %s is not a block device: %w", name, fault.ErrUnfit)
 	}
-	return int64(unix.Major(st.Rdev)), int64(unix.Minor(st.Rdev)), nil
+	return specs.LinuxBlockIODevice{Major: int64(unix.Major(st.Rdev)), Minor: int64(unix.Minor(st.Rdev))}, nil
 }
 
 // rlimits are only the service's own: containerd's default of 1024 files breaks servers. No limit, -1, is the largest number.

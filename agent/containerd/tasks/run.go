@@ -51,8 +51,7 @@ func (t IO) stderr() string {
 // then remove the new task's directory instead of the old one's; it completes an interrupted deletion only on the next request.
 // So Run tries again for a while, and then removes the bundle that blocks it.
 func (t *Tasks) Run(ctx context.Context, group, id string, layer []mount.Mount, streams IO) (pid uint32, err error) {
-	limit := time.NewTimer(leftoverWait)
-	defer limit.Stop()
+	limit := time.After(leftoverWait)
 	last := false
 	for pause := leftoverPause; ; pause *= 2 {
 		pid, err := t.begin(ctx, group, id, layer, streams)
@@ -77,11 +76,9 @@ func (t *Tasks) Run(ctx context.Context, group, id string, layer []mount.Mount, 
 			}
 			t.log.Debug("cannot remove the bundle of an earlier task yet", "container", id, "error", err)
 		}
-		next := time.NewTimer(pause)
 		select {
-		case <-next.C:
-		case <-limit.C:
-			next.Stop()
+		case <-time.After(pause):
+		case <-limit:
 			if bundle == "" {
 				return 0, failure.As(fault.ErrTemporary, err)
 			}
@@ -90,7 +87,6 @@ func (t *Tasks) Run(ctx context.Context, group, id string, layer []mount.Mount, 
 			}
 			last = true
 		case <-ctx.Done():
-			next.Stop()
 			return 0, ctx.Err()
 		}
 	}

@@ -128,12 +128,10 @@ func (t *Tasks) wait(ctx context.Context, id string) (<-chan error, func()) {
 
 // waitFor waits for gone, at most d. false, nil: not yet.
 func waitFor(ctx context.Context, d time.Duration, gone <-chan error) (bool, error) {
-	limit := time.NewTimer(d)
-	defer limit.Stop()
 	select {
 	case err := <-gone:
 		return err == nil, err
-	case <-limit.C:
+	case <-time.After(d):
 		return false, nil
 	case <-ctx.Done():
 		return false, ctx.Err()

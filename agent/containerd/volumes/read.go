@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/longshore-dev/longshore/agent/containerd/failure"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/artifacts/bounded"
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
 
@@ -43,12 +43,8 @@ func (r *Store) ReadFile(project string, v workload.Volume, name string, limit i
 	if !info.Mode().IsRegular() {
 		return nil, info.ModTime(), fmt.Errorf("read %s of volume %s: it is no regular file: %w", name, volume, fault.ErrInvalid)
 	}
-	data, err = io.ReadAll(io.LimitReader(f, limit+1))
-	switch {
-	case err != nil:
+	if data, err = bounded.Read(f, limit); err != nil {
 		return nil, info.ModTime(), missing(volume, name, err)
-	case int64(len(data)) > limit:
-		return nil, info.ModTime(), fmt.Errorf("read %s of volume %s: more than %d bytes: %w", name, volume, limit, fault.ErrTooLarge)
 	}
 	return data, info.ModTime(), nil
 }
