@@ -262,24 +262,12 @@ func (t *translation) names(n *composefile.Node, s *workload.Service) {
 		}
 		s.DNS.Servers = append(s.DNS.Servers, a)
 	}
-	for _, item := range t.Elements(n.Get("dns_search")) {
-		if v := item.Text(); v != "." && !domain.MatchString(v) {
-			t.Fault(item, "", "%q is no domain", composefile.Clip(v))
-			continue
-		}
-		s.DNS.Search = append(s.DNS.Search, item.Text())
-	}
-	for _, item := range t.Elements(n.Get("dns_opt")) {
-		if !resolverOption.MatchString(item.Text()) {
-			t.Fault(item, "", "%q is no option of a resolver", composefile.Clip(item.Text()))
-			continue
-		}
-		s.DNS.Options = append(s.DNS.Options, item.Text())
-	}
+	s.DNS.Search = t.matching(n.Get("dns_search"), domain.MatchString, "", "domain")
+	s.DNS.Options = t.matching(n.Get("dns_opt"), resolverOption.MatchString, "", "option of a resolver")
 }
 
 var (
-	domain         = strict.Short(`^[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?$`, 254)
+	domain         = strict.Short(`^(\.|[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?)$`, 254) // "." alone: none
 	resolverOption = strict.Expression(`^[a-z0-9-]+(:[0-9]+)?$`)
 )
 

@@ -211,13 +211,7 @@ func (t *translation) devices(n *composefile.Node, s *workload.Service) {
 	for at, item := range t.List(n.Get("devices"), composefile.MaxList) {
 		t.device(item, at, s)
 	}
-	for _, r := range t.Elements(n.Get("device_cgroup_rules")) {
-		if !deviceRule.MatchString(r.Text()) {
-			t.Fault(r, "write type, major and minor number, permissions: \"c 189:* rmw\"", "%q is no rule for devices", composefile.Clip(r.Text()))
-			continue
-		}
-		s.DeviceRules = append(s.DeviceRules, r.Text())
-	}
+	s.DeviceRules = t.matching(n.Get("device_cgroup_rules"), deviceRule.MatchString, "write type, major and minor number, permissions: \"c 189:* rmw\"", "rule for devices")
 	if g := n.Get("gpus"); g != nil && g.Kind == composefile.Scalar {
 		switch g.Text() {
 		case "":

@@ -17,8 +17,7 @@ const maxAttempts = math.MaxInt32
 // deploy reads the number of replicas, the restart policy and the update configuration.
 func (t *translation) deploy(n *composefile.Node, s *workload.Service) {
 	d := n.Get("deploy")
-	if !d.IsNull() && d.Kind != composefile.Map {
-		t.Fault(d, "", "must be a mapping")
+	if !d.IsNull() && !t.isMapping(d) {
 		return
 	}
 	scale, replicas := n.Get("scale"), d.Get("replicas")

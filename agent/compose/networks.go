@@ -117,8 +117,7 @@ var (
 
 func (t *translation) networkOptions(n *composefile.Node, w *workload.Network) {
 	opts := n.Get("driver_opts")
-	if opts != nil && opts.Kind == composefile.List {
-		t.Fault(opts, "", "must be a mapping")
+	if !t.isMapping(opts) {
 		return
 	}
 	for _, o := range t.pairsOf(opts) {

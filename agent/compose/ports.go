@@ -195,21 +195,13 @@ func (t *translation) checkPorts() {
 	for _, p := range t.ports {
 		k := key{p.port.Protocol, p.port.HostPort}
 		for _, other := range taken[k] {
-			if overlap(p.port.HostIP, other.port.HostIP) {
+			if p.port.Overlaps(other.port) {
 				t.Fault(p.at, "", "host port %d/%s is taken by %s", k.port, k.protocol, other.at.Path)
 				break
 			}
 		}
 		taken[k] = append(taken[k], p)
 	}
-}
-
-// overlap reports whether two addresses cannot both listen on one port.
-func overlap(a, b netip.Addr) bool {
-	if !a.IsValid() || !b.IsValid() || a == b {
-		return true
-	}
-	return a.Is4() == b.Is4() && (a.IsUnspecified() || b.IsUnspecified())
 }
 
 // reachable rejects ports that cannot be reached on any device.

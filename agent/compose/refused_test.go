@@ -128,6 +128,7 @@ func TestWild(t *testing.T) {
 		{web("network_mode: slirp4netns"), s("network_mode"), "none of host"},
 		{web("network_mode: none, mac_address: \"02:42:00:00:00:01\""), s("mac_address"), "no network of its own"},
 		{web("network_mode: none, ports: [\"80:80\"]"), s("ports"), "no network of its own"},
+		{web("ports: [\"10.0.0.1:80:80\", \"[::]:80:80\"]"), s("ports[1]"), "is taken by services.web.ports[0]"},
 		{web("network_mode: host, ports: [\"80:81\"]"), s("ports"), "cannot become"},
 		{web("mac_address: \"03:42:00:00:00:01\""), s("mac_address"), "no hardware address"},
 		{one("{ipv4_address: fd00::1}"), s("networks.n.ipv4_address"), "no IPv4 address"},

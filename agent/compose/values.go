@@ -30,6 +30,19 @@ func (d *document) texts(n *composefile.Node) []string {
 	return out
 }
 
+// matching are the elements that are valid, as text; nil if there are none. what names such an element in a fault.
+func (d *document) matching(n *composefile.Node, valid func(string) bool, hint, what string) []string {
+	var out []string
+	for _, item := range d.Elements(n) {
+		if s := item.Text(); valid(s) {
+			out = append(out, s)
+		} else {
+			d.Fault(item, hint, "%q is no %s", composefile.Clip(s), what)
+		}
+	}
+	return out
+}
+
 // pair is one entry of a mapping that may be written as a list of "key=value".
 type pair struct {
 	at         *composefile.Node

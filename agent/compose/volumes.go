@@ -59,8 +59,7 @@ func (t *translation) volume(name string, n *composefile.Node) workload.Volume {
 var fileSystem = strict.Expression(`^[a-z0-9._]{1,32}$`)
 
 func (t *translation) volumeOptions(n *composefile.Node, v *workload.Volume) {
-	if n != nil && n.Kind == composefile.List {
-		t.Fault(n, "", "must be a mapping")
+	if !t.isMapping(n) {
 		return
 	}
 	for _, o := range t.pairsOf(n) {
