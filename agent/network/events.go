@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,134 +29,96 @@ func (m *Manager) Watch(ctx context.Context) (<-chan struct{}, error) {
 	if err := m.ready(ctx); err != nil {
 		return nil, err
 	}
-	w := &watcher{table: m.o.Table, prefix: m.host.prefix, changes: make(chan struct{}, 1), links: -1, rules: -1, waker: [2]int{-1, -1}}
-	err := m.host.do(func() error { return w.open() })
+	w := &watcher{table: m.o.Table, prefix: m.host.prefix, heard: make(chan struct{}, 1)}
+	var links, rules *os.File
+	err := m.host.do(func() (err error) {
+		links, err = listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+		if err != nil {
+			return err
+		}
+		if rules, err = listen(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES); err != nil {
+			return errors.Join(err, links.Close())
+		}
+		return nil
+	})
 	if err != nil {
-		w.close()
 		return nil, fmt.Errorf("watch the networks: %w", err)
 	}
-	m.watching = slices.DeleteFunc(m.watching, (*watcher).ended)
-	m.watching = append(m.watching, w)
-	m.watchers.Go(func() {
-		stop := context.AfterFunc(ctx, w.end)
-		defer stop()
-		w.run()
-	})
-	return w.changes, nil
+	changes := make(chan struct{}, 1)
+	m.watchers.Go(func() { w.run(ctx, m.closing, changes, links, rules) })
+	return changes, nil
 }
 
 // watcher listens to the kernel's notifications.
 type watcher struct {
 	table, prefix string
-	changes       chan struct{}
-	links, rules  int // netlink sockets
-	waker         [2]int
-	touched       bool // the current transaction changed the rules
-
-	mu     sync.Mutex
-	ending bool // end was called
-	gone   bool // its sockets are closed
+	heard         chan struct{} // has room for one
+	touched       bool          // the current transaction changed the rules
 }
 
-func (w *watcher) open() error {
-	var err error
-	if w.links, err = listen(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE); err != nil {
-		return err
-	}
-	if w.rules, err = listen(unix.NETLINK_NETFILTER, unix.NFNLGRP_NFTABLES); err != nil {
-		return err
-	}
-	return unix.Pipe2(w.waker[:], unix.O_CLOEXEC|unix.O_NONBLOCK)
-}
-
-func listen(protocol int, groups ...int) (int, error) {
+func listen(protocol int, groups ...int) (*os.File, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, protocol)
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
-	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return fd, err
-	}
+	err = unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, eventsBuffer) // more is better; an overflow is reported by the kernel
 	for _, g := range groups {
-		if err := unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g); err != nil {
-			return fd, err
-		}
+		err = errors.Join(err, unix.SetsockoptInt(fd, unix.SOL_NETLINK, unix.NETLINK_ADD_MEMBERSHIP, g))
 	}
-	return fd, nil
-}
-
-func (w *watcher) close() {
-	for _, fd := range []int{w.links, w.rules, w.waker[0], w.waker[1]} {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
+	f := os.NewFile(uintptr(fd), "netlink")
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
+	return f, nil
 }
 
-// end makes run return.
-func (w *watcher) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.ending = true; !w.gone {
-		_, _ = unix.Write(w.waker[1], []byte{0})
+// run sends changes until ctx ends or closing is closed. A change is sent after a quiet period, together with those that arrived meanwhile.
+func (w *watcher) run(ctx context.Context, closing <-chan struct{}, changes chan<- struct{}, links, rules *os.File) {
+	defer close(changes)
+	var reads sync.WaitGroup
+	defer reads.Wait()
+	for _, f := range []*os.File{links, rules} {
+		reads.Go(func() { w.read(f, f == rules) })
+		defer f.Close() // ends the read
 	}
-}
-
-func (w *watcher) ended() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.ending
-}
-
-// run sends changes until end is called. A change is sent after a quiet period, together with those that arrived meanwhile.
-func (w *watcher) run() {
-	defer close(w.changes)
-	defer func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.gone = true
-		w.close()
-	}()
-	buf := make([]byte, maxEvent)
-	fds := []unix.PollFd{{Fd: int32(w.links), Events: unix.POLLIN}, {Fd: int32(w.rules), Events: unix.POLLIN}, {Fd: int32(w.waker[0]), Events: unix.POLLIN}}
-	pending := false
-	for !w.ended() {
-		wait := -1
-		if pending {
-			wait = int(eventsQuiet.Milliseconds())
-		}
-		n, err := unix.Poll(fds, wait)
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return // never: the sockets are ours
-		}
-		if n == 0 && pending {
-			pending = false
+	var quiet <-chan time.Time
+	for {
+		select {
+		case <-w.heard:
+			quiet = time.After(eventsQuiet)
+		case <-quiet:
+			quiet = nil
 			select {
-			case w.changes <- struct{}{}:
+			case changes <- struct{}{}:
 			default: // the previous send was not received yet
 			}
-			continue
-		}
-		for _, fd := range []int{w.links, w.rules} {
-			pending = w.drain(fd, buf) || pending
+		case <-ctx.Done():
+			return
+		case <-closing:
+			return
 		}
 	}
 }
 
-// drain reads the pending messages of a socket, and reports whether any of them is relevant.
-func (w *watcher) drain(fd int, buf []byte) bool {
-	worth := false
+// read reads the messages of a socket until it is closed.
+func (w *watcher) read(f *os.File, rules bool) {
+	buf := make([]byte, maxEvent)
 	for {
-		n, _, err := unix.Recvfrom(fd, buf, 0)
-		switch {
-		case errors.Is(err, unix.ENOBUFS):
-			worth, w.touched = true, false // notifications were lost
-			continue
-		case err != nil || n == 0:
-			return worth
+		n, err := f.Read(buf)
+		lost := errors.Is(err, unix.ENOBUFS) // notifications
+		if err != nil && !lost {
+			return
 		}
-		worth = w.relevant(fd == w.rules, buf[:n]) || worth
+		if lost && rules {
+			w.touched = false
+		}
+		if lost || w.relevant(rules, buf[:n]) {
+			select {
+			case w.heard <- struct{}{}:
+			default:
+			}
+		}
 	}
 }
 

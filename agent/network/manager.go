@@ -66,8 +66,9 @@ type Manager struct {
 
 	backends atomic.Pointer[map[string]bool] // see ActiveBackends
 
-	watching []*watcher // of Watch
-	watchers sync.WaitGroup
+	closing  chan struct{}  // closed by end: watchers end
+	end      func()         // may be called again
+	watchers sync.WaitGroup // of Watch
 
 	discarded sync.WaitGroup // interfaces out of use that are being deleted
 }
@@ -91,7 +92,8 @@ func Open(o Options) (*Manager, error) {
 			return nil, fmt.Errorf("network manager: %w", err)
 		}
 	}
-	m := &Manager{o: o, log: o.Logger}
+	m := &Manager{o: o, log: o.Logger, closing: make(chan struct{})}
+	m.end = sync.OnceFunc(func() { close(m.closing) })
 	m.log = cmp.Or(m.log, slog.New(slog.DiscardHandler))
 	if err := m.load(); err != nil {
 		return nil, err
@@ -116,11 +118,7 @@ func Open(o Options) (*Manager, error) {
 // Close ends the watchers of [Manager.Watch], waits until interfaces of detached containers are deleted, and closes the netlink
 // sockets. Networks stay.
 func (m *Manager) Close() error {
-	m.mu.Lock()
-	for _, w := range m.watching {
-		w.end()
-	}
-	m.mu.Unlock()
+	m.end()
 	m.watchers.Wait()
 	m.mu.Lock()
 	defer m.mu.Unlock()
