@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/google/nftables"
 	"github.com/google/nftables/binaryutil"
 
 	"github.com/longshore-dev/longshore/agent/network/ipam"
@@ -25,6 +26,16 @@ func (e Contents) put(set string, key, value []byte) {
 		e[set] = map[string]string{}
 	}
 	e[set][string(key)] = string(value)
+}
+
+// without are the elements of a set that other does not have with the same value.
+func (e Contents) without(other Contents, set string) (out []nftables.SetElement) {
+	for _, k := range slices.Sorted(maps.Keys(e[set])) {
+		if v, ok := other[set][k]; !ok || v != e[set][k] {
+			out = append(out, nftables.SetElement{Key: []byte(k), Val: []byte(e[set][k])})
+		}
+	}
+	return out
 }
 
 // redirect maps a key, or each of its shares, to targets.

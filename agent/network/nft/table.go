@@ -94,19 +94,7 @@ func (t *Table) change(want Contents) (err error) {
 	}()
 	c, same := t.changes, true
 	for _, s := range sets(t.object()) {
-		var gone, added []nftables.SetElement
-		for _, k := range slices.Sorted(maps.Keys(t.Applied[s.Name])) {
-			v := t.Applied[s.Name][k]
-			if w, ok := want[s.Name][k]; !ok || w != v {
-				gone = append(gone, nftables.SetElement{Key: []byte(k), Val: []byte(v)})
-			}
-		}
-		for _, k := range slices.Sorted(maps.Keys(want[s.Name])) {
-			v := want[s.Name][k]
-			if w, ok := t.Applied[s.Name][k]; !ok || w != v {
-				added = append(added, nftables.SetElement{Key: []byte(k), Val: []byte(v)})
-			}
-		}
+		gone, added := t.Applied.without(want, s.Name), want.without(t.Applied, s.Name)
 		same = same && len(gone)+len(added) == 0
 		for chunk := range slices.Chunk(gone, maxElements) {
 			if err := c.SetDeleteElements(s, chunk); err != nil {
@@ -146,11 +134,7 @@ func (t *Table) replace(want Contents) error {
 		if err := c.AddSet(s, nil); err != nil {
 			return fmt.Errorf("make table %s: set %s: %w", t.Name, s.Name, err)
 		}
-		var list []nftables.SetElement
-		for _, k := range slices.Sorted(maps.Keys(want[s.Name])) {
-			list = append(list, nftables.SetElement{Key: []byte(k), Val: []byte(want[s.Name][k])})
-		}
-		for chunk := range slices.Chunk(list, maxElements) {
+		for chunk := range slices.Chunk(want.without(nil, s.Name), maxElements) {
 			if err := c.SetAddElements(s, chunk); err != nil {
 				return fmt.Errorf("make table %s: set %s: %w", t.Name, s.Name, err)
 			}
@@ -223,10 +207,8 @@ func (t *Table) Drift(want Contents) ([]string, error) {
 		t.Applied = live
 	}
 	for _, s := range sets(t.object()) {
-		for _, k := range slices.Sorted(maps.Keys(want[s.Name])) {
-			if v, ok := live[s.Name][k]; !ok || v != want[s.Name][k] {
-				out = append(out, fmt.Sprintf("table %s lacks %s", t.Name, describe(t.Family, s.Name, k, want[s.Name][k])))
-			}
+		for _, e := range want.without(live, s.Name) {
+			out = append(out, fmt.Sprintf("table %s lacks %s", t.Name, describe(t.Family, s.Name, string(e.Key), string(e.Val))))
 		}
 		for _, k := range slices.Sorted(maps.Keys(live[s.Name])) {
 			if _, ok := want[s.Name][k]; !ok {
