@@ -94,15 +94,10 @@ func (r *Runtime) removeInitContainer(ctx context.Context, id string) error {
 // removeInitContainers removes a container's init containers that a kill has left.
 func (r *Runtime) removeInitContainers(ctx context.Context, id string) error {
 	ctrs, err := r.records.List(ctx, owned.LabelHook, id)
-	if err != nil {
-		return err
+	if err == nil {
+		_, err = r.dropInitContainers(ctx, ctrs)
 	}
-	for _, b := range ctrs {
-		if err := r.removeInitContainer(ctx, b.ID); err != nil {
-			return err
-		}
-	}
-	return nil
+	return err
 }
 
 // dropInitContainers removes the init containers among some containers, and returns the others.

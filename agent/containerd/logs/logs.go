@@ -56,7 +56,7 @@ type Keeper struct {
 	now     func() time.Time
 	log     *slog.Logger
 	files   *logTable
-	writers *writers
+	writers writers
 	relays  sync.WaitGroup
 }
 
@@ -64,7 +64,7 @@ type Keeper struct {
 func NewKeeper(root string, l Limits, now func() time.Time, log *slog.Logger) *Keeper {
 	l.MaxSize, l.MaxFiles = cmp.Or(max(l.MaxSize, 0), DefaultMaxSize), cmp.Or(max(l.MaxFiles, 0), DefaultMaxFiles)
 	l.Budget, l.Interval = cmp.Or(max(l.Budget, 0), DefaultBudget), cmp.Or(max(l.Interval, 0), DefaultInterval)
-	return &Keeper{root: root, limits: l, now: now, log: log, files: &logTable{m: map[string]*logState{}}, writers: &writers{m: map[string]*writer{}}}
+	return &Keeper{root: root, limits: l, now: now, log: log, files: &logTable{m: map[string]*logState{}}}
 }
 
 // Replica names a log. The revisions of a replica share it, so that an update does not hide the output before it.

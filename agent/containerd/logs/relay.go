@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -60,11 +58,8 @@ type pipe struct {
 	relayed bool
 }
 
-// writers are the running ones, by container.
-type writers struct {
-	mu sync.Mutex
-	m  map[string]*writer
-}
+// writers are the running ones: a *writer, by container.
+type writers struct{ sync.Map }
 
 // add adds a container's process unless it is known, and forgets those that have ended.
 func (w *writers) add(id, file string, pid uint32) {
@@ -75,33 +70,23 @@ func (w *writers) add(id, file string, pid uint32) {
 	x := &writer{id: id, file: file, pid: pid, run: run, shim: shim}
 	x.find("/proc")
 	w.forgetEnded()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.m[id] = x
+	w.Store(id, x)
 }
 
 // knows reports whether a run of a container was added.
 func (w *writers) knows(id, run string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	x := w.m[id]
-	return x != nil && x.run == run
-}
-
-func (w *writers) all() []*writer {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return slices.Collect(maps.Values(w.m))
+	x, _ := w.Load(id)
+	known, _ := x.(*writer)
+	return known != nil && known.run == run
 }
 
 // forgetEnded forgets the writers whose process does not exist any more.
 func (w *writers) forgetEnded() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	maps.DeleteFunc(w.m, func(_ string, x *writer) bool {
-		_, run := process.RunOf(x.pid, "/proc")
-		return run != x.run
-	})
+	for id, x := range w.Range {
+		if _, run := process.RunOf(x.(*writer).pid, "/proc"); run != x.(*writer).run {
+			w.CompareAndDelete(id, x)
+		}
+	}
 }
 
 // Watch adds a run of a replica's container, and sets the limits of its service.
@@ -125,7 +110,8 @@ func (k *Keeper) checkPipes(ctx context.Context) (soon bool) {
 		soon = st.Bavail*uint64(st.Bsize) < shortOf //nolint:unconvert // signed, and narrower on 32-bit machines
 	}
 	ended := false
-	for _, w := range k.writers.all() {
+	for _, x := range k.writers.Range {
+		w := x.(*writer)
 		for _, p := range w.pipes {
 			if p.relayed {
 				continue
