@@ -3,6 +3,7 @@
 // The entry point is [Open]; a [Manager] prepares a project's networks, attaches containers to them and removes them again.
 // The decisions (subnets, addresses, backends, names) are in package ipam, the nftables table in package nft; this package applies
 // a state to the kernel, with netlink and that table. It starts no helper programs and touches nothing that it did not create.
+// Names, addresses and options of a project are those that agent/compose accepted; they are not checked again.
 //
 // Every call may be repeated, and may be interrupted at any instruction: first the objects that the new state does not have
 // are removed, then the state is saved, then the new objects are created; so [Manager.Restore] completes an interrupted call. The

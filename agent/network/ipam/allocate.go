@@ -147,26 +147,15 @@ func (s *State) allocate(project string, sv *Service, a *Attachment, at workload
 	a.Networks = append(a.Networks, at.Network)
 	l := LinkOptions{MAC: at.MAC, Interface: at.Interface, Gateway: at.Gateway}
 	if b.CNI != "" {
-		l.Requested = asked(at)
+		l.Requested = slices.DeleteFunc([]netip.Addr{at.IPv4, at.IPv6}, func(a netip.Addr) bool { return !a.IsValid() })
 	}
-	if l.MAC != "" || l.Interface != "" || l.Gateway || l.Requested != nil {
+	if l.MAC != "" || l.Interface != "" || l.Gateway || len(l.Requested) > 0 {
 		if a.Links == nil {
 			a.Links = map[string]LinkOptions{}
 		}
 		a.Links[at.Network] = l
 	}
 	return nil
-}
-
-// asked are the fixed addresses of a container on a network.
-func asked(at workload.Attachment) []netip.Addr {
-	var out []netip.Addr
-	for _, a := range []netip.Addr{at.IPv4, at.IPv6} {
-		if a.IsValid() {
-			out = append(out, a)
-		}
-	}
-	return out
 }
 
 // addressHolder is the id of the attached container that has an address of a network, "" if there is none.

@@ -5,9 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 )
@@ -45,27 +43,17 @@ func Decode(data []byte) (*State, error) {
 	if len(data) > MaxState {
 		return nil, fmt.Errorf("more than %d bytes: %w", MaxState, fault.ErrTooLarge)
 	}
-	if err := decodeStrict(data, &d); err != nil {
-		return nil, err
+	if err := json.Unmarshal(data, &d); err != nil {
+		return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	if sum := sha256.Sum256(d.State); d.Sum != hex.EncodeToString(sum[:]) {
 		return nil, fmt.Errorf("checksum does not match: %w", fault.ErrDigestMismatch)
 	}
 	s := &State{}
-	if err := decodeStrict(d.State, s); err != nil {
-		return nil, err
+	strict := json.NewDecoder(bytes.NewReader(d.State))
+	strict.DisallowUnknownFields()
+	if err := strict.Decode(s); err != nil {
+		return nil, fmt.Errorf("%w: %w", fault.ErrInvalid, err)
 	}
 	return s.Clone(), nil // without nil maps
-}
-
-func decodeStrict(data []byte, v any) error {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(v); err != nil {
-		return fmt.Errorf("%w: %w", fault.ErrInvalid, err)
-	}
-	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return fmt.Errorf("trailing data: %w", fault.ErrInvalid)
-	}
-	return nil
 }

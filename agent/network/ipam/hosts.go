@@ -10,9 +10,6 @@ import (
 	"strings"
 )
 
-// HostGateway stands for the device's own address, as a container sees it.
-const HostGateway = "host-gateway"
-
 // Hosts is the hosts file of a container: complete, and valid until the project's services change.
 func (s *State) Hosts(project string, a *Attachment) []byte {
 	p := s.Projects[project]
