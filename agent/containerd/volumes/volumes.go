@@ -336,8 +336,8 @@ func (r *Store) UnmountLayer(id string) error {
 	if err != nil {
 		return err
 	}
-	if err := mount.UnmountAll(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("unmount %s: %w", dir, err)
+	if err := detach(dir); err != nil {
+		return err
 	}
 	return paths.Remove(dir)
 }
