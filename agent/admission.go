@@ -33,14 +33,6 @@ type admission struct {
 // admits reports whether a deployment may be made.
 func (m *admission) admits(d *plan.Deployment) bool { return m.passed[d.Digest] }
 
-// due is when to ask again; zero: not by itself.
-func (m *admission) due() time.Time {
-	if m.busy {
-		return time.Time{}
-	}
-	return m.at
-}
-
 func (m *admission) forget(keep map[digest.Digest]bool) {
 	maps.DeleteFunc(m.passed, func(d digest.Digest, _ bool) bool { return !keep[d] })
 	maps.DeleteFunc(m.held, func(d digest.Digest, _ plan.Trouble) bool { return !keep[d] })

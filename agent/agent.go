@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -131,6 +132,19 @@ func await[T any](ctx context.Context, a *Agent, begin func(l *loop, reply chan<
 	case <-ctx.Done():
 		return out, ctx.Err()
 	}
+}
+
+// ask runs f in the loop and returns what it returns.
+func ask[T any](ctx context.Context, a *Agent, f func(*loop) (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	r, err := await(ctx, a, func(l *loop, reply chan<- answer) {
+		value, err := f(l)
+		reply <- answer{value, err}
+	})
+	return r.value, cmp.Or(err, r.err)
 }
 
 var errStopped = fault.WithHint(errors.Join(errors.New("the agent is stopping"), fault.ErrTemporary), "try again in a moment")

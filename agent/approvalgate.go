@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -323,11 +324,8 @@ func (l *loop) changeStatus(c plan.Change) status.Change {
 		out.Waiting = l.trustWaiting(r)
 		return out
 	}
-	for _, s := range []*store.State{l.accepted, l.target} {
-		if s != nil {
-			out.Generation = s.Generation
-			break
-		}
+	if s := cmp.Or(l.accepted, l.target); s != nil {
+		out.Generation = s.Generation
 	}
 	for _, x := range c.Images {
 		y := status.ImageChange{Component: x.Component, Service: x.Service, To: x.To.Name(), ToTag: x.To.Tag, Bytes: x.To.Size}
@@ -346,12 +344,4 @@ func (l *loop) changeStatus(c plan.Change) status.Change {
 		}
 	}
 	return out
-}
-
-// lockDue is when locks are to be read again; zero: they are being read, or none matters.
-func (g *gate) lockDue() time.Time {
-	if g.reading {
-		return time.Time{}
-	}
-	return g.lockAt
 }

@@ -80,8 +80,7 @@ func (l *loop) standing(now time.Time, a plan.Assessment) *store.Progress {
 
 // beginning counts the boots from this one on, when a change begins to be applied; nil: it has not begun, or they are counted already.
 func (l *loop) beginning(p *store.Progress) *store.Attempts {
-	switch {
-	case p == nil || l.o.BootID == "" || p.Phase != store.PhaseApplying && p.Phase != store.PhaseProbation, l.attempts != nil && l.attempts.State == p.Digest:
+	if p == nil || l.o.BootID == "" || p.Phase != store.PhaseApplying && p.Phase != store.PhaseProbation || l.attempts != nil && l.attempts.State == p.Digest {
 		return nil
 	}
 	return &store.Attempts{State: p.Digest, Boot: l.o.BootID}

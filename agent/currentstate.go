@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -20,15 +19,7 @@ func (l *loop) nudge() {
 
 // makeCurrentState has the loop make a current state; see [currentstate.Options].
 func (a *Agent) makeCurrentState(ctx context.Context, last *artifacts.CurrentState, due bool) (*artifacts.CurrentState, error) {
-	type answer struct {
-		made *artifacts.CurrentState
-		err  error
-	}
-	r, err := await(ctx, a, func(l *loop, reply chan<- answer) {
-		made, err := l.currentState(last, due)
-		reply <- answer{made, err}
-	})
-	return r.made, cmp.Or(err, r.err)
+	return ask(ctx, a, func(l *loop) (*artifacts.CurrentState, error) { return l.currentState(last, due) })
 }
 
 // currentState makes the device's current state and gives it the next numbers, on the disk before anybody else sees them. nil: it is

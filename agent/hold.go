@@ -133,7 +133,7 @@ func (l *loop) manualRollback(r RollbackRequest, v verified) (status.Hold, error
 	l.setRestarting(again)
 	l.gate.records = records // what was decided about a change of the newer state is decided anew
 	l.newTarget()
-	l.refill.again() // what its images say may be forgotten
+	l.refill.repair = true // what its images say may be forgotten
 	l.log.Warn("rolled back by hand; the accepted state is not applied", "generation", s.Generation, "accepted", l.accepted.Generation, "by", r.By, "via", r.Via, "reason", hold.Reason)
 	l.events.Emit(told)
 	return *status.NewHold(hold), nil

@@ -283,9 +283,15 @@ func (l *loop) drain() {
 // due: the loop would spin.
 func (l *loop) pause() time.Duration {
 	now := l.o.Now()
-	next, others := l.sight.at, []time.Time{l.steps.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.admission.due(), l.gate.at, l.gate.lockDue(), l.windows.at, l.foundDue()}
+	next, others := l.sight.at, []time.Time{l.steps.wake, l.poll.due(l), l.trust.due(l), l.expiry(), l.gate.at, l.windows.at, l.foundDue()}
 	if !l.disks.busy {
 		others = append(others, l.disks.at)
+	}
+	if !l.admission.busy {
+		others = append(others, l.admission.at)
+	}
+	if !l.gate.reading {
+		others = append(others, l.gate.lockAt)
 	}
 	switch {
 	case l.sight.looking != nil:

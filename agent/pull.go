@@ -27,15 +27,12 @@ type pulling struct {
 	kick     chan struct{}
 	ready    digest.Digest           // state all of whose images are here, or will never come; "": none
 	lacking  map[string]plan.Trouble // of ready: those that will never come
-	repair   bool                    // images of the target are missing
+	repair   bool                    // images of the target are missing: they are pulled once more
 	after    time.Time               // not before: the new target could not be saved
 	full     bool                    // the disk is, and nothing was done about it since
 	roomAt   time.Time               // not before: room was made already
 	troubles map[string]plan.Trouble // by image name, of the pull in progress
 }
-
-// again has the target's images pulled once more: the runtime has lost one.
-func (p *pulling) again() { p.repair = true }
 
 // nudge ends the pause between attempts.
 func (p *pulling) nudge() {

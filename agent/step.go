@@ -57,7 +57,7 @@ func (l *loop) step(ctx context.Context, st plan.Step) {
 		}
 		r := l.sup.Fail(l.o.Now(), st, err)
 		if errors.Is(err, workload.ErrImageGone) {
-			l.refill.again()
+			l.refill.repair = true
 		}
 		if r.Failures&(r.Failures-1) == 0 { // the first, and ever fewer of those that follow
 			level, text := slog.LevelError, "a step did not succeed; it is tried again"

@@ -36,7 +36,7 @@ func (l *loop) rebuild() {
 	for _, d := range l.targetResolved.Deployments {
 		for _, c := range d.Components {
 			if len(c.Missing) > 0 {
-				l.refill.again()
+				l.refill.repair = true
 			}
 			for s, why := range c.Conflicts {
 				id := c.Project.Name + "/" + s

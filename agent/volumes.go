@@ -115,24 +115,6 @@ func (l *loop) reportKeptVolumes(project string) {
 	l.events.Emit(status.Event{Kind: status.EventKept, Deployment: owner.Deployment, Component: owner.Component, Message: what})
 }
 
-// ask runs f in the loop and returns what it returns.
-func ask[T any](ctx context.Context, a *Agent, f func(*loop) (T, error)) (out T, err error) {
-	done := make(chan struct{})
-	select {
-	case a.inbox <- func(l *loop) { out, err = f(l); close(done) }:
-	case <-a.done:
-		return out, errStopped
-	case <-ctx.Done():
-		return out, ctx.Err()
-	}
-	select {
-	case <-done:
-		return out, err
-	case <-a.done:
-		return *new(T), errStopped
-	}
-}
-
 // Volumes lists the named volumes on the disk with their sizes, those that nothing uses first.
 func (a *Agent) Volumes(ctx context.Context) ([]status.Volume, error) {
 	stored, err := a.o.Runtime.StoredVolumes(ctx)
@@ -169,8 +151,8 @@ func (a *Agent) RemoveVolume(ctx context.Context, name string) (status.Volume, e
 	if err != nil {
 		return status.Volume{}, err
 	}
-	// In the loop, so that nothing begins to use it in between.
-	free, err := ask(ctx, a, func(l *loop) (func(context.Context) error, error) {
+	// In the loop, so that nothing begins to use it in between. Its end is waited for: what was taken away must be freed.
+	free, err := ask(context.WithoutCancel(ctx), a, func(l *loop) (func(context.Context) error, error) {
 		used, err := l.usesVolume()
 		if err != nil {
 			return nil, err

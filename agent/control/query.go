@@ -71,41 +71,31 @@ func (q *query) targets() []string {
 	return vs
 }
 
-func (q *query) flag(name string) bool {
-	s := q.text(name)
-	if s == "" {
-		return false
+// read reads a parameter; the zero value: it is not there. want says what it must be.
+func read[T any](q *query, name, want string, parse func(string) (T, error)) (v T) {
+	if s := q.text(name); s != "" {
+		var err error
+		if v, err = parse(s); err != nil {
+			q.fail("%s=%q%s", name, s, want)
+		}
 	}
-	b, err := strconv.ParseBool(s)
-	if err != nil {
-		q.fail("%s=%q", name, s)
-	}
-	return b
+	return v
 }
 
+func (q *query) flag(name string) bool { return read(q, name, "", strconv.ParseBool) }
+
 func (q *query) number(name string, least, most int) int {
-	s := q.text(name)
-	if s == "" {
-		return 0
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < least || n > most {
-		q.fail("%s=%q: a number from %d to %d", name, s, least, most)
-		return 0
-	}
-	return n
+	return read(q, name, fmt.Sprintf(": a number from %d to %d", least, most), func(s string) (int, error) {
+		n, err := strconv.Atoi(s)
+		if n < least || n > most {
+			err = strconv.ErrRange
+		}
+		return n, err
+	})
 }
 
 func (q *query) time(name string) time.Time {
-	s := q.text(name)
-	if s == "" {
-		return time.Time{}
-	}
-	t, err := time.Parse(time.RFC3339Nano, s)
-	if err != nil {
-		q.fail("%s=%q: a time in RFC 3339", name, s)
-	}
-	return t
+	return read(q, name, ": a time in RFC 3339", func(s string) (time.Time, error) { return time.Parse(time.RFC3339Nano, s) })
 }
 
 // end sends what was wrong.

@@ -72,10 +72,9 @@ func (t *tree) serial(name string) string {
 		}
 		return "rs232"
 	}
-	for _, soc := range []string{"ttyAMA", "ttymxc", "ttySC", "ttySTM", "ttyPS", "ttyLP", "ttyO", "ttyTHS", "ttyHS", "ttyMAX", "ttyXRUSB"} {
-		if strings.HasPrefix(name, soc) {
-			return "rs232"
-		}
+	soc := []string{"ttyAMA", "ttymxc", "ttySC", "ttySTM", "ttyPS", "ttyLP", "ttyO", "ttyTHS", "ttyHS", "ttyMAX", "ttyXRUSB"}
+	if slices.ContainsFunc(soc, func(port string) bool { return strings.HasPrefix(name, port) }) {
+		return "rs232"
 	}
 	return ""
 }

@@ -186,7 +186,10 @@ func (c *Client) send(ctx context.Context, method, path string, header http.Head
 	c.renewed()
 	res, err := c.http.Do(req)
 	if err != nil {
-		if err = bare(err); errors.Is(err, fault.ErrUnauthenticated) { // who answered is not the manager, and has judged nothing
+		if u, ok := errors.AsType[*url.Error](err); ok { // its method and URL are said by us
+			err = u.Err
+		}
+		if errors.Is(err, fault.ErrUnauthenticated) { // who answered is not the manager, and has judged nothing
 			err = fault.WithHint(errors.New(err.Error()), fault.Hint(err))
 		}
 		err = fmt.Errorf("%w: %w", fault.ErrTemporary, err)
@@ -231,14 +234,6 @@ func (c *Client) retryAfter(h string) (time.Duration, bool) {
 		return max(t.Sub(c.o.Now()), 0), true
 	}
 	return 0, false
-}
-
-// bare drops the method and URL that net/http puts before an error: we say it ourselves.
-func bare(err error) error {
-	if u, ok := errors.AsType[*url.Error](err); ok {
-		return u.Err
-	}
-	return err
 }
 
 // clip keeps foreign text short and on one line.

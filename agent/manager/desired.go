@@ -40,7 +40,7 @@ func (c *Client) get(ctx context.Context, path, media, etag string, limit int64)
 		return answer{}, err
 	}
 	defer res.Body.Close()
-	body := newPatient(res.Body, c.o.Timeout, cancel)
+	body := &patient{res.Body, c.o.Timeout, time.AfterFunc(c.o.Timeout, func() { cancel(errSilent) })}
 	defer body.timer.Stop()
 	switch {
 	case res.StatusCode == http.StatusNotModified && etag != "":
@@ -119,10 +119,6 @@ type patient struct {
 	r     io.Reader
 	pause time.Duration
 	timer *time.Timer
-}
-
-func newPatient(r io.Reader, pause time.Duration, cancel context.CancelCauseFunc) *patient {
-	return &patient{r: r, pause: pause, timer: time.AfterFunc(pause, func() { cancel(errSilent) })}
 }
 
 func (p *patient) Read(b []byte) (int, error) {

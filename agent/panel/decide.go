@@ -22,15 +22,6 @@ const untilLayout = "2006-01-02T15:04" // of an input of type datetime-local
 // by names somebody in records: a user of the device may have the same name.
 func (s *session) by() string { return s.person.name + " at the panel" }
 
-// changeView is a change with what its page needs.
-type changeView struct {
-	status.Change
-	Postponements []string
-	Now, Latest   string // in untilLayout
-	Zone          string
-	Seen          string // see [agent.DecisionRequest]
-}
-
 func (p *page) changePage(w http.ResponseWriter, r *http.Request, id string, s *session) {
 	all, err := p.Device.Changes(r.Context())
 	if err != nil {
@@ -39,13 +30,7 @@ func (p *page) changePage(w http.ResponseWriter, r *http.Request, id string, s *
 	}
 	for _, c := range all {
 		if c.ID.String() == r.PathValue("id") && c.Begun.IsZero() {
-			now, seen := p.Now(), ""
-			if c.Decision != nil {
-				seen = c.Decision.At.Format(time.RFC3339Nano)
-			}
-			p.show(w, http.StatusOK, content{Person: s.person.name, Flash: s.flash}, p.choices(changeView{
-				c, postponements, now.Format(untilLayout), now.Add(agent.MaxPostponed).Format(untilLayout), now.Format("MST"), seen,
-			}))
+			p.show(w, http.StatusOK, content{Person: s.person.name, Flash: s.flash}, p.choices(c))
 			return
 		}
 	}

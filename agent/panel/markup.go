@@ -5,10 +5,12 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 
 	g "maragu.dev/gomponents"
 	h "maragu.dev/gomponents/html"
 
+	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/status"
 	"github.com/longshore-dev/longshore/artifacts/margo"
 	"github.com/longshore-dev/longshore/artifacts/printable"
@@ -70,31 +72,39 @@ func (p *page) loginForm() g.Node {
 	)
 }
 
-func (p *page) live(o overviewData) g.Node {
+func (p *page) live(o status.Status, person string, changes []status.Change) g.Node {
+	var waits, begun []status.Change
+	for _, c := range changes {
+		if c.Begun.IsZero() {
+			waits = append(waits, c)
+		} else {
+			begun = append(begun, c)
+		}
+	}
 	return g.Group{
 		h.ID("live"),
 		h.Section(h.Class("card"),
 			h.Dl(
-				h.Dt(p.t("generation")), h.Dd(p.generations(o.Status)),
+				h.Dt(p.t("generation")), h.Dd(p.generations(o)),
 				h.Dt(p.t("checked")), h.Dd(g.If(o.CheckedAt.IsZero(), p.t("checked.never")), g.Text(p.when(o.CheckedAt))),
 				g.If(!o.NextCheck.IsZero(), g.Group{h.Dt(p.t("next")), h.Dd(g.Text(p.when(o.NextCheck)))}),
 			),
 			g.Iff(o.Hold != nil, func() g.Node {
 				return h.P(h.Class("wait"), h.ID("hold"), p.held(o.Hold))
 			}),
-			g.If(o.Person != "", h.P(h.Class("actions"),
+			g.If(person != "", h.P(h.Class("actions"),
 				g.If(o.Hold != nil, h.A(h.Class("button"), h.ID("release"), h.Href("/release"), p.t("release"))),
 				g.If(o.Hold == nil, h.A(h.Class("button"), h.ID("rollback"), h.Href("/rollback"), p.t("rollback"))),
 			)),
 		),
 		h.Section(h.Aria("labelledby", "h-changes"),
 			h.H2(h.ID("h-changes"), p.t("changes")),
-			g.Map(o.Begun, func(c status.Change) g.Node { return h.P(h.Class("card"), p.t("changes.begun", "name", c.Deployment)) }),
-			g.Map(o.Waits, func(c status.Change) g.Node {
-				return h.Article(h.Class("card change"), h.H3(g.Text(c.Deployment)), p.effects(c), g.If(o.Person != "", h.P(h.Class("actions"),
+			g.Map(begun, func(c status.Change) g.Node { return h.P(h.Class("card"), p.t("changes.begun", "name", c.Deployment)) }),
+			g.Map(waits, func(c status.Change) g.Node {
+				return h.Article(h.Class("card change"), h.H3(g.Text(c.Deployment)), p.effects(c), g.If(person != "", h.P(h.Class("actions"),
 					h.A(h.Class("button main decide"), h.Href("/change/"+url.PathEscape(c.ID.String())), h.Aria("label", p.Messages.Text("change.title", "name", c.Deployment)+": "+p.Messages.Text("decide")), p.t("decide")))))
 			}),
-			g.If(len(o.Waits)+len(o.Begun) == 0, h.P(h.Class("card dim"), p.t("changes.none"))),
+			g.If(len(waits)+len(begun) == 0, h.P(h.Class("card dim"), p.t("changes.none"))),
 		),
 		g.If(len(o.Problems) > 0, h.Section(h.Aria("labelledby", "h-problems"),
 			h.H2(h.ID("h-problems"), p.t("problems")),
@@ -237,9 +247,13 @@ func (p *page) actions(class, label string) g.Node {
 	return h.P(h.Class("actions"), h.A(h.Class("button"), h.ID("cancel"), h.Href("/"), p.t("cancel")), g.Text(" "), h.Button(h.Class(class), h.ID("submit"), p.t(label)))
 }
 
-func (p *page) choices(v changeView) g.Node {
+func (p *page) choices(c status.Change) g.Node {
+	now, zone, seen := p.Now(), p.Now().Format("MST"), ""
+	if c.Decision != nil {
+		seen = c.Decision.At.Format(time.RFC3339Nano) // see [agent.DecisionRequest]
+	}
 	form := func(title string, rest ...g.Node) g.Node {
-		return h.Form(h.Class("card"), h.Method("post"), h.H3(p.t(title)), hidden("deployment", v.DeploymentID), hidden("seen", v.Seen), g.Group(rest))
+		return h.Form(h.Class("card"), h.Method("post"), h.H3(p.t(title)), hidden("deployment", c.DeploymentID), hidden("seen", seen), g.Group(rest))
 	}
 	verdict := func(class, id, value string) g.Node {
 		return h.Button(g.If(class != "", h.Class(class)), h.ID(id), h.Name("verdict"), h.Value(value), p.t(id))
@@ -248,16 +262,17 @@ func (p *page) choices(v changeView) g.Node {
 		return h.Label(h.Class("choice"), h.Input(h.Type("radio"), h.Name("for"), h.Value(value), g.If(first, h.Checked())), g.Text(" "), text)
 	}
 	var spans g.Group
-	for i, d := range v.Postponements {
+	for i, d := range postponements {
 		spans = append(spans, choice(d, g.Text(p.Messages.named("postpone", d)), i == 0))
 	}
 	return g.Group{
-		h.H2(p.t("change.title", "name", v.Deployment)),
-		h.Section(h.Class("card"), p.effects(v.Change), h.P(h.Class("actions"), h.A(h.Class("button"), h.ID("cancel"), h.Href("/"), p.t("cancel")))),
+		h.H2(p.t("change.title", "name", c.Deployment)),
+		h.Section(h.Class("card"), p.effects(c), h.P(h.Class("actions"), h.A(h.Class("button"), h.ID("cancel"), h.Href("/"), p.t("cancel")))),
 		h.Div(h.Class("choices"),
 			form("approve", h.P(h.Class("dim"), p.t("approve.about")), verdict("main", "approve", "approved")),
-			form("postpone", spans, choice("until", p.t("postpone.until", "zone", v.Zone), false),
-				h.Input(h.Type("datetime-local"), h.Name("until"), h.Min(v.Now), h.Max(v.Latest), h.Aria("label", p.Messages.Text("postpone.until", "zone", v.Zone))),
+			form("postpone", spans, choice("until", p.t("postpone.until", "zone", zone), false),
+				h.Input(h.Type("datetime-local"), h.Name("until"), h.Min(now.Format(untilLayout)), h.Max(now.Add(agent.MaxPostponed).Format(untilLayout)),
+					h.Aria("label", p.Messages.Text("postpone.until", "zone", zone))),
 				p.reasonField("later", "reason.optional", false), verdict("", "postpone", "postponed")),
 			form("reject", h.P(h.Class("dim"), p.t("reject.about")), p.reasonField("reason", "reason", true), verdict("danger", "reject", "rejected")),
 		),

@@ -10,33 +10,17 @@ import (
 	"github.com/longshore-dev/longshore/agent/workload"
 )
 
-// overviewData is what runs and what waits.
-type overviewData struct {
-	status.Status
-	Person string
-	Waits  []status.Change // that have not begun
-	Begun  []status.Change
-}
-
 func (p *page) overview(w http.ResponseWriter, r *http.Request, s *session) {
 	all, err := p.Device.Changes(r.Context())
 	if err != nil {
 		p.unavailable(w, err)
 		return
 	}
-	c, d := content{Overview: true}, overviewData{Status: p.Device.Status().WithoutOutput()}
-	for _, x := range all {
-		if x.Begun.IsZero() {
-			d.Waits = append(d.Waits, x)
-		} else {
-			d.Begun = append(d.Begun, x)
-		}
-	}
+	c := content{Overview: true}
 	if s != nil {
 		c.Person, c.Flash = s.person.name, s.flash
-		d.Person = c.Person
 	}
-	p.show(w, http.StatusOK, c, p.live(d))
+	p.show(w, http.StatusOK, c, p.live(p.Device.Status().WithoutOutput(), c.Person, all))
 }
 
 // when formats a time as the device's clock on the wall has it; "": zero.

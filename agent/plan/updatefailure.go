@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,7 +18,7 @@ func (q AssessmentInput) recordFailedUpdate(out *Assessment, d *Deployment, view
 	for _, v := range views {
 		if f := v.fault; f != nil && f.FailsUpdate {
 			out.Bad = append(out.Bad, store.Bad{
-				Digest: d.Digest, DeploymentID: d.ID, Generation: q.Target.Generation, Code: string(f.Code), Source: v.source(),
+				Digest: d.Digest, DeploymentID: d.ID, Generation: q.Target.Generation, Code: string(f.Code), Source: cmp.Or(v.c.Name, v.d.Name),
 				Revision: v.c.Revision, Message: f.Message, Pause: f.pause, Since: q.Now,
 			})
 			return

@@ -398,9 +398,6 @@ func (v *view) restartsWith(s *workload.Service) bool {
 	})
 }
 
-// source names the component of a trouble.
-func (v *view) source() string { return cmp.Or(v.c.Name, v.d.Name) }
-
 func ByID(o workload.Observed) map[string]workload.Observation {
 	out := make(map[string]workload.Observation, len(o.Containers))
 	for _, c := range o.Containers {

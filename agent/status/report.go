@@ -10,18 +10,13 @@ import (
 	"github.com/longshore-dev/longshore/artifacts/margo"
 )
 
-// reportedFor is the device that a status is about: one behind this one only where it is a single one.
-func reportedFor(device, child string) string {
-	if child == "" || strings.HasSuffix(child, "/*") {
-		return device
-	}
-	return child
-}
-
 // Report is the report that a status of a deployment on a device makes, a Margo document.
 func Report(device string, s store.Status) ([]byte, error) {
+	if s.Child != "" && !strings.HasSuffix(s.Child, "/*") { // a single device behind this one
+		device = s.Child
+	}
 	d := margo.DeploymentStatus{
-		DeploymentID: s.DeploymentID, DeviceID: reportedFor(device, s.Child), AdoptedManifestVersion: s.Generation,
+		DeploymentID: s.DeploymentID, DeviceID: device, AdoptedManifestVersion: s.Generation,
 		Status:     margo.OverallStatus{State: s.State, Error: cmp.Or(plan.OverallError(s), plan.PendingReason(s))},
 		Components: []margo.ComponentStatus{},
 	}

@@ -22,18 +22,7 @@ func (s *Store) Durable(image string) error { return s.note(image, durable) }
 // Forget removes the image's entry, and those that begin with its name and a space. Gone is no error.
 func (s *Store) Forget(image string) error {
 	return s.Update(func(t *Tx) error {
-		b := t.tx.Bucket(bucketImages)
-		if err := b.Delete([]byte(image)); err != nil {
-			return err
-		}
-		prefix := []byte(image + " ")
-		c := b.Cursor()
-		for k, _ := c.Seek(prefix); bytes.HasPrefix(k, prefix); k, _ = c.Seek(prefix) {
-			if err := c.Delete(); err != nil {
-				return err
-			}
-		}
-		return nil
+		return t.retain(bucketImages, func(key []byte) bool { return string(key) != image && !bytes.HasPrefix(key, []byte(image+" ")) })
 	})
 }
 

@@ -52,14 +52,6 @@ var (
 	bucketSecurity  = []byte("security")   // code + NUL + digest -> Security
 )
 
-// buckets are all of them: each one exists in an open file.
-func buckets() [][]byte {
-	return [][]byte{
-		bucketMeta, bucketMarks, bucketBad, bucketStatus, bucketOutbox, bucketImages, bucketPins, bucketGood, bucketTrust,
-		bucketImageInfo, bucketSecurity, bucketChanges, bucketDecided, bucketTransitions,
-	}
-}
-
 // Keys in the bucket "meta".
 var (
 	keySchema = []byte("schema")
@@ -157,7 +149,10 @@ func openFile(path string) (db *bbolt.DB, err error) {
 // know.
 func (s *Store) prepare(o Options, lost *Lost) (err error) {
 	defer damaged(&err, nil)()
-	ready, missing := false, buckets()
+	ready, missing := false, [][]byte{ // each bucket exists in an open file
+		bucketMeta, bucketMarks, bucketBad, bucketStatus, bucketOutbox, bucketImages, bucketPins, bucketGood, bucketTrust,
+		bucketImageInfo, bucketSecurity, bucketChanges, bucketDecided, bucketTransitions,
+	}
 	err = s.db.View(func(tx *bbolt.Tx) error {
 		m := tx.Bucket(bucketMeta)
 		if m == nil {
@@ -258,7 +253,10 @@ func (s *Store) Update(f func(*Tx) error) error {
 	if err == nil && s.commit != nil {
 		return s.commit(true)
 	}
-	return full(err)
+	if errors.Is(err, os.ErrPermission) {
+		return fault.WithHint(err, "the agent must run as root, and its data directory must be writable")
+	}
+	return err
 }
 
 func (s *Store) write(f func(*Tx) error) (err error) {
@@ -331,12 +329,4 @@ func inBolt() bool {
 		}
 	}
 	return false
-}
-
-// full names the one error of a disk that an operator can do something about.
-func full(err error) error {
-	if errors.Is(err, os.ErrPermission) {
-		return fault.WithHint(err, "the agent must run as root, and its data directory must be writable")
-	}
-	return err
 }

@@ -182,17 +182,21 @@ func exactly[K ~string, T any](t *Tx, bucket []byte, all map[K]T) error {
 	return err
 }
 
-func list[T any](b *bbolt.Bucket) ([]T, error) {
-	var out []T
-	err := b.ForEach(func(k, v []byte) error {
-		var x T
-		if err := decode(string(k), v, &x); err != nil {
-			return err
-		}
-		out = append(out, x)
-		return nil
-	})
+func list[T any](b *bbolt.Bucket) (out []T, err error) {
+	err = each(b, "", func(_ string, x T) { out = append(out, x) })
 	return out, err
+}
+
+// each reads the records of a bucket; what names them in errors, before their keys.
+func each[T any](b *bbolt.Bucket, what string, f func(key string, x T)) error {
+	return b.ForEach(func(k, v []byte) error {
+		var x T
+		err := decode(what+string(k), v, &x)
+		if err == nil {
+			f(string(k), x)
+		}
+		return err
+	})
 }
 
 // gap widens the record of dropped reports.
