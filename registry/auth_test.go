@@ -319,11 +319,10 @@ func TestCredentialsStayWithTheirNameAndPort(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			resp, err := all[0].Client.Get("http://registry.example.com/v2/line/state/blobs/" + desc.Digest.String())
-			if err != nil {
-				t.Errorf("%s, redirected to %s: Get of a runtime = %v", name, to, err)
+			if blob, err := all[0].OpenBlob(t.Context(), desc, 0); err != nil {
+				t.Errorf("%s, redirected to %s: OpenBlob = %v", name, to, err)
 			} else {
-				resp.Body.Close()
+				blob.Close()
 			}
 			if len(told) != 2 || len(elsewhere) != 2 || strings.Join(elsewhere, "") != "" {
 				t.Errorf("%s, redirected to %s: the registry was told %q, the other %q, want both something and nothing twice", name, to, told, elsewhere)

@@ -162,8 +162,19 @@ func (b *blobReader) open() error {
 }
 
 func (b *blobReader) openAt(a *access) error {
+	err := b.request(a, b.off > 0)
+	if status, ok := errors.AsType[*statusError](err); errors.Is(err, errRange) || ok && status.status == http.StatusRequestedRangeNotSatisfiable {
+		return b.request(a, false) // a registry without ranges: what is known already is skipped
+	}
+	return err
+}
+
+// errRange is the error of a registry that answers with another range than the requested one.
+var errRange = fmt.Errorf("it resumes at another byte than was asked for: %w", fault.ErrTemporary)
+
+func (b *blobReader) request(a *access, part bool) error {
 	header := http.Header{}
-	if b.off > 0 {
+	if part {
 		// With both ends: some registries support no other form.
 		header.Set("Range", fmt.Sprintf("bytes=%d-%d", b.off, b.desc.Size-1))
 	}
@@ -185,7 +196,7 @@ func (b *blobReader) accept(resp *http.Response) error {
 	if resp.StatusCode == http.StatusPartialContent {
 		var first, last int64
 		if _, err := fmt.Sscanf(resp.Header.Get("Content-Range"), "bytes %d-%d", &first, &last); err != nil || first != b.off {
-			return fmt.Errorf("it resumes at another place than byte %d: %w", b.off, fault.ErrTemporary)
+			return errRange
 		}
 		rest -= b.off
 	}

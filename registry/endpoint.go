@@ -5,12 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
 	"github.com/longshore-dev/longshore/registry/internal/certsd"
@@ -42,18 +46,11 @@ type endpoint struct {
 	log                *slog.Logger
 }
 
-// Endpoint is one server of a repository's content, for a container runtime that sends its own requests.
+// Endpoint is one server of a repository's content, for a container runtime that stores blobs itself. Its requests are like those of every other
+// method of the [Client]: with this endpoint's certificates, proxy and retries, and with the credentials for this repository.
 type Endpoint struct {
-	Scheme string // "https" or "http"
-	Host   string // host[:port] to connect to
-	Path   string // the path before the repository: "/v2"
-	// Client sends requests like every other method of the [Client]: with this endpoint's certificates, proxy and retries,
-	// and with the credentials for this repository, by the same rules for sending them. It answers challenges
-	// itself.
-	Client *http.Client
-	// Outcome must be called for each blob that was read from here, also for one with wrong bytes (fault.ErrDigestMismatch), so that
-	// faulty mirrors are reported. It does not block.
-	Outcome func(error)
+	p *remotePlace
+	a *access
 }
 
 // Endpoints lists the servers from which the content of the repository "host/path" can be read by digest, in order: mirrors, then the
@@ -75,35 +72,28 @@ func (c *Client) Endpoints(name string) ([]Endpoint, error) {
 	var out []Endpoint
 	for _, a := range p.at {
 		if a.pull {
-			out = append(out, Endpoint{Scheme: a.scheme, Host: a.host, Path: a.path, Client: &http.Client{Transport: authorized{p, a}}, Outcome: func(err error) { p.outcome(a, err) }})
+			out = append(out, Endpoint{&remotePlace{c: c, host: p.host, name: p.name, at: []*access{a}}, a})
 		}
 	}
 	return out, nil
 }
 
-// authorized is a transport for requests about one repository at one endpoint. It follows redirects itself.
-type authorized struct {
-	p *remotePlace
-	a *access
+// Host is host[:port] of the server.
+func (e Endpoint) Host() string { return e.a.host }
+
+// Manifest reads a manifest of at most limit bytes, which match its digest.
+func (e Endpoint) Manifest(ctx context.Context, d digest.Digest, limit int64) (ocispec.Descriptor, []byte, error) {
+	return e.p.manifestAt(e.p.reading(ctx, e.a), e.a, d.String(), limit)
 }
 
-func (t authorized) RoundTrip(r *http.Request) (*http.Response, error) {
-	if r.URL.Scheme != t.a.scheme || r.URL.Host != t.a.host {
-		return nil, fmt.Errorf("a request for %s at %s: %w", r.URL.Host, t.a.host, fault.ErrDenied)
-	}
-	ctx := t.p.reading(r.Context(), t.a)
-	resp, err := t.a.auth.Do(r.WithContext(ctx))
-	if err != nil {
-		return nil, t.a.explain(t.a.password(t.a.transportError(ctx, err), ""))
-	}
-	// After all retries it is an error, with the registry's message and its requested delay: a
-	// runtime that got only the status would retry at once.
-	switch s := resp.StatusCode; {
-	case wire.Passing(s), s == http.StatusUnauthorized, s == http.StatusForbidden:
-		return nil, t.a.rejected(resp)
-	}
-	return resp, nil
+// OpenBlob reads a blob from byte off on, also where a connection breaks. The caller checks the digest.
+func (e Endpoint) OpenBlob(ctx context.Context, desc ocispec.Descriptor, off int64) (io.ReadCloser, error) {
+	return e.p.openBlob(ctx, desc, off, false)
 }
+
+// Outcome must be called for everything that was read from here, also for wrong bytes (fault.ErrDigestMismatch), so that
+// faulty mirrors are reported. It does not block.
+func (e Endpoint) Outcome(err error) { e.p.outcome(e.a, err) }
 
 // endpoints returns host's addresses, the registry itself last. They are created once, and hosts.toml is read then.
 func (c *Client) endpoints(host string) ([]*endpoint, error) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -30,6 +29,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -169,7 +169,7 @@ func (r *real) device(t *testing.T, netns string) *device {
 			Address: r.daemon.Address, Namespace: fmt.Sprintf("%s-%d", r.daemon.Namespace, n), Device: string(agenttest.Device),
 			DataDir: t.TempDir(), RunDir: t.TempDir(), Journal: new(testenv.Journal), Now: time.Now,
 			AllowNoSeccomp: true,
-			Endpoints:      plainEndpoints,
+			Endpoints:      plainEndpoints(),
 		},
 	}
 	d.boot(t)
@@ -212,9 +212,13 @@ func (d *device) open(t *testing.T) agent.Runtime {
 	return rt
 }
 
-func plainEndpoints(repository string) ([]images.Endpoint, error) {
-	host, _, _ := strings.Cut(repository, "/")
-	return []images.Endpoint{{Scheme: "http", Host: host, Path: "/v2", Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}}, nil
+// plainEndpoints finds registries without credentials, by a client that closes no connection: it is for a process of a test.
+func plainEndpoints() func(repository string) ([]images.Endpoint, error) {
+	client, err := registry.New(registry.Options{RetryBudget: -1})
+	if err != nil {
+		return func(string) ([]images.Endpoint, error) { return nil, err }
+	}
+	return images.EndpointsOf(client.Endpoints)
 }
 
 // empty removes everything.

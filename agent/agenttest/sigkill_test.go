@@ -59,7 +59,7 @@ func (o orders) open(ctx context.Context, journal images.Journal) (*containerd.R
 	}
 	rt, err := containerd.New(ctx, containerd.Options{
 		Address: o.Address, Namespace: o.Namespace, Device: string(agenttest.Device), DataDir: o.path("data"), RunDir: o.path("run"),
-		Journal: journal, Networks: nets, Now: time.Now, AllowNoSeccomp: true, Endpoints: plainEndpoints,
+		Journal: journal, Networks: nets, Now: time.Now, AllowNoSeccomp: true, Endpoints: plainEndpoints(),
 	})
 	return rt, nets, err
 }

@@ -236,8 +236,8 @@ func TestBadImagesAreRefused(t *testing.T) {
 		"a layer that is longer":       {crafted{layers: []layer{good, shrunk}}, fault.ErrDigestMismatch, ""},
 		"a layer of no bytes":          {crafted{layers: []layer{good, {diffID: digest.FromString("")}}}, fault.ErrInvalid, "of 0 bytes"},
 		"indexes without an end":       {crafted{raw: deep()}, fault.ErrUnsupported, "inside each other"},
-		"a huge manifest":              {crafted{raw: bytes.Repeat([]byte(" "), 5<<20)}, fault.ErrTooLarge, "byte manifest"},
-		"a manifest of text":           {crafted{raw: []byte("hello")}, fault.ErrUnsupported, "not an image"},
+		"a huge manifest":              {crafted{raw: bytes.Repeat([]byte(" "), 5<<20)}, fault.ErrTooLarge, "4194304 are allowed"},
+		"a manifest of text":           {crafted{raw: []byte("hello")}, fault.ErrInvalid, "not JSON"},
 		"too many layers":              {crafted{layers: repeated(fresh("many"), 600)}, fault.ErrUnsupported, "600 layers"},
 		"a layer of a terabyte":        {crafted{layers: []layer{good, huge}}, fault.ErrTemporary, "no space left"},
 	} {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -21,6 +20,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/workload"
 	"github.com/longshore-dev/longshore/artifacts/fault"
+	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -48,11 +48,13 @@ func (o orders) open(ctx context.Context, j images.Journal) (*containerd.Runtime
 	if err := nets.Restore(ctx); err != nil {
 		return nil, nil, errors.Join(err, nets.Close())
 	}
+	client, err := registry.New(registry.Options{RetryBudget: -1})
+	if err != nil {
+		return nil, nil, errors.Join(err, nets.Close())
+	}
 	r, err := containerd.New(ctx, containerd.Options{
 		Address: o.Address, Namespace: o.Namespace, Device: "press-07", DataDir: o.DataDir, RunDir: o.RunDir,
-		Journal: j, Networks: nets, Now: time.Now, Endpoints: func(string) ([]images.Endpoint, error) {
-			return []images.Endpoint{{Scheme: "http", Host: o.Registry, Path: "/v2", Client: http.DefaultClient}}, nil
-		},
+		Journal: j, Networks: nets, Now: time.Now, Endpoints: images.EndpointsOf(client.Endpoints),
 	})
 	return r, nets, err
 }

@@ -292,14 +292,8 @@ func TestPullSurvivesALyingMirror(t *testing.T) {
 		t.Fatal(err)
 	}
 	mirror.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/", Effect: testenv.Corrupt()})
-	r.o.Endpoints = func(repository string) ([]images.Endpoint, error) {
-		host, _, _ := strings.Cut(repository, "/")
-		return []images.Endpoint{
-			{Scheme: "http", Host: "127.0.0.1:1", Client: r.client()}, // nobody is there
-			{Scheme: "http", Host: mirror.Host, Client: r.client()},
-			{Scheme: "http", Host: host, Client: r.client()},
-		}, nil
-	}
+	certs := mirrors(t, r.reg.Host, "http://127.0.0.1:1", mirror.URL) // the first does not answer
+	r.o.Endpoints = throughClient(t, registry.Options{CertsDir: certs})
 	rt := r.open()
 	defer rt.Close()
 	if _, err := rt.Pull(t.Context(), img, nil); err != nil {
@@ -308,6 +302,20 @@ func TestPullSurvivesALyingMirror(t *testing.T) {
 	if n := len(mirror.Faults.Requests("GET", "/blobs/")); n == 0 {
 		t.Error("the mirror was not asked")
 	}
+}
+
+// mirrors writes a folder with a registry's mirrors, in their order.
+func mirrors(t testing.TB, registry string, urls ...string) string {
+	t.Helper()
+	certs := t.TempDir()
+	var hosts strings.Builder
+	for _, u := range urls {
+		fmt.Fprintf(&hosts, "[host.%q]\n", u)
+	}
+	if err := errors.Join(os.Mkdir(filepath.Join(certs, registry), 0o700), os.WriteFile(filepath.Join(certs, registry, "hosts.toml"), []byte(hosts.String()), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	return certs
 }
 
 // throughClient lets images come through the registry client, as the agent does.
@@ -319,14 +327,7 @@ func throughClient(t testing.TB, o registry.Options) func(repository string) ([]
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return func(repository string) ([]images.Endpoint, error) {
-		found, err := c.Endpoints(repository)
-		out := make([]images.Endpoint, len(found))
-		for i, e := range found {
-			out[i] = images.Endpoint(e)
-		}
-		return out, err
-	}
+	return images.EndpointsOf(c.Endpoints)
 }
 
 // A mirror that takes connections and answers nothing is one that does not answer: the registry behind it is asked.
@@ -339,13 +340,7 @@ func TestPullSurvivesASilentMirror(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	t.Cleanup(mirror.Close)
-	certs := t.TempDir()
-	if err := os.Mkdir(filepath.Join(certs, r.reg.Host), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(certs, r.reg.Host, "hosts.toml"), fmt.Appendf(nil, "[host.%q]\n", mirror.URL), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	certs := mirrors(t, r.reg.Host, mirror.URL)
 	r.o.Endpoints = throughClient(t, registry.Options{CertsDir: certs, StallTimeout: time.Second})
 	rt := r.open()
 	defer rt.Close()

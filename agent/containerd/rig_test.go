@@ -29,9 +29,9 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/longshore-dev/longshore/agent/containerd"
-	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -157,7 +157,7 @@ func newRigOn(t testing.TB, release testenv.Release, d *testenv.Daemon, change .
 	r.nets = nets
 	r.o = containerd.Options{
 		Address: d.Address, Namespace: fmt.Sprintf("%s-%d", d.Namespace, n), Device: "press-07", DataDir: t.TempDir(), RunDir: t.TempDir(),
-		Journal: r.journal, Networks: nets, Now: time.Now, Endpoints: r.endpoints,
+		Journal: r.journal, Networks: nets, Now: time.Now, Endpoints: throughClient(t, registry.Options{}),
 		Logger: slog.New(slog.NewTextHandler(testWriter{t}, nil)),
 	}
 	for _, c := range change {
@@ -301,11 +301,6 @@ func (r *rig) registry() *testenv.RegistryServer {
 		r.reg = testenv.Registry(r.t, testenv.Distribution, testenv.WithStorage(r.t.TempDir()))
 	}
 	return r.reg
-}
-
-func (r *rig) endpoints(repository string) ([]images.Endpoint, error) {
-	host, _, _ := strings.Cut(repository, "/")
-	return []images.Endpoint{{Scheme: "http", Host: host, Path: "/v2", Client: r.client()}}, nil
 }
 
 func (r *rig) client() *http.Client {

@@ -208,7 +208,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	if p.runtime, err = containerd.New(ctx, containerd.Options{
 		Address: cfg.Containerd.Address, Namespace: cfg.Containerd.Namespace, Snapshotter: cfg.Containerd.Snapshotter,
 		Device: string(cfg.Device), DataDir: cfg.DataDir, RunDir: cfg.RunDir,
-		Endpoints: endpoints(p.registry), Journal: p.store, Networks: p.networks,
+		Endpoints: images.EndpointsOf(p.registry.Endpoints), Journal: p.store, Networks: p.networks,
 		AllowNoSeccomp: cfg.AllowNoSeccomp, AllowPrivileged: cfg.Runtime.AllowPrivileged, Places: ownPlaces(cfg, os.Getenv),
 		Runtimes: cfg.Runtime.Allowed, CDIDirs: cfg.Runtime.CDIDirs, Program: ownPath(log),
 		MinFree:   images.Space{Bytes: cfg.Images.MinFree, Percent: cfg.Images.MinFreePercent},
@@ -299,20 +299,4 @@ func ownPath(log *slog.Logger) string {
 		return ""
 	}
 	return p
-}
-
-// endpoints lets containers' images come from where the artifacts come from: the same mirrors, CAs and credentials, by the
-// same client.
-func endpoints(client *registry.Client) func(repository string) ([]images.Endpoint, error) {
-	return func(repository string) ([]images.Endpoint, error) {
-		found, err := client.Endpoints(repository)
-		if err != nil {
-			return nil, err
-		}
-		out := make([]images.Endpoint, len(found))
-		for i, e := range found {
-			out[i] = images.Endpoint(e)
-		}
-		return out, nil
-	}
 }

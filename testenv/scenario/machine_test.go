@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -26,6 +25,7 @@ import (
 	"github.com/longshore-dev/longshore/agent/containerd/images"
 	"github.com/longshore-dev/longshore/agent/network"
 	"github.com/longshore-dev/longshore/agent/workload"
+	"github.com/longshore-dev/longshore/registry"
 	"github.com/longshore-dev/longshore/testenv"
 )
 
@@ -70,9 +70,18 @@ func buildAgent(t *testing.T) string {
 	return filepath.Join(dir, "longshore-agent")
 }
 
-// endpoints serve the images of every host from the plant's registry.
-func (p *plant) endpoints(string) ([]images.Endpoint, error) {
-	return []images.Endpoint{{Scheme: "http", Host: p.registry.Host, Path: "/v2", Client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}}, nil
+// endpoints lets a device find the images of every host at the plant's registry.
+func (p *plant) endpoints(t *testing.T) func(repository string) ([]images.Endpoint, error) {
+	t.Helper()
+	client, err := registry.New(registry.Options{RetryBudget: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return images.EndpointsOf(func(repository string) ([]registry.Endpoint, error) {
+		_, path, _ := strings.Cut(repository, "/")
+		return client.Endpoints(p.registry.Host + "/" + path)
+	})
 }
 
 // machine is a device on real containerd: a network namespace plays its host, so that nothing that it does to ports,
@@ -107,7 +116,7 @@ func newMachine(t *testing.T, p *plant, own, privileged bool) *machine {
 	m.o = containerd.Options{
 		Address: m.daemon.Address, Namespace: fmt.Sprintf("%s-%s", m.daemon.Namespace, short(id+t.Name())), Device: string(agenttest.Device),
 		DataDir: filepath.Join(m.dir, "data"), RunDir: filepath.Join(m.dir, "run"), Journal: new(testenv.Journal), Now: time.Now,
-		AllowNoSeccomp: true, AllowPrivileged: privileged, Program: p.program, Endpoints: p.endpoints, Logger: m.logger,
+		AllowNoSeccomp: true, AllowPrivileged: privileged, Program: p.program, Endpoints: p.endpoints(t), Logger: m.logger,
 	}
 	if err := m.boot(t.Context()); err != nil {
 		t.Fatal(err)

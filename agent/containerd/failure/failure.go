@@ -5,14 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/url"
 	"strings"
 	"syscall"
 
-	remoteerrors "github.com/containerd/containerd/v2/core/remotes/errors"
 	"github.com/containerd/errdefs"
 
 	"github.com/longshore-dev/longshore/artifacts/fault"
@@ -62,39 +57,6 @@ func Classify(err error) error {
 		return As(fault.ErrInvalid, err)
 	}
 	return err
-}
-
-// ClassifyRemote turns an error of a request to a registry into one of artifacts/fault.
-func ClassifyRemote(err error) error {
-	if err == nil || known(err) || DiskFull(err) {
-		return Classify(err)
-	}
-	if strings.Contains(err.Error(), "byte manifest for ") { // "rejecting 5242880 byte manifest": the client library's limit
-		return As(fault.ErrTooLarge, err)
-	}
-	if status, ok := errors.AsType[remoteerrors.ErrUnexpectedStatus](err); ok {
-		switch code := status.StatusCode; {
-		case code == http.StatusUnauthorized:
-			return As(fault.ErrUnauthenticated, err)
-		case code == http.StatusForbidden:
-			return As(fault.ErrDenied, err)
-		case code == http.StatusNotFound:
-			return As(fault.ErrNotFound, err)
-		case code == http.StatusTooManyRequests, code == http.StatusRequestTimeout, code >= 500:
-			return As(fault.ErrTemporary, err)
-		}
-		return err
-	}
-	var (
-		netErr net.Error
-		urlErr *url.Error
-	)
-	switch {
-	case errors.As(err, &netErr), errors.As(err, &urlErr), errors.Is(err, io.ErrUnexpectedEOF),
-		errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.ECONNREFUSED):
-		return As(fault.ErrTemporary, err)
-	}
-	return Classify(err)
 }
 
 // DiskFull reports whether err is a full disk, also when containerd's API returned only the text of it.

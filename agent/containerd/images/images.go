@@ -9,7 +9,6 @@ package images
 import (
 	"context"
 	"log/slog"
-	"net/http"
 	"sync"
 	"time"
 
@@ -19,17 +18,6 @@ import (
 
 	"github.com/longshore-dev/longshore/artifacts/locks"
 )
-
-// Endpoint is one server of a repository's content: a mirror or the registry itself.
-type Endpoint struct {
-	Scheme string // "https" or "http"
-	Host   string // with port where it is not the scheme's
-	Path   string // prefix of the distribution API; "": "/v2"
-	// Client authenticates: credentials are sent by the same rules as for states.
-	Client *http.Client
-	// Outcome is called with the result of each attempt to read from this endpoint; nil: no call.
-	Outcome func(error)
-}
 
 // Journal records durably which images are safe to use after a power cut. The agent's store implements it. Calls return when the entry
 // is on the disk.

@@ -148,10 +148,7 @@ func (r *Store) completeLeased(ctx context.Context, i workload.Image, endpoints 
 	if err != nil {
 		return nil, err
 	}
-	f, err := r.newFetcher(ctx, i.Name(), endpoints, progress)
-	if err != nil {
-		return nil, err
-	}
+	f := &fetcher{r: r, ref: i.Name(), endpoints: endpoints, progress: progress}
 	img, err := readImage(ctx, i.Digest, match, f.document)
 	if err != nil {
 		return nil, err
@@ -216,7 +213,7 @@ func (r *Store) unpack(ctx context.Context, f *fetcher, img *Image) error {
 		unpack.WithLimiter(semaphore.NewWeighted(maxDownloads)),
 		unpack.WithFetchAllContent(), // a repair needs the blobs; it also makes Wait wait for the downloads
 	}
-	if len(f.sources) > 0 {
+	if len(f.endpoints) > 0 {
 		opts = append(opts, unpack.WithDuplicationSuppressor(shared{&r.layers})) // two images may share a layer
 	}
 	if slices.Contains(caps, snapshots.RebaseCap) {
