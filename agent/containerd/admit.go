@@ -72,7 +72,7 @@ func (r *Runtime) machine(f features.Features, guard workload.Guard) admission.M
 		Cores: runtime.NumCPU(), Cgroup: f.CgroupVersion, Lacks: f.Controls.Lacks,
 		Seccomp: f.Seccomp, AppArmor: f.AppArmor, Privileged: r.o.AllowPrivileged, Guard: guard, Runtimes: map[string]bool{"runc": true, features.DefaultRuntime: true},
 		SELinux:   f.SELinux,
-		NoProgram: unusable(r.o.Program), ProgramHint: programHint,
+		NoProgram: r.unusable(), ProgramHint: programHint,
 		Exists: paths.Exists,
 		Volume: r.volumes.HasShared,
 	}

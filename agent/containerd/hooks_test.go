@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -183,18 +181,7 @@ func TestInitAndTerminal(t *testing.T) {
 
 // An agent that plain "go build" has linked dynamically says so at admission: in a container it finds no libraries.
 func TestInitNeedsAStaticProgram(t *testing.T) {
-	dir := t.TempDir()
-	program := filepath.Join(dir, "agent")
-	source := filepath.Join(dir, "main.go")
-	if err := os.WriteFile(source, []byte("package main\n\nimport \"C\"\n\nfunc main() {}\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", program, source)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		testenv.Unavailable(t, "link a program dynamically: %v: %s", err, out)
-	}
-	r := newRig(t, func(o *containerd.Options) { o.Program = program })
+	r := newRig(t, func(o *containerd.Options) { o.Program, o.Dynamic = "/usr/bin/longshore-agent", true })
 	err := r.Admit(t.Context(), []*workload.Project{project("init", workload.Service{Name: "a", Init: true})})
 	if !errors.Is(err, fault.ErrUnfit) || !strings.Contains(err.Error(), "services.a.init: ") || !strings.Contains(err.Error(), "linked dynamically") {
 		t.Errorf("Admit = %v, want a clash at init", err)

@@ -36,7 +36,8 @@ type Options struct {
 	AllowPrivileged bool              // run services with the privileges of workload.Privileges; rejected otherwise
 	Places          []workload.Place  // of this device that unprivileged containers must not mount, in addition to those of every device: the agent's configuration
 	Runtimes        map[string]string // other OCI runtimes that services may use, by name: containerd's name of one, or the path of a replacement for runc
-	Program         string            // path of this program, statically linked, for init and tty; "": services with them are rejected
+	Program         string            // path of this program, for init and tty; "": services with them are rejected
+	Dynamic         bool              // Program is linked dynamically: services with init are rejected
 	CDIDirs         []string          // of device specifications; nil: /etc/cdi and /var/run/cdi
 	AllowNoSeccomp  bool              // run containers without a system call filter if runc does not support one
 

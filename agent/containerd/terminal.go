@@ -2,12 +2,10 @@ package containerd
 
 import (
 	"cmp"
-	"debug/elf"
 	"fmt"
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
 
 	runcoptions "github.com/containerd/containerd/api/types/runc/options"
 	"github.com/containerd/containerd/v2/core/containers"
@@ -28,7 +26,7 @@ const terminalCommand = "terminal-output"
 
 // initMount mounts this program into a container.
 func (r *Runtime) initMount() (specs.Mount, error) {
-	if why := unusable(r.o.Program); why != "" {
+	if why := r.unusable(); why != "" {
 		return specs.Mount{}, fault.WithHint(fmt.Errorf("init: %s: %w", why, fault.ErrUnfit), programHint)
 	}
 	return specs.Mount{Destination: runspec.InitTarget, Type: "bind", Source: r.o.Program, Options: []string{"bind", "rprivate", "ro", "nosuid", "nodev"}}, nil
@@ -43,18 +41,13 @@ func (r *Runtime) needProgram(what string) error {
 
 const programHint = "use the released agent, or build it with CGO_ENABLED=0"
 
-// unusable returns why a program cannot run in containers; "" if it can. A container has no libraries for it.
-func unusable(program string) string {
-	if !filepath.IsAbs(program) {
+// unusable returns why the agent's program cannot run in containers; "" if it can.
+func (r *Runtime) unusable() string {
+	if !filepath.IsAbs(r.o.Program) {
 		return "the path of the agent's program is not known"
 	}
-	f, err := elf.Open(program)
-	if err != nil {
-		return fmt.Sprintf("read the agent's program %s: %v", program, err)
-	}
-	defer f.Close()
-	if slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP }) {
-		return fmt.Sprintf("the agent's program %s is linked dynamically and cannot run in containers", program)
+	if r.o.Dynamic { // a container has no libraries for it
+		return fmt.Sprintf("the agent's program %s is linked dynamically and cannot run in containers", r.o.Program)
 	}
 	return ""
 }

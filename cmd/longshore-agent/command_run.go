@@ -10,9 +10,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/clock"
@@ -210,7 +212,7 @@ func (p *parts) wire(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 		Device: string(cfg.Device), DataDir: cfg.DataDir, RunDir: cfg.RunDir,
 		Endpoints: images.EndpointsOf(p.registry.Endpoints), Journal: p.store, Networks: p.networks,
 		AllowNoSeccomp: cfg.AllowNoSeccomp, AllowPrivileged: cfg.Runtime.AllowPrivileged, Places: ownPlaces(cfg, os.Getenv),
-		Runtimes: cfg.Runtime.Allowed, CDIDirs: cfg.Runtime.CDIDirs, Program: ownPath(log),
+		Runtimes: cfg.Runtime.Allowed, CDIDirs: cfg.Runtime.CDIDirs, Program: ownPath(log), Dynamic: dynamic(),
 		MinFree:   images.Space{Bytes: cfg.Images.MinFree, Percent: cfg.Images.MinFreePercent},
 		Telemetry: telemetry(cfg, log),
 		Logs:      logs.Limits{MaxSize: cfg.Logs.MaxSize, MaxFiles: cfg.Logs.MaxFiles, Budget: cfg.Logs.Budget},
@@ -289,6 +291,15 @@ func weakened(cfg *config.Config) []string {
 		out = append(out, "containers may be privileged (runtime.allowPrivileged)")
 	}
 	return out
+}
+
+// atBase is AT_BASE of the auxiliary vector (getauxval(3)): where the kernel put a program's dynamic linker; 0: it has none.
+const atBase = 7
+
+// dynamic reports whether this program is linked dynamically.
+func dynamic() bool {
+	vector, _ := unix.Auxv() // Linux always has one
+	return slices.ContainsFunc(vector, func(v [2]uintptr) bool { return v[0] == atBase && v[1] != 0 })
 }
 
 // ownPath is this program's, for what it does in containers.
