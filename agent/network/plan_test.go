@@ -266,6 +266,25 @@ func TestStateRoundTrip(t *testing.T) {
 	golden(t, "network.json", b)
 }
 
+// A link to a network of the site without addresses stays joined in the saved state: else the container would join it again at each start.
+func TestJoinedWithoutAddressIsSaved(t *testing.T) {
+	s := sampleState(t)
+	a := s.Projects["line"].Attachments[proj("line", svc("db", []string{"back"})).Containers()[0].ID]
+	a.Links = map[string]ipam.LinkOptions{"back": {Assigned: []netip.Prefix{}}, "other": {}}
+	b, err := ipam.Encode(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := ipam.Decode(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	links := got.Projects["line"].Attachments[proj("line", svc("db", []string{"back"})).Containers()[0].ID].Links
+	if links["back"].Assigned == nil || links["other"].Assigned != nil {
+		t.Errorf("links = %+v, want only the one to \"back\" joined", links)
+	}
+}
+
 func sampleState(t testing.TB) *ipam.State {
 	t.Helper()
 	s := (&ipam.State{}).Clone()

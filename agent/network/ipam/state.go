@@ -78,7 +78,7 @@ type LinkOptions struct {
 	Interface string         `json:"interface,omitempty"` // "": the next ethN
 	Gateway   bool           `json:"gateway,omitempty"`
 	Requested []netip.Addr   `json:"requested,omitempty"` // addresses requested of a network of the site
-	Assigned  []netip.Prefix `json:"assigned,omitempty"`  // addresses that it assigned; nil: not joined
+	Assigned  []netip.Prefix `json:"assigned,omitzero"`   // addresses that it assigned; nil: not joined
 }
 
 // Port is one published port.
