@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -186,18 +187,15 @@ func (k *Keeper) Usage(ctx context.Context) ([]workload.LogUsage, error) {
 		sum[l.file[:max(0, strings.LastIndex(l.file, logSuffix))]] += l.size
 	}
 	var out []workload.LogUsage
-	for at, size := range sum {
+	for _, at := range slices.Sorted(maps.Keys(sum)) {
 		name := filepath.Base(at)
 		dash := strings.LastIndexByte(name, '-')
 		replica, err := strconv.Atoi(name[dash+1:])
 		if dash < 1 || err != nil {
 			continue // not ours
 		}
-		out = append(out, workload.LogUsage{Project: filepath.Base(filepath.Dir(at)), Service: name[:dash], Replica: replica, Bytes: size, Dropped: k.files.get(at + logSuffix).lost()})
+		out = append(out, workload.LogUsage{Project: filepath.Base(filepath.Dir(at)), Service: name[:dash], Replica: replica, Bytes: sum[at], Dropped: k.files.get(at + logSuffix).lost()})
 	}
-	slices.SortFunc(out, func(a, b workload.LogUsage) int {
-		return cmp.Or(cmp.Compare(a.Project, b.Project), cmp.Compare(a.Service, b.Service), cmp.Compare(a.Replica, b.Replica))
-	})
 	return out, nil
 }
 

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	tasks "github.com/containerd/containerd/api/services/tasks/v1"
+	"github.com/containerd/containerd/api/types"
 	"github.com/containerd/containerd/api/types/task"
 	"github.com/containerd/errdefs/pkg/errgrpc"
 
@@ -41,6 +42,7 @@ func Measure(ctx context.Context, c tasks.TasksClient, ours map[string]bool, now
 	if err != nil {
 		return nil, errgrpc.ToNative(err)
 	}
+	slices.SortFunc(res.Metrics, func(a, b *types.Metric) int { return cmp.Compare(a.ID, b.ID) })
 	var out []workload.Usage
 	for _, m := range res.Metrics {
 		pid, running := pids[m.ID]
@@ -59,7 +61,6 @@ func Measure(ctx context.Context, c tasks.TasksClient, ours map[string]bool, now
 		countNetwork(&u, "/proc", pid)
 		out = append(out, u)
 	}
-	slices.SortFunc(out, func(a, b workload.Usage) int { return cmp.Compare(a.ID, b.ID) })
 	return out, nil
 }
 
