@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/longshore-dev/longshore/agent"
