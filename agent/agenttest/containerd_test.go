@@ -169,7 +169,7 @@ func (r *real) device(t *testing.T, netns string) *device {
 			Address: r.daemon.Address, Namespace: fmt.Sprintf("%s-%d", r.daemon.Namespace, n), Device: string(agenttest.Device),
 			DataDir: t.TempDir(), RunDir: t.TempDir(), Journal: new(testenv.Journal), Now: time.Now,
 			AllowNoSeccomp: true,
-			Endpoints:      plainEndpoints(),
+			Endpoints:      plainEndpoints(t),
 		},
 	}
 	d.boot(t)
@@ -212,12 +212,14 @@ func (d *device) open(t *testing.T) agent.Runtime {
 	return rt
 }
 
-// plainEndpoints finds registries without credentials, by a client that closes no connection: it is for a process of a test.
-func plainEndpoints() func(repository string) ([]images.Endpoint, error) {
+// plainEndpoints finds registries without credentials.
+func plainEndpoints(t *testing.T) func(repository string) ([]images.Endpoint, error) {
+	t.Helper()
 	client, err := registry.New(registry.Options{RetryBudget: -1})
 	if err != nil {
-		return func(string) ([]images.Endpoint, error) { return nil, err }
+		t.Fatal(err)
 	}
+	t.Cleanup(client.Close)
 	return images.EndpointsOf(client.Endpoints)
 }
 

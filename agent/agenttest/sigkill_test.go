@@ -47,7 +47,8 @@ type orders struct {
 func (o orders) path(name string) string { return filepath.Join(o.Dir, name) }
 
 // open opens the device's runtime and networks as the agent's program does. The caller closes both.
-func (o orders) open(ctx context.Context, journal images.Journal) (*containerd.Runtime, *network.Manager, error) {
+func (o orders) open(ctx context.Context, t *testing.T, journal images.Journal) (*containerd.Runtime, *network.Manager, error) {
+	t.Helper()
 	nets, err := network.Open(network.Options{
 		Store: testenv.NetworkState(o.path("networks")), DataDir: o.path("net"), RunDir: o.path("run"), Pool: netip.MustParsePrefix(o.Pool), Table: o.Table,
 	})
@@ -59,7 +60,7 @@ func (o orders) open(ctx context.Context, journal images.Journal) (*containerd.R
 	}
 	rt, err := containerd.New(ctx, containerd.Options{
 		Address: o.Address, Namespace: o.Namespace, Device: string(agenttest.Device), DataDir: o.path("data"), RunDir: o.path("run"),
-		Journal: journal, Networks: nets, Now: time.Now, AllowNoSeccomp: true, Endpoints: plainEndpoints(),
+		Journal: journal, Networks: nets, Now: time.Now, AllowNoSeccomp: true, Endpoints: plainEndpoints(t),
 	})
 	return rt, nets, err
 }
@@ -75,7 +76,7 @@ func TestVictim(t *testing.T) {
 		t.Fatal(err)
 	}
 	late := &lateJournal{}
-	rt, nets, err := o.open(t.Context(), late)
+	rt, nets, err := o.open(t.Context(), t, late)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func (r *real) sigkill(t *testing.T, at int) int {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
-		if err := o.with(ctx, func(rt *containerd.Runtime) error { return empty(ctx, rt) }); err != nil {
+		if err := o.with(ctx, t, func(rt *containerd.Runtime) error { return empty(ctx, rt) }); err != nil {
 			t.Errorf("empty the device: %v", err)
 		}
 	})
@@ -213,8 +214,8 @@ func (o orders) run(t *testing.T, dies bool) {
 }
 
 // with opens the device beside no agent.
-func (o orders) with(ctx context.Context, f func(*containerd.Runtime) error) error {
-	rt, nets, err := o.open(ctx, new(testenv.Journal))
+func (o orders) with(ctx context.Context, t *testing.T, f func(*containerd.Runtime) error) error {
+	rt, nets, err := o.open(ctx, t, new(testenv.Journal))
 	if err != nil {
 		return err
 	}
@@ -224,7 +225,7 @@ func (o orders) with(ctx context.Context, f func(*containerd.Runtime) error) err
 func (o orders) observe(t *testing.T) map[string]workload.Observation {
 	t.Helper()
 	out := map[string]workload.Observation{}
-	err := o.with(t.Context(), func(rt *containerd.Runtime) error {
+	err := o.with(t.Context(), t, func(rt *containerd.Runtime) error {
 		seen, err := rt.Observe(t.Context())
 		for _, c := range seen.Containers {
 			out[c.Service] = c
