@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/containerd/containerd/v2/client"
+	"github.com/containerd/containerd/v2/core/content"
+	"github.com/containerd/containerd/v2/pkg/namespaces"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/opencontainers/go-digest"
 	"golang.org/x/sys/unix"
@@ -241,6 +244,28 @@ func TestPullKilledAtHalf(t *testing.T) {
 	from := r.continuedAt()
 	if from < 1<<20 {
 		t.Errorf("the layer was continued at byte %d, want over 1 MiB", from)
+	}
+}
+
+// A power cut can leave the beginning of a manifest with other bytes than were written.
+func TestPullAfterADamagedManifest(t *testing.T) {
+	r := newRig(t)
+	img := r.push(r.toolbox(nil), "plant/web")
+	c, err := client.New(r.o.Address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	w, err := c.ContentStore().Writer(namespaces.WithNamespace(t.Context(), r.o.Namespace), content.WithRef("manifest-"+img.Digest.String()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write(make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	if _, err := r.Pull(t.Context(), img, nil); err != nil {
+		t.Error(err)
 	}
 }
 

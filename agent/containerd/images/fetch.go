@@ -96,7 +96,13 @@ func (f *fetcher) manifest(ctx context.Context, e Endpoint, d ocispec.Descriptor
 	if d.Size > 0 && d.Size != found.Size {
 		return fmt.Errorf("%s has %d bytes, not %d: %w", d.Digest, found.Size, d.Size, fault.ErrInvalid)
 	}
-	return content.WriteBlob(ctx, f.r.client.ContentStore(), remotes.MakeRefKey(ctx, found), bytes.NewReader(data), found)
+	store, ref := f.r.client.ContentStore(), remotes.MakeRefKey(ctx, found)
+	if err = content.WriteBlob(ctx, store, ref, bytes.NewReader(data), found); errdefs.IsFailedPrecondition(err) { // the first bytes are of an attempt before a power cut
+		if err = f.r.abort(ctx, ref); err == nil {
+			err = content.WriteBlob(ctx, store, ref, bytes.NewReader(data), found)
+		}
+	}
+	return err
 }
 
 // blob downloads one blob into the store, unless it is there.
