@@ -250,16 +250,23 @@ func TestNetworkRunsOutOfAddresses(t *testing.T) {
 	consistent(t, s)
 }
 
-func TestStateRoundTrip(t *testing.T) {
-	s := sampleState(t)
+// saved writes a state and reads it again.
+func saved(t *testing.T, s *ipam.State) ([]byte, *ipam.State) {
+	t.Helper()
 	b, err := ipam.Encode(s)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got, err := ipam.Decode(b)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("what was saved cannot be read: %v", err)
 	}
+	return b, got
+}
+
+func TestStateRoundTrip(t *testing.T) {
+	s := sampleState(t)
+	b, got := saved(t, s)
 	if d := cmp.Diff(s, got, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmp.AllowUnexported(ipam.Network{}, ipam.Endpoint{}), cmpopts.EquateEmpty()); d != "" {
 		t.Error(d)
 	}
@@ -271,14 +278,7 @@ func TestJoinedWithoutAddressIsSaved(t *testing.T) {
 	s := sampleState(t)
 	a := s.Projects["line"].Attachments[proj("line", svc("db", []string{"back"})).Containers()[0].ID]
 	a.Links = map[string]ipam.LinkOptions{"back": {Assigned: []netip.Prefix{}}, "other": {}}
-	b, err := ipam.Encode(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := ipam.Decode(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, got := saved(t, s)
 	links := got.Projects["line"].Attachments[proj("line", svc("db", []string{"back"})).Containers()[0].ID].Links
 	if links["back"].Assigned == nil || links["other"].Assigned != nil {
 		t.Errorf("links = %+v, want only the one to \"back\" joined", links)
@@ -437,14 +437,7 @@ func sound(t *testing.T, s *ipam.State) {
 			}
 		}
 	}
-	b, err := ipam.Encode(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := ipam.Decode(b)
-	if err != nil {
-		t.Fatalf("what was read cannot be read again: %v", err)
-	}
+	b, again := saved(t, s)
 	if c, err := ipam.Encode(again); err != nil || !bytes.Equal(b, c) {
 		t.Errorf("not steady: %v", err)
 	}
