@@ -35,6 +35,9 @@ func Begun(dataDir string) bool {
 
 // Forget ends a wipe that has begun: the device gets a new configuration, which the rest of a wipe must not delete.
 func Forget(dataDir string) error {
+	if !Begun(dataDir) {
+		return nil // also for who may not look into the directory
+	}
 	return files(filepath.Join(dataDir, marker))
 }
 

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -208,6 +209,23 @@ func TestForget(t *testing.T) {
 	}
 	if err := wipe.Forget(d.path("nowhere")); err != nil {
 		t.Errorf("Forget where nothing is: %v", err)
+	}
+}
+
+// Who may not look into the data directory may still write a configuration for another device.
+func TestForgetOfADirectoryOfAnother(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // which ends with this
+		_, err := unix.SetfsuidRetUid(65534)
+		done <- errors.Join(err, wipe.Forget(dir))
+	}()
+	if err := <-done; err != nil {
+		t.Errorf("Forget = %v", err)
 	}
 }
 
