@@ -154,7 +154,7 @@ func (a *Agent) RemoveVolume(ctx context.Context, name string) (status.Volume, e
 	// In the loop, so that nothing begins to use it in between. Its end is waited for: what was taken away must be freed.
 	free, err := ask(context.WithoutCancel(ctx), a, func(l *loop) (func(context.Context) error, error) {
 		used, err := l.usesVolume()
-		if err != nil {
+		if err = cmp.Or(ctx.Err(), err); err != nil {
 			return nil, err
 		}
 		if used(workload.StoredVolume{Project: v.Project, Name: v.Volume}) {

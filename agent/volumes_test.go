@@ -1,11 +1,13 @@
 package agent_test
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/longshore-dev/longshore/agent"
 	"github.com/longshore-dev/longshore/agent/agenttest"
 	"github.com/longshore-dev/longshore/agent/runtimetest"
 	"github.com/longshore-dev/longshore/agent/status"
@@ -81,6 +83,34 @@ func TestKeptVolumes(t *testing.T) {
 		w.Sync(t, r)
 		if _, err := r.RemoveVolume(t.Context(), name); !errors.Is(err, fault.ErrConflict) {
 			t.Errorf("a volume in use again: %v", err)
+		}
+	})
+}
+
+// impatient is a runtime whose caller gives up as soon as it knows how large a volume is.
+type impatient struct {
+	agent.Runtime
+	giveUp func()
+}
+
+func (i impatient) VolumeSize(ctx context.Context, project, name string) (int64, error) {
+	defer i.giveUp()
+	return i.Runtime.VolumeSize(ctx, project, name)
+}
+
+// Data is not deleted for a caller that has gone.
+func TestRemovalThatWasGivenUp(t *testing.T) {
+	inWorld(t, func(t *testing.T, w *agenttest.World, m *runtimetest.Memory) {
+		ctx, cancel := context.WithCancel(t.Context())
+		w.Edit = func(o *agent.Options) { o.Runtime = impatient{o.Runtime, cancel} }
+		w.Publish(t, 1, withVolume(1))
+		r := w.Start(t)
+		w.Sync(t, r)
+		w.Publish(t, 2)
+		w.Sync(t, r)
+		time.Sleep(time.Minute)
+		if _, err := r.RemoveVolume(ctx, "app-1/data"); !errors.Is(err, context.Canceled) || len(m.Volumes()) != 1 {
+			t.Errorf("RemoveVolume = %v, there are %v; want %v and the volume", err, m.Volumes(), context.Canceled)
 		}
 	})
 }
