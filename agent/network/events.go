@@ -106,10 +106,10 @@ func (w *watcher) read(f *os.File, rules bool) {
 	buf := make([]byte, maxEvent)
 	for {
 		n, err := f.Read(buf)
-		lost := errors.Is(err, unix.ENOBUFS) // notifications
-		if err != nil && !lost {
+		if errors.Is(err, os.ErrClosed) {
 			return
 		}
+		lost := err != nil // notifications: with ENOBUFS, or another error of the kernel that made them
 		if lost && rules {
 			w.touched = false
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -15,6 +16,36 @@ import (
 // silence is how long nothing is told before a test takes it that nothing will be: the kernel tells at once, and the watcher
 // [eventsQuiet] later.
 const silence = 2 * time.Second
+
+// An error of the kernel, or an empty message, does not end what listens: it would be deaf until the next start.
+func TestWatcherListensOn(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[1])
+	w := &watcher{heard: make(chan struct{}, 1)}
+	f := os.NewFile(uintptr(fds[0]), "netlink")
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		w.read(f, false)
+	}()
+	for _, message := range [][]byte{nil, make([]byte, unix.SizeofNlMsghdr)} { // the second is of no known length
+		if err := unix.Send(fds[1], message, 0); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-w.heard:
+		case <-ended:
+			t.Fatal("it listens no more")
+		case <-time.After(patience):
+			t.Fatal("nothing was heard")
+		}
+	}
+	f.Close()
+	<-ended
+}
 
 // An agent that watches repairs at once what somebody broke, and what it does itself does not keep it busy.
 func TestBrokenThingsAreToldAndMended(t *testing.T) {
