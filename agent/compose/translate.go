@@ -119,6 +119,9 @@ func (t *translation) checkNames(services *composefile.Node) bool {
 // sectionName matches the keys that Compose allows in "networks:", "volumes:", "configs:" and "secrets:".
 var sectionName = strict.Expression(`^[a-zA-Z0-9._-]+$`)
 
+// networkName matches those that the device's own state of networks can have: it names each once for every service.
+var networkName = strict.Short(`^[a-zA-Z0-9_][a-zA-Z0-9._-]*$`, 253)
+
 // sections checks the form of networks, volumes, configs and secrets.
 func (t *translation) sections() bool {
 	ok := true
@@ -133,8 +136,8 @@ func (t *translation) sections() bool {
 			continue
 		}
 		for _, k := range n.Keys {
-			if !sectionName.MatchString(k) || strings.HasPrefix(k, "x-") {
-				t.Fault(n.Fields[k], "", "%q is no name for %s", k, noun)
+			if !sectionName.MatchString(k) || strings.HasPrefix(k, "x-") || what == "networks" && !networkName.MatchString(k) {
+				t.Fault(n.Fields[k], "", "%q is no name for %s", composefile.Clip(k), noun)
 				ok = false
 			} else if c := n.Fields[k]; !c.IsNull() && c.Kind != composefile.Map {
 				t.Fault(c, "", "must be a mapping")
