@@ -329,6 +329,59 @@ func TestPullSurvivesALyingMirror(t *testing.T) {
 	}
 }
 
+// A mirror whose answer is of another length, such as a page of a proxy, does not cost what the registry has sent before.
+func TestPullIsContinuedBehindALyingMirror(t *testing.T) {
+	r := newRig(t)
+	built := r.toolbox(nil, []testenv.File{{Path: "own", Data: noise(212, 4<<20)}})
+	img := r.push(built, "plant/web")
+	mirror := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/manifests/") {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		_, _ = w.Write([]byte("{}"))
+	}))
+	t.Cleanup(mirror.Close)
+	path := "/blobs/" + lastLayer(t, built)
+	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: path, Times: 1, Effect: testenv.Cut(2 << 20)})
+	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: path, Effect: testenv.Status(http.StatusServiceUnavailable, 0)})
+	if _, err := r.Pull(t.Context(), img, nil); !fault.Retryable(err) {
+		t.Fatalf("Pull = %v, want %v", err, fault.ErrTemporary)
+	}
+	r.reg.Faults.Clear()
+	r.reg.Faults.Forget()
+	r.o.Endpoints = throughClient(t, registry.Options{CertsDir: mirrors(t, r.reg.Host, mirror.URL)})
+	rt := r.open()
+	defer rt.Close()
+	if _, err := rt.Pull(t.Context(), img, nil); err != nil {
+		t.Fatal(err)
+	}
+	if from := r.continuedAt(); from < 1<<20 {
+		t.Errorf("the layer was continued at byte %d, want over 1 MiB", from)
+	}
+}
+
+// The error about a layer that the registry lacks names it: the image itself is there.
+func TestPullNamesTheMissingLayer(t *testing.T) {
+	r := newRig(t)
+	built := r.toolbox(nil, []testenv.File{{Path: "own", Data: noise(211, 1<<10)}})
+	img := r.push(built, "plant/web")
+	missing := lastLayer(t, built)
+	r.reg.Faults.Add(testenv.Rule{Method: "GET", Path: "/blobs/" + missing, Effect: testenv.Status(http.StatusNotFound, 0)})
+	if _, err := r.Pull(t.Context(), img, nil); !errors.Is(err, fault.ErrNotFound) || !strings.Contains(err.Error(), img.Name()+": "+missing+" from "+r.reg.Host) {
+		t.Errorf("Pull = %v, want that %s is not there", err, missing)
+	}
+}
+
+func lastLayer(t *testing.T, built v1.Image) string {
+	t.Helper()
+	m, err := built.Manifest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.Layers[len(m.Layers)-1].Digest.String()
+}
+
 // mirrors writes a folder with a registry's mirrors, in their order.
 func mirrors(t testing.TB, registry string, urls ...string) string {
 	t.Helper()

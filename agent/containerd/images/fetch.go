@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 
@@ -77,7 +78,7 @@ func (f *fetcher) document(ctx context.Context, d *ocispec.Descriptor) ([]byte, 
 		return nil, fmt.Errorf("%s has %d bytes, over %d: %w", d.Digest, d.Size, maxDocument, fault.ErrTooLarge)
 	}
 	if d.Size == 0 || images.IsManifestType(d.MediaType) || images.IsIndexType(d.MediaType) {
-		err = f.eachEndpoint(ctx, func(e Endpoint) error { return f.manifest(ctx, e, *d) })
+		err = f.eachEndpoint(ctx, d.Digest, func(e Endpoint) error { return f.manifest(ctx, e, *d) })
 	} else {
 		err = f.blob(ctx, *d)
 	}
@@ -114,21 +115,25 @@ func (f *fetcher) blob(ctx context.Context, d ocispec.Descriptor) error {
 		f.add(d.Size)
 		return nil
 	}
-	return f.eachEndpoint(ctx, func(e Endpoint) error { return f.from(ctx, e, d) })
+	return f.eachEndpoint(ctx, d.Digest, func(e Endpoint) error { return f.from(ctx, e, d) })
 }
 
 // eachEndpoint tries the endpoints in order. The error is that of the last one, the registry itself; but a digest mismatch of any
 // endpoint is returned instead: that endpoint is faulty or attacked. Only the end of ctx stops it: a timeout of one endpoint, such as that
 // of its dial, is context.DeadlineExceeded too.
-func (f *fetcher) eachEndpoint(ctx context.Context, ask func(Endpoint) error) error {
+func (f *fetcher) eachEndpoint(ctx context.Context, d digest.Digest, ask func(Endpoint) error) error {
 	var last, lie error
+	what := d.String() + " "
+	if strings.HasSuffix(f.ref, d.String()) {
+		what = "" // the image itself, which the caller names
+	}
 	for _, e := range f.endpoints {
 		err := ask(e)
 		e.Outcome(err)
 		if err == nil || ctx.Err() != nil || failure.DiskFull(err) {
 			return failure.Classify(err)
 		}
-		last = fmt.Errorf("from %s: %w", e.Host(), failure.Classify(err))
+		last = fmt.Errorf("%sfrom %s: %w", what, e.Host(), failure.Classify(err))
 		if errors.Is(err, fault.ErrDigestMismatch) {
 			lie = last
 			f.r.log.Warn("an endpoint served wrong bytes", "endpoint", e.Host(), "image", f.ref, "error", err)
@@ -155,8 +160,8 @@ func (f *fetcher) from(ctx context.Context, e Endpoint, d ocispec.Descriptor) er
 			return nil
 		}
 		f.add(-after)
-		if !errors.Is(err, fault.ErrDigestMismatch) {
-			return err
+		if !errors.Is(err, fault.ErrDigestMismatch) || after == before && before < d.Size {
+			return err // and what another endpoint has sent stays
 		}
 		// The partial bytes are useless, also for the next attempt or endpoint.
 		if aerr := f.r.abort(ctx, remotes.MakeRefKey(ctx, d)); aerr != nil {
