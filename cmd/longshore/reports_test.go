@@ -118,6 +118,17 @@ func TestReportsOnADamagedStick(t *testing.T) {
 	s.do(outcome.OK, "verify", "device", "-q", "--key", "press-07.pub", "oci-layout:stick/reports:press-07")
 }
 
+// What verifies no state reads no policy, which the environment may name for other commands.
+func TestPolicyOfOtherCommands(t *testing.T) {
+	s := newShell(t, testenv.Distribution)
+	s.reporter("press-07").report(nil)
+	s.env["LONGSHORE_POLICY"] = "elsewhere/trust.yaml"
+	s.do(outcome.OK, "export", "-q", "--reports", states, "stick")
+	s.do(outcome.OK, "import", "-q", "--reports", "stick", host+"/copy/state")
+	s.do(outcome.OK, "fleet", "check", "-q", "--offline", "plant")
+	s.refuses(outcome.NotFound, []string{"elsewhere/trust.yaml"}, "fleet", "check", "plant")
+}
+
 // import --reports hands reports in to a fleet endpoint, with the viewers' password, and says what became of each.
 func TestReportsToAnEndpoint(t *testing.T) {
 	s := newShell(t, testenv.Distribution)

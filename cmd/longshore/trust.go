@@ -35,10 +35,11 @@ func publicKeys(files []string) ([]signing.Key, error) {
 	return keys, nil
 }
 
-// openPolicy reads c.policy, the trust policy of --policy.
+// openPolicy reads c.policy, the trust policy of --policy; stdin only once. Not with --offline and --reports, which verify no signatures by it:
+// LONGSHORE_POLICY may name it for other commands.
 func (c *call) openPolicy() error {
 	file := c.String("policy")
-	if file == "" {
+	if file == "" || c.Bool("offline") || c.Bool("reports") || file == "-" && c.policy != nil {
 		return nil
 	}
 	data, err := c.readDocument(file)

@@ -86,6 +86,10 @@ func TestFleetWatchOnce(t *testing.T) {
 	if out, _ := watch(outcome.OK, "--rewritten", second); !strings.HasPrefix(out, "main "+third[:12]) {
 		t.Errorf("rewritten: %q", out)
 	}
+	s.env["stdin"] = "rules:\n  - {scope: " + states + ", artifacts: [state], keys: [{name: release, file: release.pub}]}\n  - {scope: \"**\", allowUnsigned: true}\n"
+	if out, _ := watch(outcome.OK, "--rewritten", second, "--policy", "-"); !strings.Contains(out, "4 devices up to date") {
+		t.Errorf("with a policy from stdin: %q", out)
+	}
 	// A clone without its history cannot tell.
 	s.git("clone", "-q", "--depth", "1", "file://"+s.env["HOME"], "shallow")
 	code, _, stderr := s.try("fleet", "watch", "--once", "--key", "release.key", "--path", "plant", "shallow")
