@@ -83,6 +83,9 @@ func (e Endpoint) Host() string { return e.a.host }
 
 // Manifest reads a manifest of at most limit bytes, which match its digest.
 func (e Endpoint) Manifest(ctx context.Context, d digest.Digest, limit int64) (ocispec.Descriptor, []byte, error) {
+	if err := checkDigest(d); err != nil { // a manifest of a tag is compared with nothing
+		return ocispec.Descriptor{}, nil, err
+	}
 	return e.p.manifestAt(e.p.reading(ctx, e.a), e.a, d.String(), limit)
 }
 

@@ -287,6 +287,9 @@ func TestEndpoints(t *testing.T) {
 		case !known && !errors.Is(err, fault.ErrUnauthenticated):
 			t.Errorf("%s: Manifest = %v, want fault.ErrUnauthenticated: the credentials are for another part", name, err)
 		}
+		if _, _, err := all[0].Manifest(t.Context(), "7", 1<<10); !errors.Is(err, fault.ErrInvalid) {
+			t.Errorf("%s: Manifest of a tag = %v, want fault.ErrInvalid: it is no digest to compare with", name, err)
+		}
 	}
 	if _, err := c.Endpoints("oci-layout:x"); !errors.Is(err, fault.ErrUnsupported) {
 		t.Errorf("Endpoints of a layout = %v, want fault.ErrUnsupported", err)
