@@ -26,7 +26,7 @@ var statePushCommand = command{
 	name: "push", args: "HOST/PATH", min: 1, max: 1,
 	usage: "publish the next state of a device",
 	about: "Publishes the next generation of the device's state. Deployments come from files, from bundles, or from --component and " +
-		"--set. The device's other deployments stay, and so do the parameters of a deployment that --component replaces. Without " +
+		"--set. The device's other deployments stay, and a deployment that --component replaces keeps its parameters. Without " +
 		"--component, --set and --unset change an existing deployment. With --replace the device runs only what the command " +
 		"names. --windows sets the windows in which the device makes changes; without it they stay, but --replace removes them. " +
 		"Every component is pinned to its current digest. The command shows what changes on the device, as fleet plan does, and " +
